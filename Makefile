@@ -5,10 +5,12 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
+# Compiled modules are kept whatever the environment says: every worker, and every process that a test starts, needs them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Real processes on a busy host: what fails is run once more by itself, and said, and fails if it fails again.
 define tested
-$(BIN)/python -m pytest $(1) $(2) || { echo "Once more, what failed, by itself:"; \
-	$(BIN)/python -m pytest $(1) --last-failed --last-failed-no-failures none; }
+$(PYTEST) $(1) $(2) || { echo "Once more, what failed, by itself:"; \
+	$(PYTEST) $(1) --last-failed --last-failed-no-failures none; }
 endef
 
 .PHONY: demo test check dashboard gpu-kit format clean

@@ -59,40 +59,41 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="The fleet file.", no_args_is_help=True)
-app.add_typer(config_app, name="config")
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(jobs_app(planned), name="jobs")
-app.add_typer(price_app, name="price")
-app.add_typer(borrow_app, name="borrow")
-app.add_typer(correct_app, name="correct")
-app.command("sql")(sql_command)
-app.command("query")(query_command)
-app.command("schema")(schema_command)
-app.command("report")(report_command)
-app.add_typer(books_app, name="books")
-app.command("cost")(cost_command)
-app.command("saved")(saved_command)
-app.command("forecast")(forecast_command)
-app.command("invoice")(invoice_command)
-app.command("reconcile")(reconcile_command)
-app.command("explain")(explain_command)
-app.add_typer(export_app, name="export")
-app.add_typer(weights_app, name="weights")
-app.command("train")(train_command)
-app.command("up")(up_command)
-app.command("status")(status_command)
-app.command("runs")(runs_command)
-app.command("drain")(drain_command)
-app.command("restart")(restart_command)
-app.command("down")(down_command)
-app.command("traffic")(traffic_command)
-app.command("attach")(attach_command)
-app.command("detach")(detach_command)
+_FLEET, _COST, _LEDGER = "Fleet", "Cost", "Ledger"
+app.command("up", rich_help_panel=_FLEET)(up_command)
+app.command("status", rich_help_panel=_FLEET)(status_command)
+app.command("runs", rich_help_panel=_FLEET)(runs_command)
+app.command("train", rich_help_panel=_FLEET)(train_command)
+app.command("traffic", rich_help_panel=_FLEET)(traffic_command)
+app.command("drain", rich_help_panel=_FLEET)(drain_command)
+app.command("restart", rich_help_panel=_FLEET)(restart_command)
+app.command("down", rich_help_panel=_FLEET)(down_command)
+app.command("attach", rich_help_panel=_FLEET)(attach_command)
+app.command("detach", rich_help_panel=_FLEET)(detach_command)
+app.add_typer(config_app, name="config", rich_help_panel=_FLEET)
+app.add_typer(weights_app, name="weights", rich_help_panel=_FLEET)
+app.command("report", rich_help_panel=_COST)(report_command)
+app.command("cost", rich_help_panel=_COST)(cost_command)
+app.command("saved", rich_help_panel=_COST)(saved_command)
+app.command("forecast", rich_help_panel=_COST)(forecast_command)
+app.command("invoice", rich_help_panel=_COST)(invoice_command)
+app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
+app.command("explain", rich_help_panel=_COST)(explain_command)
+app.add_typer(price_app, name="price", rich_help_panel=_COST)
+app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
+app.add_typer(correct_app, name="correct", rich_help_panel=_COST)
+app.add_typer(books_app, name="books", rich_help_panel=_COST)
+app.add_typer(export_app, name="export", rich_help_panel=_COST)
+app.command("sql", rich_help_panel=_LEDGER)(sql_command)
+app.command("query", rich_help_panel=_LEDGER)(query_command)
+app.command("schema", rich_help_panel=_LEDGER)(schema_command)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
+app.add_typer(jobs_app(planned), name="jobs", rich_help_panel=_LEDGER)
 
 LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
 
 
-@app.command()
+@app.command(rich_help_panel=_FLEET)
 def demo(
     ledger: LedgerOption = Path("ledger"),
     trace: Annotated[
@@ -110,7 +111,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop cleanly after this long.", min=1)] = None,
 ) -> None:
-    """A live co-serving deployment on two cores of this machine, then its cost report."""
+    """A fleet on two cores of this machine, with traffic and a trainer, then its cost report."""
     from rose.config_demo import demo as demo_fleet
 
     with _errors():
@@ -201,7 +202,7 @@ def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]
     typer.echo(f"{config} is valid")
 
 
-@app.command()
+@app.command(rich_help_panel=_FLEET)
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
     """What this host can do, and what to do about each thing missing."""
     from rose import doctor as diagnosis
@@ -209,7 +210,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Machine-readabl
     raise typer.Exit(diagnosis.main(as_json))
 
 
-@app.command()
+@app.command(rich_help_panel=_FLEET)
 def accept(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter stages, and no claim about tails.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this stage; may be repeated.", metavar="STAGE")] = None,
@@ -226,7 +227,7 @@ def accept(
         raise typer.Exit(run_stages(quick=quick, only=only or (), gpu=gpu, strict=strict, file=report))
 
 
-@app.command()
+@app.command(rich_help_panel=_LEDGER)
 def dashboard(
     ledger: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""The project's SQL, by who asks: `views/` is the interface and `queries/` what people ask by name.
+"""The project's SQL, by who asks: `views/` is the interface and `queries/` what people ask by name, by subject.
 
 `interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/`, `charges/` and
 `reconcile/` are programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/`

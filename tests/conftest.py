@@ -79,6 +79,7 @@ LONGEST_FIRST = (
     "dashboard/test_pages.py",
     "benchmarks/test_pricing.py",
     "pricing/test_identities.py",
+    "pricing/test_identities_of_portions.py",
     "ledger/adversary/test_folder.py",
     "pricing/closing/test_coverage.py",
     "benchmarks/test_gpu.py",

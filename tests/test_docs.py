@@ -52,6 +52,7 @@ NEED_SERVER = (["attach", "--url"],)
 PROGRAMS_ELSEWHERE = {
     "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
     "training.md": "tests/client/test_documented.py",
+    "README.md": "tests/client/test_documented.py",
 }
 #: Environment variables a documented command may set.
 VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}

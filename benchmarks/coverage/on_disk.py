@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
+from benchmarks import price_book
 from benchmarks.coverage import groups
 from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown
@@ -23,51 +24,14 @@ from rose.pricing.stats import bootstrap
 T0_NS = 1_780_272_000_000_000_000
 #: Each group has the devices for as long; what it does not need of it is idle.
 FRAME_NS = 3600 * 10**9
-BOOK = """
-name = "simulated"
-version = "1"
-currency = "USD"
-
-[[device]]
-class = "simulated"
-pool = "serving"
-usd_per_hour = 2.0
-commitment = "simulated"
-energy_included = true
-valid_from = 2020-01-01
-source = "simulated"
-source_date = 2026-01-01
-
-[[device]]
-class = "simulated"
-pool = "rollout"
-usd_per_hour = 2.5
-commitment = "simulated"
-energy_included = true
-valid_from = 2020-01-01
-source = "simulated"
-source_date = 2026-01-01
-
-[electricity]
-usd_per_kwh = 0
-pue = 1
-source = "simulated"
-source_date = 2026-01-01
-
-[lending]
-idle_anyway = true
-scheduler_usd_per_lease_s = 0
-kv_recompute_usd_per_million_tokens = 0
-violation_usd = 0
-source = "simulated"
-source_date = 2026-01-01
-
-[tokens]
-input_usd_per_million = 1
-output_usd_per_million = 3
-source = "simulated"
-source_date = 2026-01-01
-"""
+BOOK = price_book.toml(
+    "simulated",
+    *(
+        price_book.device("simulated", usd, pool=pool, energy_included=True)
+        for pool, usd in (("serving", "2.0"), ("rollout", "2.5"))
+    ),
+    price_book.electricity("0"), price_book.LENDING, price_book.TOKENS,
+)  # fmt: skip
 POOLS = {"borrowed": "serving", "dedicated": "rollout"}
 
 

@@ -1,10 +1,12 @@
-"""`python -m benchmarks.faults`: a live deployment whose processes are killed at random, and what serving notices."""
+"""`python -m benchmarks.faults`: a live fleet on two hosts, its parts struck at random, and what serving notices."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,20 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.faults import books, claims
-from benchmarks.faults.clients import Clients
-from benchmarks.faults.fleet import Fleet, FleetError
-from benchmarks.faults.plan import faults
+from benchmarks.faults.books import Books
+from benchmarks.faults.claims import Asked, Seen, Served
+from benchmarks.faults.fleet import HOSTS, Fleet, FleetError
+from benchmarks.faults.plan import Victim, faults
 from benchmarks.faults.trial import Striker, Trial
-from benchmarks.faults.watch import PageWatch
 from benchmarks.report import Report, arguments, finish, phase
-from rose import config as configuration
+from rose.config import CoservingConfig
 from rose.errors import UserError
 
-#: Beside the RL loop's own: what keeps the device wanted while it trains.
-_TURNS = 32
 #: Serving is watched for so long before the first fault.
 _CALM_S = 20.0
 _CALM_QUICK_S = 5.0
+_QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
+_BOOKS_TIMEOUT_S = 120.0
 _INTERRUPTED = 130
 
 
@@ -34,11 +36,15 @@ def main() -> None:
     given = _arguments()
     report = Report("faults", given.quick)
     signal.signal(signal.SIGTERM, _leave)  # As Ctrl-C does: what was started is stopped.
-    trials = 3 if given.quick else given.trials
     code = 0
     try:
         with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as folder:
-            measure(report, given.ledger or Path(folder) / "ledger", trials, given.seed, given.minutes)
+            try:
+                measure(report, Path(folder), given)
+            finally:
+                if given.keep is not None:
+                    # The logs of all parts, and what each host's disk holds.
+                    shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except UserError as error:
@@ -50,79 +56,113 @@ def main() -> None:
     sys.exit(code)
 
 
-def measure(report: Report, ledger: Path, trials: int, seed: int, minutes: float | None = None) -> None:
-    """Start a deployment, strike it again and again, stop it, and read its ledger."""
-    config = configuration.demo(sorted(os.sched_getaffinity(0)), ledger=ledger)
+def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
+    """Start a fleet, strike it again and again, end it, and read its ledger."""
+    victims = tuple(Victim(name) for name in given.only) if given.only else _QUICK if given.quick else tuple(Victim)
+    planned = faults(given.trials or (3 if given.quick else 100), given.seed, victims)
     struck: list[Trial] = []
-    pids: list[int] = []
-    fleet, watch, clients = Fleet(ledger), None, None
-    planned = faults(trials, seed)
-    available = os.sched_getaffinity(0)
-    began = time.monotonic()
+    tried = 0
     ended = False
+    began = time.monotonic()
+    fleet = Fleet(folder, given.seed, given.patience)
+    with phase("fleet"):
+        fleet.__enter__()
     try:
-        with phase("deployment"):
-            fleet.__enter__()
-        _leave_serving_alone(config.device[0].cores)
-        watch = PageWatch(fleet.page)
-        clients = Clients(fleet.serving_url, fleet.gateway_url, _TURNS, config.serving, seed)
-        striker = Striker(fleet, watch)
-        watch.start()
-        clients.start()
+        striker = Striker(fleet, given.seed)
         with phase("calm before the first fault"):
-            if not striker.wait_lending():
-                raise FleetError("nothing was lent before the first fault")
+            if not all(striker.wait_lending(host, 600.0) for host in HOSTS):
+                raise FleetError("not every device was lent before the first fault")
             time.sleep(_CALM_QUICK_S if report.quick else _CALM_S)
         for number, fault in enumerate(planned, 1):
-            if minutes is not None and time.monotonic() - began > 60 * minutes:
+            if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
                 break
+            tried += 1
+            begun = time.monotonic()
             trial = striker.strike(number, fault)
-            serving = fleet.serving()
-            pids.append(0 if serving is None else serving.pid)
             if trial is None:
-                print(f"trial {number} of {trials}: {fault}: could not be carried out", file=sys.stderr, flush=True)
+                print(f"trial {number} of {len(planned)}: {fault}: could not be carried out", file=sys.stderr)
                 continue
+            trial = replace(trial, wrong=tuple(_books_now(fleet)))
             struck.append(trial)
-            seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s)
-            print(f"trial {number} of {trials}, {claims.line(seen, trial)}", file=sys.stderr, flush=True)
+            took_s = time.monotonic() - begun
+            text = claims.line(_seen(fleet, struck, tried), trial)
+            print(f"trial {number} of {len(planned)}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
     except FleetError:
         ended = True
         raise
     finally:
-        if clients is not None:
-            clients.stop()
-        if watch is not None:
-            watch.stop()
-        with phase("stopping"):
+        try:
+            last = _end(fleet, given.ledger)
+        finally:
+            report.detail["ends"] = {service.name: service.codes for service in fleet.services}
+            report.detail["steps"] = len(fleet.steps)
+            fleet.__exit__()
+        if struck:
+            seen = replace(_seen(fleet, struck, tried), ended=ended)
+            claims.claim(report, seen, last)
+            claims.show(seen)
+
+
+def _end(fleet: Fleet, keep: Path | None) -> Books | None:
+    """End the fleet in order, and read its ledger; None if that cannot be done."""
+    last: Books | None = None
+    with phase("end"):
+        try:
             fleet.stop()
-        os.sched_setaffinity(0, available)
-        report.detail["deployment"] = [line for line in fleet.lines if " died " in line or "step" in line][-200:]
-        if watch is not None and clients is not None and struck:
-            seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s)
-            seen = replace(seen, planned=len(pids) + ended, ended=ended)
-            claims.claim(report, seen, books.read(ledger, config.name))
+        except FleetError as error:
+            print(error, file=sys.stderr)
+        try:
+            last = _books(fleet)
+        except (AssertionError, subprocess.TimeoutExpired, OSError) as error:
+            print(f"the ledger cannot be read: {error}", file=sys.stderr)
+        if keep is not None and fleet.hosts["one"].up:
+            shutil.copytree(fleet.inside("one", fleet.ledger), keep, dirs_exist_ok=True)
+    return last
 
 
-def _seen(struck: list[Trial], watch: PageWatch, clients: Clients, pids: list[int], ttl_s: float) -> claims.Seen:
-    return claims.Seen(
-        trials=list(struck), leases=list(watch.leases), work=list(watch.work), served=list(clients.served),
-        health=list(clients.health), serving_pids=list(pids), ttl_s=ttl_s, planned=0,
-    )  # fmt: skip
+def _books(fleet: Fleet) -> Books:
+    return books.from_json(
+        fleet.hosts["one"].call(
+            sys.executable, "-m", "benchmarks.faults.books", fleet.ledger, timeout_s=_BOOKS_TIMEOUT_S
+        )
+    )
 
 
-def _leave_serving_alone(cores: list[int]) -> None:
-    """Keep this process off serving's cores: its clients are somewhere else."""
-    others = os.sched_getaffinity(0) - set(cores)
-    if others:
-        os.sched_setaffinity(0, others)
+def _books_now(fleet: Fleet) -> list[str]:
+    """What is wrong in the ledger by now."""
+    try:
+        return _books(fleet).now_wrong()
+    except (AssertionError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        return [f"the ledger cannot be read: {str(error)[-500:]}"]
+
+
+def _seen(fleet: Fleet, struck: list[Trial], tried: int) -> Seen:
+    heard = fleet.heard
+    return Seen(
+        trials=list(struck),
+        leases={host: list(watch.leases) for host, watch in fleet.watches.items()},
+        work={host: list(watch.work) for host, watch in fleet.watches.items()},
+        served=[Served(**one) for one in list(heard.served)],
+        health=[Asked(**one) for one in list(heard.health)],
+        controller=[Asked(**one) for one in list(heard.controller)],
+        ttl_s=CoservingConfig().lease_ttl_s,
+        planned=tried,
+    )
 
 
 def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--trials", type=int, default=100, help="faults; 100 if left out, 3 with --quick")
+    parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
+    parser.add_argument("--patience", type=float, default=1.0, help="times the demo's latency budgets; 1 if left out")
     parser.add_argument("--minutes", type=float, help="begin no trial after this long")
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
+    )
     parser.add_argument("--ledger", type=Path, metavar="FOLDER", help="keep the ledger there")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, with the logs of all parts"
+    )
     return parser.parse_args()
 
 

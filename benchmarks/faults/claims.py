@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from benchmarks.faults.books import Books
-from benchmarks.faults.clients import Served
-from benchmarks.faults.plan import Victim
+from benchmarks.faults.fleet import ENGINES
+from benchmarks.faults.plan import HostName, Victim
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, back_ns, lease_end_ns, overrun_ns
 from benchmarks.report import Report
@@ -18,8 +21,35 @@ from rose.runtime.coserving.page import SpanRecord
 WINDOW_NS = 8_000_000_000
 #: How much more often than before a request may miss a budget after a fault, as a share of requests.
 _LATE_MORE_MAX = 0.02
-#: Parts whose end changes a lease or an engine. A worker's shows only if it had something to play.
-_TOLD = frozenset(Victim) - {Victim.WORKER}
+#: Parts whose end ends a lease at once, or changes an engine; the others' shows only if they had something to do.
+_TOLD = frozenset({Victim.SERVER, Victim.SCHEDULER, Victim.AGENT})
+#: Parts that, while they are away, have somebody else end the lease by its time.
+_ENDS_LEASE = _TOLD | {Victim.NODE}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A serving request as its user saw it. Monotonic nanoseconds."""
+
+    host: HostName
+    sent_ns: int
+    ended_ns: int
+    failed: bool
+    #: Whether it missed a budget; a request that failed missed both.
+    late: bool
+    ttft_ns: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When a host's serving, or the controller, was asked how it is, and whether it answered; with the engines that
+    the controller had."""
+
+    host: HostName
+    at_ns: int
+    well: bool
+    engines: dict[str, bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,15 +57,14 @@ class Seen:
     """Everything that was seen during a run."""
 
     trials: Sequence[Trial]
-    leases: Sequence[LeaseSeen]
-    work: Sequence[SpanRecord]
+    leases: dict[HostName, Sequence[LeaseSeen]]
+    work: dict[HostName, Sequence[SpanRecord]]
     served: Sequence[Served]
-    health: Sequence[tuple[int, bool]]
-    #: Pids of the serving engine's scheduler, one after another.
-    serving_pids: Sequence[int]
+    health: Sequence[Asked]
+    controller: Sequence[Asked]
     ttl_s: float
     planned: int
-    #: Whether the deployment ended by itself.
+    #: Whether the fleet was lost.
     ended: bool = False
 
 
@@ -50,30 +79,54 @@ def before(served: Sequence[Served], trials: Sequence[Trial]) -> list[Served]:
     return [one for one in served if id(one) not in hit]
 
 
+def powered(seen: Seen, asked: Sequence[Asked]) -> list[Asked]:
+    """Those that were asked on a host with power and, once it is back, with its serving engine."""
+    off = [
+        (trial.fault.host, trial.at_ns, trial.replaced_ns or trial.until_ns)
+        for trial in seen.trials
+        if trial.fault.victim is Victim.HOST
+    ]
+    return [one for one in asked if not any(host == one.host and a <= one.at_ns <= b for host, a, b in off)]
+
+
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
-    it: when a worker dies, the lease goes on until there are no more turns."""
+    it: when a worker dies, the lease goes on until there are no more turns. A host without power has none."""
     times = _lease_times(seen, trial)
-    if times is None or trial.fault.victim not in _TOLD:
+    if times is None or trial.fault.victim not in _ENDS_LEASE:
         return None
     begin_ns, end_ns, next_ns = times
-    return (back_ns(seen.work, begin_ns, end_ns, next_ns) - trial.at_ns) / 1e9
+    return (back_ns(seen.work[trial.fault.host], begin_ns, end_ns, next_ns) - trial.at_ns) / 1e9
 
 
 def late_work_s(seen: Seen, trial: Trial) -> float:
     """How long after the lease had ended rollout work last began all the same."""
     times = _lease_times(seen, trial)
-    return 0.0 if times is None else overrun_ns(seen.work, *times) / 1e9
+    return 0.0 if times is None else overrun_ns(seen.work[trial.fault.host], *times) / 1e9
+
+
+def noticed_s(seen: Seen, trial: Trial) -> float | None:
+    """From the fault until the controller did not answer, or had no engine of the struck host; None: it did."""
+    engine_id = ENGINES[trial.fault.host]
+    return next(
+        (
+            (one.at_ns - trial.at_ns) / 1e9
+            for one in seen.controller
+            if trial.at_ns <= one.at_ns <= trial.until_ns and not (one.well and one.engines.get(engine_id))
+        ),
+        None,
+    )
 
 
 def _lease_times(seen: Seen, trial: Trial) -> tuple[int, int, int] | None:
     """(begin, end, begin of the next) of the lease that a fault met; None if it lived on beyond the observation."""
-    numbers = [lease.number for lease in seen.leases]
-    end_ns = lease_end_ns(seen.leases, trial.lease)
+    leases = seen.leases[trial.fault.host]
+    numbers = [lease.number for lease in leases]
+    end_ns = lease_end_ns(leases, trial.lease)
     if end_ns is None or end_ns > trial.until_ns or trial.lease not in numbers:
         return None
-    begin_ns = seen.leases[numbers.index(trial.lease)].at_ns
-    later = [lease.at_ns for lease in seen.leases if lease.number > trial.lease]
+    begin_ns = leases[numbers.index(trial.lease)].at_ns
+    later = [lease.at_ns for lease in leases if lease.number > trial.lease]
     return begin_ns, end_ns, min(later, default=trial.until_ns)
 
 
@@ -86,66 +139,115 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     late_calm, late_hit = _share(calm), _share(list(hit.values()))
     backs = [back for trial in trials if (back := device_back_s(seen, trial)) is not None]
     report.claim("trials carried out", len(trials), "trials", seen.planned, "higher")
-    report.claim("faults that ended the deployment", int(seen.ended), "faults", 0, "lower")
+    report.claim("faults that ended the fleet", int(seen.ended), "faults", 0, "lower")
     report.claim("serving requests failed because of a fault", len(failed), "requests", 0, "lower")
     late_more = late_hit - late_calm
     report.claim("  over budget after a fault, more than without", late_more, "of requests", _LATE_MORE_MAX, "lower")
     until_ns = max((trial.until_ns for trial in trials), default=0)
-    refused = sum(not well for at_ns, well in seen.health if at_ns <= until_ns)
+    refused = sum(not one.well for one in powered(seen, seen.health) if one.at_ns <= until_ns)
     report.claim("  /health of serving not answered", refused, "times", 0, "lower")
-    report.claim("serving started anew", len(set(seen.serving_pids)) - 1, "times", 0, "lower")
+    report.claim("serving started anew", sum(len(trial.serving_anew) for trial in trials), "times", 0, "lower")
     report.claim("device back with serving, worst trial", max(backs, default=0.0), "s", seen.ttl_s, "lower")
     again = sum(trial.lending_ns is not None for trial in trials)
     report.claim("trials after which lending came back", again, "trials", len(trials), "higher")
+    wrong = sum(bool(trial.wrong) for trial in trials)
+    report.claim("trials after which something was wrong in the ledger", wrong, "trials", 0, "lower")
     if books is not None:
-        wrong = books.not_closed_once()
-        held = sum(trial.lease in wrong for trial in trials)
-        report.claim("leases met by a fault that did not end exactly once", held, "leases", 0, "lower")
-        kills = [trial for trial in trials if trial.fault.stop_s is None]
-        missing = [trial.number for trial in kills if trial.fault.victim in _TOLD and books.trace(trial) is None]
-        report.claim("kills of engines, agents, gateways not in the ledger", len(missing), "kills", 0, "lower")
-        report.claim("problems that verify finds", len(books.problems), "problems", 0, "lower")
-        report.detail["ledger"] = {
-            "leases": len({change.number for change in books.leases}), "not_closed_once": wrong,
-            "kills_without_trace": missing, "problems": books.problems,
-        }  # fmt: skip
+        _claim_books(report, trials, books)
     report.detail["serving"] = {
         "requests": len(seen.served), "touched": len(hit), "untouched": len(calm),
         "over_budget_untouched": late_calm, "over_budget_touched": late_hit,
         "failed": [one.reason for one in failed], "health_asked": len(seen.health),
     }  # fmt: skip
-    report.detail["by_victim"] = by_victim(seen)
+    report.detail["by_cause"] = by_cause(seen)
     report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
 
 
-def by_victim(seen: Seen) -> dict[str, dict[str, Any]]:
-    """Times of each kind of fault."""
+def _claim_books(report: Report, trials: list[Trial], books: Books) -> None:
+    """What the ledger has to say once everything is stopped."""
+    wrong = books.not_closed_once()
+    kills = [trial for trial in trials if trial.fault.stop_s is None and trial.fault.victim in _TOLD]
+    missing = [trial.number for trial in kills if books.trace(trial) is None]
+    gaps = books.not_accounted(trials)
+    for name, many, unit in (
+        ("turns lost", len(books.turns_lost), "turns"),
+        ("turns counted twice", len(books.turns_twice), "turns"),
+        ("steps missing", books.steps_missing, "steps"),
+        ("steps made twice", books.steps_twice, "steps"),
+        ("device time missing or counted twice", sum(abs(gap.end_ns - gap.begin_ns) for gap in gaps), "ns"),
+        ("slices whose parts are not their length", books.wrong_slices, "slices"),
+        ("leases that did not end exactly once", len(wrong), "leases"),
+        ("kills of engines and agents not in the ledger", len(missing), "kills"),
+        ("problems that verify finds", len(books.problems), "problems"),
+    ):
+        report.claim(name, many, unit, 0, "lower")
+    report.detail["ledger"] = {
+        "leases": len({(change.device_id, change.number) for change in books.leases}), "not_closed_once": wrong,
+        "turns": books.turns, "turns_lost": books.turns_lost[:50], "turns_twice": books.turns_twice[:50],
+        "steps": books.steps, "gaps": [asdict(gap) for gap in books.gaps],
+        "unaccounted_ns": books.unaccounted_ns, "kills_without_trace": missing, "problems": books.problems,
+    }  # fmt: skip
+
+
+_TIMES: dict[str, Callable[[Seen, Trial], float | None]] = {
+    "device_back_s": device_back_s,
+    "noticed_s": noticed_s,
+    "replaced_s": lambda _, trial: _since(trial, trial.replaced_ns),
+    "lending_again_s": lambda _, trial: _since(trial, trial.lending_ns),
+}
+
+
+def by_cause(seen: Seen) -> dict[str, dict[str, Any]]:
+    """Times of each kind of fault, and what it cost."""
     rows: dict[str, dict[str, Any]] = {}
-    for trial in seen.trials:
-        name = f"{trial.fault.victim} {'killed' if trial.fault.stop_s is None else 'stopped'}"
-        row = rows.setdefault(name, {"trials": 0, "device_back_s": [], "lending_again_s": []})
-        row["trials"] += 1
-        if (back_s := device_back_s(seen, trial)) is not None:
-            row["device_back_s"].append(back_s)
-        if trial.lending_ns is not None:
-            row["lending_again_s"].append((trial.lending_ns - trial.at_ns) / 1e9)
-    for row in rows.values():
-        for name in ("device_back_s", "lending_again_s"):
-            values = sorted(row[name])
+    for cause in dict.fromkeys(sorted(trial.fault.cause for trial in seen.trials)):
+        trials = [trial for trial in seen.trials if trial.fault.cause == cause]
+        row: dict[str, Any] = {"trials": len(trials)}
+        for name, measure in _TIMES.items():
+            values = sorted(value for trial in trials if (value := measure(seen, trial)) is not None)
             row[name] = None if not values else {"median": values[len(values) // 2], "worst": values[-1]}
+        row["lost"] = [text for trial in trials for text in lost(seen, trial)]
+        rows[cause] = row
     return rows
+
+
+def lost(seen: Seen, trial: Trial) -> list[str]:
+    """What a fault cost, in words; nothing if all is well."""
+    failed = sum(one.failed for one in touched(seen.served, trial))
+    words = [f"{failed} serving requests"] if failed else []
+    words += ["lending did not come back"] if trial.lending_ns is None else []
+    words += [f"serving on {host} started anew" for host in trial.serving_anew]
+    return [*words, *trial.wrong]
+
+
+def show(seen: Seen) -> None:
+    """Print what each kind of fault did, as a table."""
+    table = Table(title="Faults: median and worst, seconds")
+    for column in ("cause", "trials", "device back", "controller noticed", "there again", "lent again", "lost"):
+        table.add_column(column, justify="left" if column in ("cause", "lost") else "right")
+    for cause, row in by_cause(seen).items():
+        times = [
+            "" if row[name] is None else f"{row[name]['median']:.1f} / {row[name]['worst']:.1f}" for name in _TIMES
+        ]
+        table.add_row(cause, str(row["trials"]), *times, "; ".join(dict.fromkeys(row["lost"])) or "nothing")
+    Console(width=140).print(table)
 
 
 def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
     requests = touched(seen.served, trial)
     return {
-        **asdict(trial.fault), "number": trial.number, "wanted": trial.wanted, "lease": trial.lease,
-        "device_back_s": device_back_s(seen, trial), "work_begun_after_lease_s": late_work_s(seen, trial),
-        "replaced_s": _since(trial, trial.replaced_ns), "lending_again_s": _since(trial, trial.lending_ns),
+        **asdict(trial.fault), "number": trial.number, "cause": trial.fault.cause, "wanted": trial.wanted,
+        "lease": trial.lease, "work_begun_after_lease_s": late_work_s(seen, trial),
+        **{name: measure(seen, trial) for name, measure in _TIMES.items()},
+        "seconds": (trial.until_ns - trial.at_ns) / 1e9, "steps": trial.steps,
         "requests": len(requests), "over_budget": sum(one.late for one in requests),
         "failed": sum(one.failed for one in requests),
-        "health_failed": sum(not well for at, well in seen.health if trial.at_ns <= at <= trial.at_ns + WINDOW_NS),
-        "in_ledger": None if books is None else books.trace(trial),
+        "health_failed": sum(
+            not one.well
+            for one in powered(seen, seen.health)
+            if trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS
+        ),
+        "wrong": trial.wrong, "in_ledger": None if books is None else books.trace(trial),
     }  # fmt: skip
 
 
@@ -155,10 +257,10 @@ def line(seen: Seen, trial: Trial) -> str:
     back_s, again_s = device_back_s(seen, trial), _since(trial, trial.lending_ns)
     return (
         f"{trial.fault} {'while serving wanted the device' if trial.wanted else 'while serving was idle'}: "
-        f"{'lease went on' if back_s is None else f'device back after {back_s:.2f} s'}, "
+        f"{'' if back_s is None else f'device back after {back_s:.2f} s, '}"
         f"{'NOT lent again' if again_s is None else f'lent again after {again_s:.1f} s'}, "
-        f"{len(requests)} requests, {sum(one.late for one in requests)} over budget, "
-        f"{sum(one.failed for one in requests)} failed"
+        f"{len(requests)} requests, {sum(one.late for one in requests)} over budget; "
+        f"lost: {'; '.join(lost(seen, trial)) or 'nothing'}"
     )
 
 

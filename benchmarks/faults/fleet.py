@@ -1,192 +1,339 @@
-"""A deployment started as a user would, with `rose demo`, and where its processes are."""
+"""A fleet on two hosts of this machine, each with a core that serves and is lent, and a trainer as its client.
+
+Each host is a set of namespaces (`tests/runtime/service/hosts.py`). What a service manager starts and restarts there,
+this module does: Ray's nodes, `rose up --stay`, and `rose train --resume`. Serving is ROSE's own, of an owner process,
+with users on its host.
+"""
 
 from __future__ import annotations
 
-import re
+import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from benchmarks.faults.plan import Victim
+from benchmarks.faults.plan import HostName, Victim
+from benchmarks.faults.processes import Service, name_of, number_inside, processes_of, title_of
+from benchmarks.faults.watch import PageWatch
+from rose.clock import monotonic_ns
+from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.runtime import run_folder
-from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.page import Field, Party
+from rose.runtime.service import local_ray
+from rose.runtime.service.places import HostPlan
+from tests.runtime.service.hosts import Host, Network, missing
 
-DEVICE = "serving-0"
-#: The lent engine's name in the ledger.
-ENGINE = f"{DEVICE}-rollout"
+NAME = "faults"
+HOSTS: tuple[HostName, HostName] = ("one", "other")
+#: The device of each host, its lent engine, and the file system that the first one's ledger and state are on.
+DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
+#: The first host has one for rollouts alone as well, which a fleet wants, with the trainer on it.
+TRAINER_DEVICE = "rollout-one"
+ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
+DISK = "/srv/small"
+_DISK_BYTES = 256 << 20
+_RAY_PORT, _GATEWAY_PORT = 6379, 30100
+_TOKEN = "a-token-of-the-trials"
+#: What the model promises on a core of its own, as in the demo.
+TTFT_MS, TPOT_MS = 2000, 400
+_KV_BYTES = 64 << 20
 _STEPS = 1_000_000
-_START_TIMEOUT_S = 300.0
-_STOP_TIMEOUT_S = 90.0
+_START_TIMEOUT_S, _STOP_TIMEOUT_S = 600.0, 240.0
 _LOOK_S = 0.2
-_SERVING_LINE = re.compile(rf"serving on {DEVICE} will answer at (\S+)")
-_GATEWAY_LINE = re.compile(r"rollout gateway at (\S+)")
-#: Titles that Ray gives the processes of actors; what they are doing may follow.
-_TITLES = {Victim.GATEWAY: "ray::GatewayActor", Victim.WORKER: "ray::RolloutActor"}
+_AHEAD_S = 50_000
+#: Titles of the processes of each part.
+_TITLES = {
+    Victim.CONTROLLER: "ray::ControllerActor", Victim.AGENT: "ray::HostActor", Victim.KEEPER: "ray::Keeper",
+    Victim.LEDGER: "ray::CentralActor", Victim.WORKER: "rose.runtime.rollout.worker", Victim.TRAINER: "rose.cli train",
+}  # fmt: skip
+_FILL = """
+import os, sys, time
+space = os.statvfs(sys.argv[1])
+file = os.open(sys.argv[1] + "/ballast", os.O_CREAT | os.O_WRONLY)
+os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
+"""
 
 
 class FleetError(UserError):
-    """The deployment did not start, or ended before it was to."""
+    """The fleet did not start, or is lost."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the programs on the hosts say, as `benchmarks.faults.users` prints it, with the host."""
+
+    served: list[dict[str, Any]] = field(default_factory=list)
+    health: list[dict[str, Any]] = field(default_factory=list)
+    controller: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Fleet:
-    """`rose demo` in a process of its own, with no traffic but ours. Use it as a context: it is stopped at the end.
+    """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks, `patience` is how many times
+    the demo's latency budgets serving has. Raises FleetError."""
 
-    Raises FleetError with the last lines of its output.
-    """
-
-    def __init__(self, ledger: Path) -> None:
-        self.ledger = ledger
-        self.lines: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
-        self._page: ArbiterPage | None = None
-        self._serving_url = self._gateway_url = ""
+    def __init__(self, folder: Path, seed: int, patience: float = 1.0) -> None:
+        if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):
+            raise FleetError(f"the trials need two CPU cores and this process has {cores}")
+        if (reason := missing()) is not None:
+            raise FleetError(reason)
+        self.network = Network(folder)
+        self._seed, self._patience = seed, patience
+        self.heard = Heard()
+        self.steps: list[dict[str, Any]] = []
+        self.watches: dict[HostName, PageWatch] = {}
+        self.hosts: dict[HostName, Host] = {}
+        self.services: list[Service] = []
+        self._stopped = False
 
     def __enter__(self) -> Fleet:
-        rose = Path(sys.executable).with_name("rose")
-        command = [str(rose), "demo", "--ledger", str(self.ledger), "--trace", "none", "--steps", str(_STEPS)]
-        # In a session of its own, so that Ctrl-C reaches this process first.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        threading.Thread(target=self._read, name="deployment's output", daemon=True).start()
+        self.network.__enter__()
         try:
-            self._serving_url = self._await_line(_SERVING_LINE)
-            self._gateway_url = self._await_line(_GATEWAY_LINE)
-            self._await_page()
+            self._start()
         except BaseException:
-            self.stop()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        for watch in self.watches.values():
+            watch.stop()
+        for service in self.services:
+            service.stop(signal.SIGKILL, 5.0)
+        self.network.__exit__()
 
-    @property
-    def serving_url(self) -> str:
-        return self._serving_url
+    # ------------------------------------------------------------------ start and end
 
-    @property
-    def gateway_url(self) -> str:
-        return self._gateway_url
+    def _start(self) -> None:
+        for name in HOSTS:
+            host = self.network.add(clock_ahead_s=0 if name == "one" else _AHEAD_S)
+            self.hosts[name] = host
+        one = self.hosts["one"]
+        one.call("sh", "-c", f"mkdir {DISK} && mount -n -t tmpfs -o size={_DISK_BYTES} tmpfs {DISK}")
+        for host in self.hosts.values():
+            host.call("mkdir", "-p", DISK)
+            (host.disk / "fleet.json").write_text(self._config().model_dump_json())
+        for name in HOSTS:
+            self._serve(name)
+        self._service(
+            "one", "up", "-u", "-m", "rose.cli", "up", "-c", "/srv/fleet.json", "--address", self._ray_address, "--stay"
+        )
+        self._until("the fleet is ready", lambda: "fleet run" in (one.disk / "up.log").read_text())
+        # It has a core that serves on the other host: what is played is played on what is lent.
+        self.rose("drain", TRAINER_DEVICE, "-c", "/srv/fleet.json", "--reason", "its core is another host's")
+        self._service(
+            "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", "/srv/fleet.json", "--json",
+            "--checkpoint", "/srv/checkpoint", "--resume", "--steps", str(_STEPS), "--device", TRAINER_DEVICE,
+            ROSE_GATEWAY_TOKEN=_TOKEN,
+            heard=self._step,
+        )  # fmt: skip
+        for name in HOSTS:
+            self._attend(name)
+            watch = self.watches[name] = PageWatch(lambda name=name: self._page(name))  # type: ignore[misc]
+            watch.start()
 
-    @property
-    def page(self) -> ArbiterPage:
-        assert self._page is not None, "it was started"
-        return self._page
+    def _serve(self, name: HostName) -> None:
+        """What a host's service manager starts: its Ray node."""
+        host = self.hosts[name]
+        where = (
+            ["--head", f"--port={_RAY_PORT}", "--include-dashboard=false"]
+            if name == "one"
+            else [f"--address={self._ray_address}"]
+        )
+        service = Service(
+            host, "ray", str(Path(sys.executable).with_name("ray")), "start", "--block", *where,
+            f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=2",
+            f"--object-store-memory={128 << 20}",
+        )  # fmt: skip
+        service.environment = dict(local_ray.ENVIRONMENT)
+        self.services.append(service.start())
 
-    @property
-    def run_id(self) -> str:
-        (folder,) = (self.ledger / "logs").iterdir()
-        return folder.name
+    def _service(
+        self, name: HostName, what: str, *arguments: str, heard: Callable[[str], None] | None = None, **environment: str
+    ) -> None:
+        service = Service(self.hosts[name], what, sys.executable, *arguments, heard=heard)
+        service.environment = environment
+        self.services.append(service.start())
 
-    def check(self) -> None:
-        """Raises FleetError if the deployment has ended."""
-        assert self._process is not None, "it was started"
-        if self._process.poll() is not None:
-            raise FleetError(f"the deployment ended, exit code {self._process.returncode}:\n{self._tail()}")
+    def _attend(self, name: HostName) -> None:
+        """Have users on a host whose serving engine is to be up; their program goes on beside it."""
+        self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
+        controller = (self.url, _TOKEN) if name == "one" else ()
+        ahead_ns = self.hosts[name].clock_ahead_s * 1_000_000_000
+        arguments = (str(self.serving_url(name)), str(self._seed), str(ahead_ns), str(self._patience), *controller)
+        service = Service(
+            self.hosts[name], f"users-{monotonic_ns()}", sys.executable, "-m", "benchmarks.faults.users", *arguments,
+            heard=lambda line: self._hear(name, line),
+        )  # fmt: skip
+        self.services.append(service.start())
 
-    def find(self, victim: Victim) -> psutil.Process | None:
-        """The process that is this part now; None while it is being started again."""
-        try:
-            if victim is Victim.AGENT:
-                return self._party(Party.AGENT)
-            if victim is Victim.SCHEDULER:
-                return self._party(Party.ROLLOUT)
-            if victim is Victim.SERVER:
-                scheduler = self._party(Party.ROLLOUT)
-                return None if scheduler is None else scheduler.parent()
-            # The first by number of those there are: workers are alike.
-            named = [process for process in self._descendants() if _title(process).startswith(_TITLES[victim])]
-            return min(named, key=lambda process: process.pid, default=None)
-        except psutil.NoSuchProcess:
-            return None
+    def lose(self, name: HostName) -> None:
+        """Cut a host's power. Its users' program is of no more use: its serving engine is another when it is back."""
+        host = self.hosts[name]
+        for service in [one for one in self.services if one.host is host and one.name.startswith("users")]:
+            self.services.remove(service)
+            threading.Thread(target=service.stop, args=[signal.SIGKILL, 5.0], daemon=True).start()
+        host.kill()
 
-    def serving(self) -> psutil.Process | None:
-        """The scheduler of the serving engine."""
-        return self._party(Party.SERVING)
+    def boot(self, name: HostName, ahead_s: int) -> None:
+        """Start a lost host again, with another clock; its users come when it serves."""
+        host = self.hosts[name]
+        host.clock_ahead_s = ahead_s
+        host.boot()
+        threading.Thread(target=self._attend, args=[name], daemon=True).start()
 
     def stop(self) -> None:
-        """End the deployment as Ctrl-C would, and what is left of it not so politely. Safe to call twice."""
-        process = self._process
-        if process is None:
-            return
-        self._process = None
-        processes = _family(process.pid)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_TIMEOUT_S)
-        for left in processes:
-            with suppress(psutil.NoSuchProcess):
-                left.kill()
-        process.kill()
-        process.wait()
-        if self._page is not None:
-            self._page.close()
+        """End the trainer and the fleet as `rose down` does. Raises FleetError if it does not end."""
+        self._stopped = True
+        for service in [one for one in self.services if one.name == "train" or one.name.startswith("users")]:
+            service.stop()
+        for service in [one for one in self.services if one.name == "up"]:
+            service.stop(signal.SIGKILL)
+        try:
+            self.rose("down", "-c", "/srv/fleet.json", "--address", self._ray_address, timeout_s=_STOP_TIMEOUT_S)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            raise FleetError(f"the fleet did not go down: {error}") from None
 
     # ------------------------------------------------------------------ looking
 
-    def _party(self, party: Party) -> psutil.Process | None:
-        if not self.page.alive(party):
-            return None
-        try:
-            return psutil.Process(self.page.get(party, Field.PID))
-        except (psutil.NoSuchProcess, ValueError):
-            return None
+    @property
+    def url(self) -> str:
+        return f"http://{self.hosts['one'].address}:{_GATEWAY_PORT}"
 
-    def _descendants(self) -> list[psutil.Process]:
-        assert self._process is not None, "it was started"
-        return _family(self._process.pid)
+    @property
+    def ledger(self) -> str:
+        """Where the ledger is, on the first host."""
+        return f"{DISK}/ledger"
 
-    def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.lines.append(line.rstrip())
+    def rose(self, *arguments: str, timeout_s: float = 120.0) -> str:
+        return self.hosts["one"].call(sys.executable, "-m", "rose.cli", *arguments, timeout_s=timeout_s)
 
-    def _tail(self) -> str:
-        return "\n".join(self.lines[-15:])
+    def inside(self, name: HostName, path: str) -> Path:
+        """A path of a host, as it is seen from outside."""
+        return Path(f"/proc/{self.hosts[name].first_pid}/root{path}")
 
-    def _await_line(self, pattern: re.Pattern[str]) -> str:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            for line in list(self.lines):
-                if (found := pattern.search(line)) is not None:
-                    return found.group(1)
-            self.check()
-            time.sleep(_LOOK_S)
-        raise FleetError(f"the deployment did not say {pattern.pattern!r} in {_START_TIMEOUT_S:.0f} s:\n{self._tail()}")
+    def serving_url(self, name: HostName) -> str | None:
+        record = self._owner(name)
+        return None if record is None else record["urls"].get(DEVICES[name])
 
-    def _await_page(self) -> None:
-        path = run_folder.path(self.run_id) / DEVICE / "page"
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            self.check()
-            if self._page is None and path.exists():
-                self._page = ArbiterPage(path)
-            if self._page is not None and all(map(self._page.alive, (Party.AGENT, Party.SERVING, Party.ROLLOUT))):
-                return
-            time.sleep(_LOOK_S)
-        raise FleetError(f"the engines of {DEVICE} did not come to their page:\n{self._tail()}")
+    def serving_pid(self, name: HostName) -> int | None:
+        """The host's serving scheduler, by its number there."""
+        page = self.watches[name].page
+        return page.get(Party.SERVING, Field.PID) if page is not None and page.alive(Party.SERVING) else None
 
+    def _owner(self, name: HostName) -> dict[str, Any] | None:
+        with suppress(OSError, ValueError):
+            record: dict[str, Any] = json.loads(
+                self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json").read_text()
+            )
+            return record
+        return None
 
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
+    def find(self, victim: Victim, name: HostName) -> list[psutil.Process]:
+        """The processes that are this part now; none while it is being started again."""
+        with suppress(psutil.NoSuchProcess):
+            family = processes_of(self.hosts[name])
+            if victim in (Victim.HEAD, Victim.NODE):
+                names = {"gcs_server", "raylet"} if victim is Victim.HEAD else {"raylet"}
+                return [process for process in family if name_of(process) in names]
+            if victim in (Victim.SCHEDULER, Victim.SERVER):
+                page = self.watches[name].page
+                if page is None or not page.alive(Party.ROLLOUT):
+                    return []
+                number = page.get(Party.ROLLOUT, Field.PID)
+                schedulers = [process for process in family if number_inside(process) == number]
+                if victim is Victim.SCHEDULER:
+                    return schedulers
+                return [parent for one in schedulers if (parent := one.parent()) is not None]
+            title = _TITLES[victim]
+            return [process for process in family if title in title_of(process) and "nsenter" not in title_of(process)][
+                :1
+            ]
         return []
 
+    def check(self) -> None:
+        """Raises FleetError if the first host is lost."""
+        if not self.hosts["one"].up:
+            raise FleetError("the first host ended by itself")
 
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _ray_address(self) -> str:
+        return f"{self.hosts['one'].address}:{_RAY_PORT}"
+
+    def _config(self) -> FleetConfig:
+        cores = sorted(os.sched_getaffinity(0))
+        return FleetConfig.model_validate(
+            {
+                "name": NAME, "ledger": self.ledger, "state": f"{DISK}/state",
+                "cache": Path("~/.cache/rose").expanduser(),
+                "tags": {"team": "research", "serving_team": "chat"},
+                "host": [{"name": name, "address": self.hosts[name].address} for name in HOSTS],
+                "device": [
+                    {
+                        "id": DEVICES[name], "host": name, "pool": "serving", "device_class": "cpu-core",
+                        "cores": [core], "kv_bytes": _KV_BYTES,
+                    }
+                    for name, core in zip(HOSTS, cores, strict=False)
+                ]
+                + [
+                    {
+                        "id": TRAINER_DEVICE, "host": "one", "pool": "rollout", "device_class": "cpu-core",
+                        "cores": [cores[1]], "kv_bytes": _KV_BYTES,
+                    }
+                ],
+                "serving": {
+                    "ttft_budget_ms": TTFT_MS * self._patience, "tpot_budget_ms": TPOT_MS * self._patience,
+                },
+                "coserving": {"holdout_share": 0},
+                "traffic": {"trace": "none"},
+                "training": {"staleness_max": 2},
+                "gateway": {"host": "0.0.0.0", "port": _GATEWAY_PORT, "token": _TOKEN},
+            }
+        )  # fmt: skip
+
+    def _page(self, name: HostName) -> tuple[Path, int]:
+        plan = HostPlan(config=self._config(), host=name, run_id="", controller_url="")
+        ahead_ns = self.hosts[name].clock_ahead_s * 1_000_000_000
+        return self.inside(name, str(plan.memory / DEVICES[name] / "page")), ahead_ns
+
+    def _hear(self, name: HostName, line: str) -> None:
+        with suppress(ValueError, KeyError, AttributeError):
+            said = json.loads(line)
+            getattr(self.heard, said.pop("kind")).append({"host": name, **said})
+
+    def _step(self, line: str) -> None:
+        with suppress(ValueError):
+            self.steps.append(json.loads(line))
+
+    def _until(self, what: str, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                if there():
+                    return
+            if self._stopped:
+                return
+            self.check()
+            time.sleep(_LOOK_S)
+        raise FleetError(f"{what}: not within {_START_TIMEOUT_S:.0f} s; see the logs in {self.hosts['one'].disk}")
+
+
+def fill(fleet: Fleet) -> None:
+    """Leave no byte on the file system of the first host's ledger."""
+    fleet.hosts["one"].python(_FILL, DISK)
+
+
+def empty(fleet: Fleet) -> None:
+    """Give the room back that `fill` took."""
+    fleet.hosts["one"].call("rm", "-f", f"{DISK}/ballast")

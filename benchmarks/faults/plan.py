@@ -1,53 +1,88 @@
-"""Which process is struck in each trial, how, and when."""
+"""What is struck in each trial, how, and when."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import product
 from typing import Literal
 
 Moment = Literal["burst", "idle"]
-#: This share of the trials stops a process for a while instead of ending it.
+HostName = Literal["one", "other"]
+#: This share of the trials of a process stops it for a while instead of ending it.
 STOPPED_SHARE = 0.15
 _STOP_MIN_S, _STOP_MAX_S = 1.0, 6.0
-#: From the moment that was waited for to the signal: at most about a step of either engine.
+#: A line is cut, or a disk full, for so long.
+_AWAY_MIN_S, _AWAY_MAX_S = 5.0, 20.0
+#: From the moment that was waited for to the blow: at most about a step of either engine.
 _DELAY_MAX_S = 0.05
 
 
 class Victim(StrEnum):
-    """A part of the deployment that is not serving."""
+    """A part of the fleet that is not serving."""
 
-    SCHEDULER = "rollout scheduler"
+    CONTROLLER = "controller"
+    AGENT = "agents"
+    KEEPER = "keeper"
+    LEDGER = "ledger's gateway"
+    HEAD = "Ray's head"
+    NODE = "Ray's node"
     SERVER = "rollout server"
-    AGENT = "agent"
-    GATEWAY = "gateway"
+    SCHEDULER = "rollout scheduler"
+    TRAINER = "trainer"
     WORKER = "rollout worker"
+    HOST = "host"
+    LINE = "line"
+    DISK = "disk"
+
+
+#: Where each can be struck. The first host has what a fleet has once, and its serving is never a victim.
+_PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | {
+    Victim.AGENT: ("one", "other"), Victim.SERVER: ("one", "other"), Victim.SCHEDULER: ("one", "other"),
+    Victim.NODE: ("other",), Victim.HOST: ("other",), Victim.LINE: ("other",),
+}  # fmt: skip
+#: What is no process is away for a while, and comes back as it was.
+AWAY = frozenset({Victim.LINE, Victim.DISK})
+#: Processes of Ray's own, and a whole host, are killed and never stopped.
+_KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
+#: How it is said what becomes of them.
+_AWAY_WORDS = {Victim.LINE: "cut", Victim.DISK: "full"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One blow. `stop_s` None: SIGKILL; otherwise SIGSTOP, and SIGCONT after so many seconds."""
+    """One blow. `stop_s` None: it is killed; otherwise stopped, cut or full for so many seconds, and then let go on."""
 
     victim: Victim
+    host: HostName
     moment: Moment
     delay_s: float
     stop_s: float | None = None
 
+    @property
+    def cause(self) -> str:
+        """The kind of fault, in words."""
+        if self.stop_s is None:
+            return f"{self.victim} killed"
+        return f"{self.victim} {_AWAY_WORDS.get(self.victim, 'stopped')}"
+
     def __str__(self) -> str:
-        how = "killed" if self.stop_s is None else f"stopped for {self.stop_s:.1f} s"
-        return f"{self.victim} {how}"
+        return self.cause + ("" if self.stop_s is None else f" for {self.stop_s:.1f} s") + f", host {self.host}"
 
 
-def faults(trials: int, seed: int) -> list[Fault]:
-    """The faults of a run, the same for the same seed. No victim and moment comes again before all the others came."""
+def faults(trials: int, seed: int, victims: tuple[Victim, ...] = tuple(Victim)) -> list[Fault]:
+    """The faults of a run, the same for the same seed. No victim comes again on a host before all the others came."""
     luck = random.Random(seed)
     planned: list[Fault] = []
     while len(planned) < trials:
-        deck: list[tuple[Victim, Moment]] = list(product(Victim, ("burst", "idle")))
+        deck = [(victim, host) for victim in victims for host in _PLACES[victim]]
         luck.shuffle(deck)
-        for victim, moment in deck:
+        for victim, host in deck:
             stop_s = luck.uniform(_STOP_MIN_S, _STOP_MAX_S) if luck.random() < STOPPED_SHARE else None
-            planned.append(Fault(victim, moment, luck.uniform(0, _DELAY_MAX_S), stop_s))
+            if victim in _KILLED_ONLY:
+                stop_s = None
+            if victim in AWAY:
+                stop_s = luck.uniform(_AWAY_MIN_S, _AWAY_MAX_S)
+            moment: Moment = "burst" if luck.random() < 0.5 else "idle"
+            planned.append(Fault(victim, host, moment, luck.uniform(0, _DELAY_MAX_S), stop_s))
     return planned[:trials]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,21 +12,23 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.faults.clients import answers
-from benchmarks.faults.fleet import Fleet
-from benchmarks.faults.plan import Fault, Victim
-from benchmarks.faults.watch import PageWatch
+from benchmarks.faults.fleet import HOSTS, Fleet, empty, fill
+from benchmarks.faults.plan import AWAY, Fault, HostName, Victim
+from benchmarks.faults.processes import kill
 from rose.clock import monotonic_ns, utc_us
 
 #: Rollouts work and serving has been seen, before a fault.
-_LENDING_TIMEOUT_S = 180.0
-_RECENT_NS = 1_000_000_000
+_LENDING_TIMEOUT_S = 240.0
+_RECENT_NS = 2_000_000_000
 _MOMENT_TIMEOUT_S = 20.0
 _MOMENT_LOOK_S = 0.002
 #: Time for the consequences of a fault to show, however soon it is mended.
 OBSERVED_S = 6.0
-_RECOVERY_TIMEOUT_S = 180.0
+_RECOVERY_TIMEOUT_S = 300.0
 _LOOK_S = 0.1
+#: A host is without power for so long, and comes back with a clock that begins somewhere else.
+_POWER_OFF_S = 3.0
+_CLOCK_MAX_S = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,101 +40,149 @@ class Trial:
 
     number: int
     fault: Fault
-    pid: int
-    #: Of a part of the rollout engine: the pid of its server, by which the ledger knows it.
-    engine_pid: int | None
-    #: Whether serving wanted the device at the signal.
+    #: Whether serving wanted the device at the blow.
     wanted: bool
     at_ns: int
     at_us: int
-    #: The lease in force at the fault.
+    #: The lease in force on the struck host's device, as the watch numbers it.
     lease: int
     #: The part was there again: started anew, or continued.
     replaced_ns: int | None
-    #: First rollout work under a lease after that.
+    #: First rollout work on the struck host's device after that, under a lease.
     lending_ns: int | None
     until_ns: int
     until_us: int
+    #: Hosts that had power throughout, and whose serving engine is another than before.
+    serving_anew: tuple[HostName, ...] = ()
+    #: Completed steps before and after.
+    steps: tuple[int, int] = (0, 0)
+    #: What was wrong in the ledger afterwards.
+    wrong: tuple[str, ...] = ()
 
 
 class Striker:
     """Runs trials against a fleet that is being watched."""
 
-    def __init__(self, fleet: Fleet, watch: PageWatch) -> None:
-        self._fleet, self._watch = fleet, watch
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self._fleet = fleet
+        self._luck = random.Random(seed)
 
-    def wait_lending(self) -> bool:
+    def wait_lending(self, host: HostName, timeout_s: float = _LENDING_TIMEOUT_S) -> bool:
         """Whether rollouts work under a lease, at the latest when the time is over."""
-        return self._wait(self._lending, _LENDING_TIMEOUT_S)
+        return self._wait(lambda: self._lending(host), timeout_s)
 
     def strike(self, number: int, fault: Fault) -> Trial | None:
-        """One trial; None if the part was not there, or nothing was lent. Raises FleetError if the deployment ends."""
-        if not self.wait_lending():
+        """One trial; None if the part was not there, or nothing was lent. Raises FleetError if the fleet is lost."""
+        fleet = self._fleet
+        watch = fleet.watches[fault.host]
+        if not self.wait_lending(fault.host):
             return None
-        victim = self._fleet.find(fault.victim)
-        if victim is None:
+        before = self._parts(fault)
+        if not before and fault.victim not in AWAY | {Victim.HOST}:
             return None
-        server = self._fleet.find(Victim.SERVER) if fault.victim in (Victim.SCHEDULER, Victim.SERVER) else None
+        serving = {host: fleet.serving_pid(host) for host in HOSTS}
+        steps = len(fleet.steps)
         self._await_moment(fault)
-        lease = self._watch.lease(monotonic_ns())
-        if lease is None:
+        lease, page = watch.lease(monotonic_ns()), watch.page
+        if lease is None or page is None:
             return None
-        wanted = bool(self._fleet.page.serving_wants())
-        try:
-            victim.send_signal(signal.SIGKILL if fault.stop_s is None else signal.SIGSTOP)
-        except psutil.NoSuchProcess:
-            return None
+        wanted = bool(page.serving_wants())
         at_ns, at_us = monotonic_ns(), utc_us()
-        replaced_ns = self._await_replaced(fault, victim)
-        lending_ns = None if replaced_ns is None else self._await_lending(replaced_ns)
-        left_s = OBSERVED_S - (monotonic_ns() - at_ns) / 1e9
-        self._sleep(left_s)
+        back = self._blow(fault, before)
+        if back is None:
+            return None
+        try:
+            if fault.stop_s is not None:
+                self._sleep(fault.stop_s)
+        finally:
+            back()
+        if fault.stop_s is not None:
+            replaced_ns: int | None = monotonic_ns()
+        else:
+            replaced_ns = self._await_replaced(fault, before)
+        lending_ns = None if replaced_ns is None else self._await_lending(fault.host, replaced_ns)
+        self._sleep(OBSERVED_S - (monotonic_ns() - at_ns) / 1e9)
+        until_ns, until_us = monotonic_ns(), utc_us()
+        anew = tuple(
+            host
+            for host in HOSTS
+            if not (fault.victim is Victim.HOST and fault.host == host)
+            and serving[host] is not None
+            and fleet.serving_pid(host) not in (serving[host], None)
+        )
         return Trial(
-            number=number, fault=fault, pid=victim.pid, engine_pid=None if server is None else server.pid,
-            wanted=wanted, at_ns=at_ns, at_us=at_us, lease=lease.number, replaced_ns=replaced_ns,
-            lending_ns=lending_ns, until_ns=monotonic_ns(), until_us=utc_us(),
+            number=number, fault=fault, wanted=wanted, at_ns=at_ns, at_us=at_us, lease=lease.number,
+            replaced_ns=replaced_ns, lending_ns=lending_ns, until_ns=until_ns, until_us=until_us, serving_anew=anew,
+            steps=(steps, len(fleet.steps)),
         )  # fmt: skip
+
+    # ------------------------------------------------------------------ the blow
+
+    def _blow(self, fault: Fault, parts: list[psutil.Process]) -> Callable[[], object] | None:
+        """Strike; returns what lets it go on, or None if there was nothing to strike."""
+        fleet, host = self._fleet, self._fleet.hosts[fault.host]
+        match fault.victim:
+            case Victim.HOST:
+                fleet.lose(fault.host)
+                return self._power_on(fault.host)
+            case Victim.LINE:
+                host.unplug()
+                return host.plug_in
+            case Victim.DISK:
+                # A writer may take the last byte first.
+                with suppress(AssertionError, subprocess.TimeoutExpired):
+                    fill(fleet)
+                return lambda: empty(fleet)
+        if fault.stop_s is None:
+            return (lambda: None) if kill(parts, signal.SIGKILL) else None
+        return (lambda: kill(parts, signal.SIGCONT)) if kill(parts, signal.SIGSTOP) else None
+
+    def _power_on(self, host: HostName) -> Callable[[], None]:
+        def power_on() -> None:
+            self._sleep(_POWER_OFF_S)
+            self._fleet.boot(host, self._luck.randrange(1, _CLOCK_MAX_S))
+
+        return power_on
+
+    def _parts(self, fault: Fault) -> list[psutil.Process]:
+        return [] if fault.victim in AWAY | {Victim.HOST} else self._fleet.find(fault.victim, fault.host)
 
     # ------------------------------------------------------------------ waiting
 
-    def _lending(self) -> bool:
-        now = monotonic_ns()
-        return self._watch.lease(now) is not None and self._watch.works_since(now - _RECENT_NS) is not None
+    def _lending(self, host: HostName) -> bool:
+        now, watch = monotonic_ns(), self._fleet.watches[host]
+        return watch.lease(now) is not None and watch.works_since(now - _RECENT_NS) is not None
 
     def _await_moment(self, fault: Fault) -> None:
         """Return when serving wants the device, or when it does not and rollouts work; at worst at any time."""
-        page, burst = self._fleet.page, fault.moment == "burst"
+        watch, burst = self._fleet.watches[fault.host], fault.moment == "burst"
         deadline = time.monotonic() + _MOMENT_TIMEOUT_S
         while time.monotonic() < deadline:
-            now = monotonic_ns()
-            if self._watch.lease(now) is not None and bool(page.serving_wants()) == burst:
+            page = watch.page
+            if page is not None and watch.lease(monotonic_ns()) is not None and bool(page.serving_wants()) == burst:
                 break
             time.sleep(_MOMENT_LOOK_S)
         time.sleep(fault.delay_s)
 
-    def _await_replaced(self, fault: Fault, victim: psutil.Process) -> int | None:
-        if fault.stop_s is not None:
-            try:
-                self._sleep(fault.stop_s)
-            finally:
-                with suppress(psutil.NoSuchProcess):
-                    victim.send_signal(signal.SIGCONT)
-            return monotonic_ns()
+    def _await_replaced(self, fault: Fault, before: list[psutil.Process]) -> int | None:
+        fleet = self._fleet
 
         def replaced() -> bool:
-            process = self._fleet.find(fault.victim)
-            there = process is not None and process != victim and process.status() != psutil.STATUS_ZOMBIE
-            return there and (fault.victim is not Victim.GATEWAY or answers(f"{self._fleet.gateway_url}/health"))
+            if fault.victim is Victim.HOST:
+                return fleet.serving_url(fault.host) is not None
+            now = self._parts(fault)
+            return len(now) >= len(before) and not set(now) & set(before)
 
         return monotonic_ns() if self._wait(replaced, _RECOVERY_TIMEOUT_S) else None
 
-    def _await_lending(self, since_ns: int) -> int | None:
+    def _await_lending(self, host: HostName, since_ns: int) -> int | None:
         """When rollouts first worked again under a lease."""
+        watch = self._fleet.watches[host]
         first: list[int] = []
 
         def lent() -> bool:
-            work_ns = self._watch.works_since(since_ns)
-            if work_ns is None or self._watch.lease(monotonic_ns()) is None:
+            work_ns = watch.works_since(since_ns)
+            if work_ns is None or watch.lease(monotonic_ns()) is None:
                 return False
             first.append(work_ns)
             return True
@@ -140,7 +192,7 @@ class Striker:
     def _wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error, OSError):
                 if there():
                     return True
             self._fleet.check()

@@ -1,22 +1,28 @@
-"""What the page of the lent device says while faults happen: leases as they change, and rollout work as it was done."""
+"""What the page of a lent device says while faults happen: leases as they change, and rollout work as it was done."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Span, SpanRecord
 
 #: Between two looks at the lease; how exactly its end is known.
 LOOK_S = 0.005
 _LOOKS_PER_DRAIN = 10
+PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """From `at_ns` on the page had this lease, to expire at `expires_ns` (both monotonic); number 0: none."""
+    """From `at_ns` on the page had this lease, to expire at `expires_ns` (both monotonic); number 0: none.
+
+    Leases of a page that was made anew, as on a host that was started again, are numbered from the next `PAGE` on.
+    """
 
     at_ns: int
     number: int
@@ -24,11 +30,15 @@ class LeaseSeen:
 
 
 class PageWatch:
-    """Reads a page that is not ours, and writes nothing to it. One thread, from `start` to `stop`."""
+    """Reads a device's page, whoever makes it anew, and writes nothing to it. One thread, from `start` to `stop`.
 
-    def __init__(self, page: ArbiterPage) -> None:
-        self._page = page
-        self._tail = page.get(Party.ROLLOUT, Field.HEAD)
+    `place` gives where the page lies, and what its host's clock has more than ours. Times are ours.
+    """
+
+    def __init__(self, place: Callable[[], tuple[Path, int]]) -> None:
+        self._place = place
+        self._page: ArbiterPage | None = None
+        self._ahead_ns = self._tail = self._pages = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="page watch", daemon=True)
         self.leases: list[LeaseSeen] = [LeaseSeen(0, 0, 0)]
@@ -45,6 +55,11 @@ class PageWatch:
         if self._thread.is_alive():
             self._thread.join()
 
+    @property
+    def page(self) -> ArbiterPage | None:
+        """The page that is there."""
+        return self._page
+
     def lease(self, now_ns: int) -> LeaseSeen | None:
         """The lease in force, as last seen."""
         last = self.leases[-1]
@@ -53,23 +68,47 @@ class PageWatch:
     def works_since(self, since_ns: int) -> int | None:
         """When the first rollout work began that began at or after `since_ns`, if any did."""
         starts = [span.start_ns for span in self.work[-2000:] if span.start_ns >= since_ns]
-        kind = self._page.open(Party.ROLLOUT, monotonic_ns())
-        if kind is not None and kind.kind is Span.ROLLOUT and kind.start_ns >= since_ns:
-            starts.append(kind.start_ns)
         return min(starts, default=None)
 
     def _loop(self) -> None:
         looks = 0
         while not self._stopping.wait(LOOK_S):
-            terms = self._page.lease()
-            last = self.leases[-1]
-            if (terms.number, terms.expires_ns) != (last.number, last.expires_ns):
-                self.leases.append(LeaseSeen(monotonic_ns(), terms.number, terms.expires_ns))
             looks += 1
+            if looks % _LOOKS_PER_DRAIN == 0 or self._page is None:
+                self._find()
+            page = self._page
+            if page is None:
+                self._see(0, 0)
+                continue
+            terms = page.lease()
+            self._see(terms.number, terms.expires_ns - self._ahead_ns)
             if looks % _LOOKS_PER_DRAIN == 0:
-                spans, self._tail, lost = self._page.drain(Party.ROLLOUT, self._tail)
-                self.work += [span for span in spans if span.kind is Span.ROLLOUT]
+                spans, self._tail, lost = page.drain(Party.ROLLOUT, self._tail)
+                self.work += [
+                    SpanRecord(span.kind, span.start_ns - self._ahead_ns, span.end_ns - self._ahead_ns)
+                    for span in spans
+                    if span.kind is Span.ROLLOUT
+                ]
                 self.lost_spans += lost
+
+    def _see(self, number: int, expires_ns: int) -> None:
+        last = self.leases[-1]
+        number, expires_ns = (number + self._pages * PAGE, expires_ns) if number else (0, 0)
+        if (number, expires_ns) != (last.number, last.expires_ns):
+            self.leases.append(LeaseSeen(monotonic_ns(), number, expires_ns))
+
+    def _find(self) -> None:
+        """Have the page that lies there now."""
+        path, ahead_ns = self._place()
+        if self._page is not None and (self._page.path != path or self._page.replaced()):
+            self._page.close()
+            self._page = None
+            self._pages += 1
+        if self._page is None:
+            with suppress(OSError, PageError, ValueError):
+                page = ArbiterPage(path)
+                self._ahead_ns, self._tail = ahead_ns, page.get(Party.ROLLOUT, Field.HEAD)
+                self._page = page
 
 
 def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:

@@ -12,6 +12,7 @@ from benchmarks.coserve.host import ROLLOUT, Host
 from benchmarks.gpu import engine_models
 from benchmarks.gpu.stage import StageReport
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.training.policy_model import PolicyShape
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
@@ -55,11 +56,11 @@ def measure(host: Host, versions: Versions, claim: Claim, report: StageReport) -
     """Claims that both were acknowledged, and the pause of the delta. Raises RuntimeError if one was not."""
     versions.wait(timeout_s=30.0)
     report.fact("sync: versions published, seconds", round(versions.seconds, 1))
-    sync = EngineSync(host.seats[ROLLOUT].engine, host.staging(ROLLOUT), device_id="d0", route="loopback")
+    sync = EngineSync(host.seats[ROLLOUT].engine, host.staging(ROLLOUT), device_id="d0")
     acknowledged = 0
     with StoreServer(versions.store) as server:
         for version in (_ANCHOR, _DELTA):
-            event = sync.bring_to(version, server.url, None, step=None)
+            event = sync.bring(Target("", version, server.url))
             report.detail[f"sync {version}"] = {
                 name: part for name, part in asdict(event).items() if name != "event_id"
             }

@@ -25,6 +25,7 @@ from benchmarks.transfer.scope import Scope
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
@@ -90,7 +91,7 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
     weights = load_file(model / _WEIGHTS)
     store = VersionStore(folder / "store")
     store.publish(0, weights)
-    sync = EngineSync(engine, folder / "staging", device_id="benchmark", route="loopback")
+    sync = EngineSync(engine, folder / "staging", device_id="benchmark")
     checkpoint = folder / "checkpoint"
     shutil.copytree(model, checkpoint)
     taken = []
@@ -98,7 +99,7 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
         for version in range(1, rounds + 2):
             weights = _stepped(weights, version)
             store.publish(version, weights)
-            event = sync.bring_to(version, url, None, step=version)
+            event = sync.bring(Target("", version, url))
             assert event.ok, event.reason
             assert event.base_version == version - 1
             assert event.pause_ns is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Where the store of a folder was served last: an engine that is on its way there finds it again.
 _ORIGIN = "origin.json"
+#: How long an engine that is fetching a version is waited for at the end. One that died leaves its pin behind.
+_FETCHED_S, _LOOK_S = 3.0, 0.05
 
 
 class WeightOrigin:
@@ -54,8 +57,11 @@ class WeightOrigin:
         self._publisher.publish(version, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
 
     def close(self) -> None:
-        """Finish what is being written, and serve no more."""
+        """Finish what is being written, let engines that are fetching finish too, and serve no more."""
         self._publisher.wait()
+        until = time.monotonic() + _FETCHED_S
+        while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
         self._server.stop()
 
 

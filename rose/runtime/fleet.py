@@ -107,13 +107,7 @@ class FleetPlan:
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
             gateway_url=self.gateway_url,
             gateway_token=config.gateway.token,
-            route="loopback",
         )
-
-    def starts_after_serving(self, device: DeviceConfig) -> bool:
-        """Whether the rollout engine has to wait until the serving engine is up: each takes its part of what is free
-        on the GPU when it starts. Those on cores start side by side."""
-        return device.gpu is not None and device.pool == "serving" and device.serving_url is None
 
     def _staging(self, device: DeviceConfig) -> Path:
         return self.folder / device.id / "staging"

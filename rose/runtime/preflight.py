@@ -1,4 +1,4 @@
-"""Everything that can be found wrong before anything is started: one clear error, nothing half-written."""
+"""What can be found wrong before anything is started: one clear error, nothing half-written."""
 
 from __future__ import annotations
 
@@ -24,27 +24,26 @@ _RUNTIME_PACKAGES = ("torch", "ray", "sglang", "transformers", "aiohttp", "gymna
 
 
 class PreflightError(UserError):
-    """The run cannot start here; the message says what is missing and what to do."""
+    """The fleet cannot start here; the message says what is missing and what to do."""
 
 
 def check(config: FleetConfig) -> None:
-    """Raises PreflightError for the first thing that would make the run fail."""
+    """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail."""
+    check_host(config)
+    _check_port(config.gateway.port, "gateway.port", config.gateway.host)
+    _check_trace(config)
+
+
+def check_host(config: FleetConfig) -> None:
+    """Of the host whose devices `config` has, before its first engine. Raises PreflightError."""
     _check_packages()
     _check_activation(config)
     _check_devices(config)
     _check_kernels(config)
     _check_serving(config)
     _check_memory(config)
-    for port, what, host in (
-        (config.serving.port, "serving.port", "127.0.0.1"),
-        (config.gateway.port, "gateway.port", config.gateway.host),
-    ):
-        if port is not None:
-            try:
-                require_free_port(port, what, host)
-            except EngineError as error:
-                raise PreflightError(str(error)) from None
-    _check_files(config)
+    _check_port(config.serving.port, "serving.port", "127.0.0.1")
+    _check_folders(config)
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
@@ -65,15 +64,15 @@ def check_gpus(memory: MemoryPlan) -> dict[str, int]:
     return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
 
 
-def notices(memory: MemoryPlan) -> list[str]:
-    """What a user should know of a run that can start."""
-    config = memory.config
-    budgets = [memory.unreachable_budget(device) for device in config.device]
-    kernels = (
+def notice(config: FleetConfig) -> str | None:
+    """What a user should know of a fleet that can start, if there is anything."""
+    if not _stand_ins(config):
+        return None
+    return (
         "STAND-IN KERNELS: SGLang's are not installed, and engines on GPUs run plain torch and Triton in their place "
-        f"({gpu.NATIVE_KERNELS}=1). It shows that mechanisms work; no time of this run is SGLang's. Not for production"
+        f"({gpu.NATIVE_KERNELS}=1). It shows that mechanisms work; no time of this fleet is SGLang's. Not for "
+        "production"
     )
-    return [*([kernels] if _stand_ins(config) else []), *(budget for budget in budgets if budget is not None)]
 
 
 def _check_packages() -> None:
@@ -126,7 +125,7 @@ def _check_kernels(config: FleetConfig) -> None:
         where = f"device {attached[0]!r} has a serving_url" if attached else "traffic.trace is 'none'"
         raise PreflightError(
             f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: engines without SGLang's kernels are not for production. "
-            "`pip install sglang-kernel`, or replay traffic on serving engines of the run's own"
+            "`pip install sglang-kernel`, or replay traffic on serving engines of ROSE's own"
         )
 
 
@@ -151,14 +150,10 @@ def _check_serving(config: FleetConfig) -> None:
             )
 
 
-def engines_started(config: FleetConfig) -> int:
-    """How many engines a run starts: a rollout engine a device, and serving where nobody else serves."""
-    lending = config.coserving.enabled
-    return sum(1 if device.pool == "rollout" else (device.serving_url is None) + lending for device in config.device)
-
-
 def _check_memory(config: FleetConfig) -> None:
-    engines = engines_started(config)
+    # A rollout engine a device, and serving where nobody else serves.
+    lending = config.coserving.enabled
+    engines = sum(1 if device.pool == "rollout" else (device.serving_url is None) + lending for device in config.device)
     needed = engines * ENGINE_BYTES + REST_BYTES
     available = psutil.virtual_memory().available
     if available < needed:
@@ -168,13 +163,28 @@ def _check_memory(config: FleetConfig) -> None:
         )
 
 
-def _check_files(config: FleetConfig) -> None:
+def _check_port(port: int | None, what: str, host: str) -> None:
+    if port is None:
+        return
+    try:
+        require_free_port(port, what, host)
+    except EngineError as error:
+        raise PreflightError(str(error)) from None
+
+
+def _check_trace(config: FleetConfig) -> None:
     from rose.runtime.traffic import trace
 
     try:
-        layout.create(config.ledger.expanduser())
         trace.open_trace(config.traffic)
-    except (LedgerError, trace.TraceError, ConfigError) as error:
+    except (trace.TraceError, ConfigError) as error:
+        raise PreflightError(str(error)) from None
+
+
+def _check_folders(config: FleetConfig) -> None:
+    try:
+        layout.create(config.ledger.expanduser())
+    except LedgerError as error:
         raise PreflightError(str(error)) from None
     cache = config.cache.expanduser()
     try:

@@ -38,7 +38,7 @@ typed AS (
         OR lower(t.sku) = 'device/' || lower(c.device_class)
     GROUP BY ALL
 ),
-there AS (
+charged AS (
     SELECT DISTINCT i.thing, s.from_day, s.to_day
     FROM invoice_day AS i
     JOIN stretch AS s ON i.day >= s.from_day AND i.day < s.to_day
@@ -61,7 +61,7 @@ SELECT
         ELSE coalesce(nullif(i.resource, ''), nullif(i.sku, ''), nullif(i.resource_type, ''), 'no resource')
     END AS name
 FROM thing AS i
-JOIN there AS a USING (thing)
+JOIN charged AS a USING (thing)
 LEFT JOIN hardware AS h ON h.hardware_id = i.resource
 LEFT JOIN device_name AS n ON n.device_id = i.resource
 LEFT JOIN mapped AS m ON m.resource = i.resource AND m.sku = i.sku AND m.from_day = a.from_day

@@ -6,7 +6,7 @@ pattern AS (SELECT DISTINCT target, by_name FROM vendor_resource WHERE kind = 'd
 named AS (SELECT DISTINCT kind, name, item FROM matched),
 -- What is named for the item goes before what is named for another: a device may be billed by itself and its transfer
 -- for all.
-found AS (
+candidate AS (
     SELECT d.*, 'device' AS kind, o.name, o.item AS named_item, 1 AS place
     FROM device AS d
     JOIN named AS o ON o.kind = 'device' AND o.name = d.hardware_id
@@ -24,7 +24,7 @@ found AS (
     FROM device AS d
 )
 SELECT hardware_id, device_id, device_class, item, kind, name
-FROM found
+FROM candidate
 QUALIFY row_number() OVER (
     PARTITION BY hardware_id, device_id, device_class, item
     ORDER BY named_item IS DISTINCT FROM item, place, name

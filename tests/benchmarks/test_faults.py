@@ -1,4 +1,4 @@
-"""The parts of the fault trials that need no deployment."""
+"""The parts of the fault trials that need no fleet."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ from collections import Counter
 import pytest
 
 from benchmarks.faults import books, claims
-from benchmarks.faults.books import Books, EngineChanged, LeaseChanged
-from benchmarks.faults.clients import Served
-from benchmarks.faults.fleet import Fleet, FleetError
-from benchmarks.faults.plan import Fault, Victim, faults
+from benchmarks.faults.books import Books, EngineChanged, Gap, LeaseChanged
+from benchmarks.faults.claims import Asked, Served
+from benchmarks.faults.plan import AWAY, Fault, Victim, faults
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import LeaseSeen, PageWatch, back_ns, lease_end_ns, overrun_ns
+from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, back_ns, lease_end_ns, overrun_ns
 from benchmarks.report import ROOT, Report
 from rose.clock import monotonic_ns, utc_us
-from rose.events import Engine, Lease
+from rose.events import BUCKETS, DeviceSlice, Engine, Lease, Trajectory, Turn
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
 from rose.runtime.policy.slack import LeaseTerms
 
 S = 1_000_000_000
-KILLED = Fault(Victim.AGENT, "idle", 0.0)
+KILLED = Fault(Victim.AGENT, "one", "idle", 0.0)
+POWER = Fault(Victim.HOST, "other", "idle", 0.0)
 
 
-def trial(number=1, *, at_s=10, until_s=20, lease=4, lending_s=15, fault=KILLED, at_us=0, engine_pid=None):
+def trial(number=1, *, at_s=10, until_s=20, lease=4, lending_s=15, fault=KILLED, at_us=0, anew=(), wrong=()):
     return Trial(
-        number=number, fault=fault, pid=1, engine_pid=engine_pid, wanted=False, at_ns=at_s * S,
+        number=number, fault=fault, wanted=False, at_ns=at_s * S, serving_anew=anew, wrong=wrong,
         at_us=at_us or at_s * 1_000_000, lease=lease, replaced_ns=at_s * S,
         lending_ns=None if lending_s is None else lending_s * S, until_ns=until_s * S, until_us=until_s * 1_000_000,
     )  # fmt: skip
 
 
 def request(sent_s, ended_s, *, failed=False, late=False):
-    return Served(sent_s * S, ended_s * S, failed, late or failed, None, "it broke" if failed else None)
+    return Served("one", sent_s * S, ended_s * S, failed, late or failed, None, "it broke" if failed else None)
+
+
+def asked(at_s, engines=None, *, host="one", well=True):
+    return Asked(host, round(at_s * S), well, engines or {})
+
+
+def both(values):
+    return {"one": values, "other": values}
 
 
 def work(start_s, end_s):
@@ -47,11 +55,11 @@ def work(start_s, end_s):
 def seen(**changed):
     facts = {
         "trials": [trial()],
-        "leases": [LeaseSeen(0, 0, 0), LeaseSeen(1 * S, 4, 12 * S), LeaseSeen(14 * S, 5, 17 * S)],
-        "work": [work(9, 11), work(15, 16)],
+        "leases": both([LeaseSeen(0, 0, 0), LeaseSeen(1 * S, 4, 12 * S), LeaseSeen(14 * S, 5, 17 * S)]),
+        "work": both([work(9, 11), work(15, 16)]),
         "served": [request(1, 2), request(9, 11), request(12, 13)],
-        "health": [(11 * S, True)],
-        "serving_pids": [7],
+        "health": [asked(11)],
+        "controller": [asked(10), asked(12, {"serving-one-rollout": True})],
         "ttl_s": 3.0,
         "planned": 1,
     }
@@ -72,13 +80,18 @@ def test_a_seed_plans_the_same_faults_again():
     assert faults(30, 5) != faults(30, 6)
 
 
-def test_every_part_is_struck_at_every_moment_before_one_is_again():
-    planned = faults(100, 1)
-    counts = Counter((fault.victim, fault.moment) for fault in planned)
+def test_every_part_is_struck_where_it_can_be_before_one_is_again():
+    planned = faults(160, 1)
+    counts = Counter((fault.victim, fault.host) for fault in planned)
     assert set(counts.values()) == {10}
-    stopped = [fault.stop_s for fault in planned if fault.stop_s is not None]
-    assert 5 <= len(stopped) <= 30
+    assert {victim for victim, _ in counts} == set(Victim)
+    assert (Victim.HOST, "one") not in counts, "its serving is the witness"
+    away = [fault for fault in planned if fault.victim in AWAY]
+    assert all(5 <= fault.stop_s <= 20 for fault in away)
+    stopped = [fault.stop_s for fault in planned if fault.stop_s is not None and fault not in away]
+    assert 5 <= len(stopped) <= 45
     assert all(1 <= stop_s <= 6 for stop_s in stopped)
+    assert {fault.victim for fault in faults(9, 1, (Victim.LINE, Victim.NODE))} == {Victim.LINE, Victim.NODE}
 
 
 # ------------------------------------------------------------------ what is seen of the device
@@ -104,11 +117,13 @@ def test_a_step_that_outlasts_its_lease_keeps_the_device_until_it_ends():
 def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
     page.take(Party.ROLLOUT)
-    watch = PageWatch(ArbiterPage(tmp_path / "page"))
+    watch = PageWatch(lambda: (tmp_path / "page", 0))
     watch.start()
     expires_ns = monotonic_ns() + 60 * S
     page.set_lease(LeaseTerms(number=3, expires_ns=expires_ns, kv_budget_tokens=1, compute_share=1.0))
     began = monotonic_ns()
+    while watch.page is None:
+        time.sleep(0.01)
     page.write_span(Party.ROLLOUT, SpanRecord(Span.ROLLOUT, began, began + 10))
     page.write_span(Party.ROLLOUT, SpanRecord(Span.HELD, began, began + 10))
     deadline = time.monotonic() + 20
@@ -119,6 +134,30 @@ def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
     assert watch.leases[-1].number == 3
     assert watch.works_since(began) == began
     assert watch.works_since(began + 1) is None
+
+
+def test_the_watch_goes_on_with_the_page_of_a_host_that_came_back_with_another_clock(tmp_path):
+    places = [(tmp_path / "none", 0), (tmp_path / "first", 0), (tmp_path / "second", 100 * S)]
+    pages = {}
+    for name in ("first", "second"):
+        pages[name] = ArbiterPage.create(tmp_path / name)
+        pages[name].take(Party.ROLLOUT)
+    at = [0]
+    watch = PageWatch(lambda: places[at[0]])
+    watch.start()
+    expires_ns = monotonic_ns() + 60 * S
+    for number, (path, ahead_ns) in enumerate(places):
+        at[0] = number
+        if path.exists():
+            terms = LeaseTerms(number=1, expires_ns=expires_ns + ahead_ns, kv_budget_tokens=1, compute_share=1.0)
+            pages[path.name].set_lease(terms)
+        wanted = [0, 1, PAGE + 1][number]
+        deadline = time.monotonic() + 20
+        while watch.leases[-1].number != wanted and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert watch.leases[-1].number == wanted
+    watch.stop()
+    assert watch.leases[-1].expires_ns == expires_ns
 
 
 # ------------------------------------------------------------------ what is claimed
@@ -132,18 +171,20 @@ def test_requests_in_flight_at_a_fault_or_sent_shortly_after_are_touched_by_it()
 
 def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
     assert claims.device_back_s(seen(), trial()) == 2.0
-    assert claims.device_back_s(seen(work=[work(11, 13)]), trial()) == 3.0
+    assert claims.device_back_s(seen(work=both([work(11, 13)])), trial()) == 3.0
     lived_on = [LeaseSeen(1 * S, 4, 12 * S), LeaseSeen(2 * S, 4, 90 * S)]
-    assert claims.device_back_s(seen(leases=lived_on), trial()) is None
-    worker = trial(fault=Fault(Victim.WORKER, "idle", 0.0))
+    assert claims.device_back_s(seen(leases=both(lived_on)), trial()) is None
+    worker = trial(fault=Fault(Victim.WORKER, "one", "idle", 0.0))
     assert claims.device_back_s(seen(), worker) is None, "its lease is not the fault's to end"
 
 
 def test_all_is_well_where_nothing_was_noticed():
-    figures, detail = claimed(seen())
+    figures, detail = claimed(seen(), Books(leases=changes("granted", "released")))
     assert all(claim.holds for claim in figures.values()), figures
     assert detail["trials"][0]["lending_again_s"] == 5.0
-    assert detail["by_victim"]["agent killed"]["device_back_s"] == {"median": 2.0, "worst": 2.0}
+    assert detail["by_cause"]["agents killed"]["device_back_s"] == {"median": 2.0, "worst": 2.0}
+    assert detail["by_cause"]["agents killed"]["noticed_s"] == {"median": 0.0, "worst": 0.0}
+    assert detail["by_cause"]["agents killed"]["lost"] == []
 
 
 @pytest.mark.parametrize(
@@ -151,12 +192,13 @@ def test_all_is_well_where_nothing_was_noticed():
     [
         ({"served": [request(9, 11, failed=True)]}, "serving requests failed because of a fault"),
         ({"served": [request(1, 2), request(9, 11, late=True)]}, "over budget after a fault, more than without"),
-        ({"health": [(11 * S, False)]}, "/health of serving not answered"),
-        ({"serving_pids": [7, 8]}, "serving started anew"),
-        ({"work": [work(9, 13.5)]}, "device back with serving, worst trial"),
+        ({"health": [asked(11, well=False)]}, "/health of serving not answered"),
+        ({"trials": [trial(anew=("other",))]}, "serving started anew"),
+        ({"work": both([work(9, 13.5)])}, "device back with serving, worst trial"),
         ({"trials": [trial(lending_s=None)]}, "trials after which lending came back"),
         ({"planned": 2}, "trials carried out"),
-        ({"ended": True}, "faults that ended the deployment"),
+        ({"ended": True}, "faults that ended the fleet"),
+        ({"trials": [trial(wrong=("1 turns counted twice",))]}, "trials after which something was wrong in the ledger"),
     ],
 )
 def test_what_goes_wrong_is_a_claim_that_does_not_hold(changed, name):
@@ -164,63 +206,112 @@ def test_what_goes_wrong_is_a_claim_that_does_not_hold(changed, name):
     assert [claim.name.strip() for claim in figures.values() if not claim.holds] == [name]
 
 
+def test_serving_of_a_host_without_power_is_not_asked_of():
+    away = trial(fault=POWER)
+    health = [asked(at_s, host=host, well=False) for at_s in (9.9, 10) for host in ("one", "other")]
+    facts = seen(trials=[away], health=health)
+    assert claims.powered(facts, facts.health) == health[:3]
+
+
+def test_the_table_says_what_was_lost(capsys):
+    claims.show(seen(trials=[trial(lending_s=None), trial(wrong=("1 turns counted twice",))]))
+    output = capsys.readouterr().out
+    assert "agents killed" in output
+    assert "lending did not come back; 1 turns counted twice" in " ".join(output.split())
+
+
 # ------------------------------------------------------------------ what the ledger says
 
 
-def changes(*actions, number=4, at_s=11):
-    return [LeaseChanged(number, action, None, at_s * 1_000_000) for action in actions]
+def changes(*actions, number=4, at_s=11, device_id="serving-one"):
+    return [LeaseChanged(device_id, number, action, None, at_s * 1_000_000) for action in actions]
 
 
 def test_a_lease_that_ended_twice_or_never_is_not_closed_once():
     ledger = Books(leases=[*changes("granted", "renewed", "expired"), *changes("granted", number=5)])
-    assert ledger.not_closed_once() == {5: 0}
+    assert ledger.not_closed_once() == {"serving-one-5": 0}
     ledger.leases += changes("released")
-    assert ledger.not_closed_once() == {4: 2, 5: 0}
-    figures, _ = claimed(seen(), ledger)
-    assert figures["leases met by a fault that did not end exactly once"].value == 1
+    assert ledger.not_closed_once() == {"serving-one-4": 2, "serving-one-5": 0}
+    assert claimed(seen(), ledger)[0]["leases that did not end exactly once"].value == 2
 
 
 def test_a_fault_leaves_its_trace_in_the_ledger():
-    killed = trial(fault=Fault(Victim.SERVER, "idle", 0.0), engine_pid=77)
+    killed = trial(fault=Fault(Victim.SERVER, "one", "idle", 0.0))
     assert Books().trace(killed) is None
     assert Books(leases=changes("released", at_s=30)).trace(killed) is None, "long after"
+    assert Books(leases=changes("released", device_id="serving-other")).trace(killed) is None, "another device"
     assert "lease released" in str(Books(leases=changes("released")).trace(killed))
-    died = EngineChanged("died", 77, "the process ended", 11 * 1_000_000)
+    assert "lease released" in str(Books(leases=changes("released")).trace(trial(lease=PAGE + 4)))
+    died = EngineChanged("serving-one-rollout", "died", 77, "the process ended", 11 * 1_000_000)
     assert Books(engines=[died]).trace(killed) == "engine died (the process ended)"
-    assert Books(engines=[died]).trace(trial(engine_pid=78)) is None, "another engine"
 
 
-def test_the_books_are_read_from_a_ledger(tmp_path):
-    with LedgerWriter.open(tmp_path / "ledger", "agent", "demo-1") as writer:
+def test_time_is_missing_but_for_a_host_without_power():
+    gap, doubled = Gap("serving-other", 11 * S, 14 * S), Gap("serving-other", 12 * S, 11 * S)
+    ledger = Books(gaps=[gap, doubled])
+    assert ledger.not_accounted([]) == [gap, doubled]
+    assert ledger.not_accounted([trial(fault=POWER)]) == [doubled]
+    assert ledger.now_wrong() == ["1 stretches of time counted twice"]
+
+
+def slice_of(device_id, t0_s, t1_s):
+    zeros = {f"{bucket}_ns": 0 for bucket in BUCKETS}
+    return DeviceSlice(device_id=device_id, **{**zeros, "idle_ns": (t1_s - t0_s) * S}, t0_ns=t0_s * S, t1_ns=t1_s * S)
+
+
+def turn(number, **changes):
+    facts = {"trajectory_id": "t", "turn": number, "outcome": "completed", "prompt_tokens": 1, "output_tokens": 2}
+    rest = {
+        "attempt": 0,
+        "placement": "queue",
+        "policy_version": 0,
+        "queue_ns": 0,
+        "duration_ns": 1,
+        "cached_tokens": 0,
+    }
+    return Turn(**{**facts, **rest, **changes})
+
+
+def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_it(tmp_path):
+    with LedgerWriter.open(tmp_path / "ledger", "agent", "faults-1") as writer:
         for action in ("granted", "expired"):
             writer.record(
                 Lease(
-                    engine_id="serving-0-rollout", lease_id="demo-1-serving-0-4", action=action, kv_budget_bytes=1,
-                    compute_share=1.0, expires_at_us=utc_us(),
+                    device_id="serving-one", engine_id="serving-one-rollout", lease_id="faults-1-serving-one-4",
+                    action=action, kv_budget_bytes=1, compute_share=1.0, expires_at_us=utc_us(),
                 )
             )  # fmt: skip
-        writer.record(Engine(engine_id="serving-0-rollout", action="died", role="rollout", model="m", pid=77))
-    ledger = books.read(tmp_path / "ledger", "demo")
+        writer.record(Engine(engine_id="serving-one-rollout", action="died", role="rollout", model="m", pid=77))
+        for event in (slice_of("d", 1, 2), slice_of("d", 2, 3), slice_of("d", 4, 5)):
+            writer.record(event)
+        for event in (turn(0), turn(1), turn(1, attempt=1)):
+            writer.record(event)
+        lost = {"group_id": "g", "task": "frozenlake", "turns": 3, "policy_version": 0, "staleness": 0}
+        writer.record(
+            Trajectory(
+                trajectory_id="t", step=0, outcome="finished", prompt_tokens=1, output_tokens=6, answer_tokens=6,
+                duration_ns=1, **lost,
+            )
+        )  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.faults.books", str(tmp_path / "ledger")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    ledger = books.from_json(done.stdout)
     assert ledger.not_closed_once() == {}
-    assert [change.number for change in ledger.leases] == [4, 4]
+    assert [(change.device_id, change.number) for change in ledger.leases] == [("serving-one", 4)] * 2
     assert [(engine.action, engine.pid) for engine in ledger.engines] == [("died", 77)]
+    assert ledger.gaps == [Gap("d", 3 * S, 4 * S)]
+    assert (ledger.turns, len(ledger.turns_twice), len(ledger.turns_lost)) == (3, 1, 1)
     assert ledger.problems == []
+    assert ledger.now_wrong() == ["1 turns counted twice"]
 
 
 # ------------------------------------------------------------------ what cannot be started
 
 
-def test_a_deployment_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
-    blocker = tmp_path / "file"
-    blocker.write_text("not a folder")
-    with pytest.raises(FleetError, match="the deployment ended"), Fleet(blocker / "ledger"):
-        pass
-
-
-def test_a_host_with_one_core_is_refused_in_a_sentence(tmp_path):
+def test_a_host_with_one_core_is_refused_in_a_sentence():
     core = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, {{{core}}}); from benchmarks.faults.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "needs two CPU cores" in done.stderr
+    assert "need two CPU cores" in done.stderr
     assert "Traceback" not in done.stderr

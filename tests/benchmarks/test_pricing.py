@@ -23,7 +23,8 @@ from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.long_form import usual
-from tests.pricing.random_ledger import BOOK, Made, ledgers
+from tests.pricing.random_ledger import BOOK, ledgers
+from tests.pricing.recorded import Made
 
 ROOT = Path(__file__).parents[2]
 

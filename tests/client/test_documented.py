@@ -1,4 +1,4 @@
-"""The programs of docs/training.md, as their reader runs them; and what importing the client loads."""
+"""The programs of README.md and docs/training.md, as their reader runs them; and what importing the client loads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import pytest
 
 from tests.client.fleet import fleet
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "training.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+PROGRAMS = [
+    program
+    for document in (ROOT / "README.md", ROOT / "docs" / "training.md")
+    for program in re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+]
 
 
 def run(program):

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,12 @@ def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.R
         output_tokens=10, ttft_ns=ttft_ms * 1_000_000, tpot_mean_ns=50_000_000, tpot_max_ns=60_000_000, e2e_ns=S,
         ttft_budget_ns=2_000_000_000, tpot_budget_ns=250_000_000, send_delay_ns=0, at_us=us(after_s),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def ledgers_folder() -> Iterator[None]:
+    """Removes the ledgers of `any_ledger` at the end."""
+    from tests.pricing.any_ledger import folder_of_ledgers
+
+    yield
+    shutil.rmtree(folder_of_ledgers())

@@ -162,16 +162,6 @@ def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(mode
     assert [spec.fork_server for spec in engines] == [None, None, Path("socket")]
 
 
-def test_engines_of_one_gpu_start_one_after_another_and_those_on_cores_side_by_side(model):
-    fleet = demo([0, 1], ledger=Path("x"))
-    lent = fleet.device[0]
-    on_gpu = lent.model_copy(update={"gpu": 0})
-    attached = on_gpu.model_copy(update={"serving_url": "http://127.0.0.1:30000"})
-    dedicated = fleet.device[1].model_copy(update={"gpu": 1})
-    waits = [plan(fleet, model).starts_after_serving(device) for device in (lent, on_gpu, attached, dedicated)]
-    assert waits == [False, True, False, False]
-
-
 def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_path, monkeypatch):
     (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))

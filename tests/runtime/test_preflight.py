@@ -1,27 +1,20 @@
-"""What `rose up` refuses or says before anything is started; more of it in tests/test_cli.py."""
+"""What `rose up` and `rose demo` refuse or say before anything is started; more of it in tests/test_cli.py."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from rose.runtime import preflight
 from rose.runtime.engines import gpu
-from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.preflight import PreflightError
-from tests.runtime.test_memory_plan import SHAPE, fleet
+from rose.runtime.service.up import up
+from tests.runtime.test_memory_plan import fleet
 
 
 @pytest.fixture
 def native(monkeypatch):
     monkeypatch.setattr(gpu, "has_kernels", lambda: False)
     monkeypatch.setenv(gpu.NATIVE_KERNELS, "1")
-
-
-def memory(made, folder):
-    (folder / "config.json").write_text(json.dumps(SHAPE))
-    return MemoryPlan(config=made, serving_model=folder, rollout_model=folder)
 
 
 @pytest.mark.parametrize(
@@ -40,17 +33,22 @@ def test_stand_ins_for_kernels_are_refused_where_real_requests_are_served(native
     preflight._check_kernels(made)
 
 
-def test_a_run_on_stand_ins_for_kernels_says_so_first(native, tmp_path):
-    preflight._check_kernels(fleet())
-    made = fleet(serving={"max_total_tokens": 100}, rollout={"max_total_tokens": 100})
-    kernels, budget = preflight.notices(memory(made, tmp_path))
-    assert kernels.startswith("STAND-IN KERNELS")
-    assert "never run short" in budget
+def test_a_fleet_on_stand_ins_for_kernels_says_so_first(native):
+    made = fleet(traffic={"trace": "bursty"})
+    preflight._check_kernels(made)
+    assert preflight.notice(made).startswith("STAND-IN KERNELS")
 
 
-def test_cores_need_no_stand_ins_to_be_spoken_of(native, tmp_path):
+def test_cores_need_no_stand_ins_to_be_spoken_of(native):
     preflight._check_kernels(fleet(gpus=False, traffic={"trace": "none"}))
-    assert preflight.notices(memory(fleet(gpus=False), tmp_path)) == []
+    assert preflight.notice(fleet(gpus=False)) is None
+
+
+def test_an_error_comes_before_anything_is_started(tmp_path):
+    made = fleet(gpus=False, lent={"cores": [999]}).model_copy(update={"state": tmp_path / "state"})
+    with pytest.raises(PreflightError, match=r"device 'lent': cores \[999\] are not available"):
+        up(made, None, pytest.fail)
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_gpu_host_without_kernels_is_told_what_to_install(monkeypatch):

@@ -13,10 +13,10 @@ from typing import Any
 import duckdb
 import pytest
 
-import sql
 from rose import events
 from rose.ledger import layout, segments
 from rose.ledger.growth import compaction
+from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +274,7 @@ def by_hand() -> Iterator[ByHand]:
             connection = opened[root]
             for variable, literal in variables.items():
                 connection.execute(f"SET VARIABLE {variable} = {literal}")
-            cursor = connection.execute(sql.read(f"queries/{name}.sql"))
+            cursor = connection.execute(named.load(name).text)
             columns = [item[0] for item in cursor.description or []]
             types = {item[0]: str(item[1]) for item in cursor.description or []}
             rows = cursor.fetchall()

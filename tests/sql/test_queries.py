@@ -11,7 +11,6 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
-import sql
 from rose.cli import app
 from rose.ledger.commands.common import cell_text
 from rose.ledger.reading import named
@@ -105,7 +104,7 @@ def test_a_filter_reaches_the_files_statistics(name, small):
     with duckdb.connect() as connection:
         connection.execute(f"ATTACH '{small}/ledger.duckdb' AS ledger (READ_ONLY)")
         connection.execute("USE ledger")
-        text = f"EXPLAIN {sql.read(f'queries/{name}.sql')}"
+        text = f"EXPLAIN {named.load(name).text}"
         assert "run_id='r'" not in connection.execute(text).fetchall()[0][1].replace(" ", "")
         connection.execute("SET VARIABLE run_id = 'r'; SET VARIABLE since = DATE '2026-11-02'")
         plan = connection.execute(text).fetchall()[0][1].replace(" ", "")

@@ -65,22 +65,31 @@ class NamedQuery:
         return fields
 
 
+@functools.cache
+def _paths() -> dict[str, str]:
+    """Where each query lies below `sql`, by its name; it has a folder for each thing that is asked about."""
+    return {
+        file.name.removesuffix(".sql"): f"queries/{folder.name}/{file.name}"
+        for folder in files(sql).joinpath("queries").iterdir() if folder.is_dir()
+        for file in folder.iterdir() if file.name.endswith(".sql")
+    }  # fmt: skip
+
+
 def names() -> list[str]:
     """Names of all named queries, in order."""
-    folder = files(sql).joinpath("queries")
-    return sorted(file.name.removesuffix(".sql") for file in folder.iterdir() if file.name.endswith(".sql"))
+    return sorted(_paths())
 
 
 @functools.cache
 def load(name: str) -> NamedQuery:
     """The query of this name. Raises NamedQueryError, with the nearest name there is, if there is none."""
-    if name not in names():
+    if (path := _paths().get(name)) is None:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
         raise NamedQueryError(f"no query is named {name!r}; {hint}`rose query` lists them all")
-    text = sql.read(f"queries/{name}.sql")
+    text = sql.read(path)
     head = re.match(r"(?:--.*\n)+", text)
-    assert head, f"sql/queries/{name}.sql begins without a comment"
+    assert head, f"sql/{path} begins without a comment"
     lines = re.sub(r"^-- ?", "", head[0], flags=re.MULTILINE)
     question, variables, reading = lines.split("\n\n", 2)
     return NamedQuery(

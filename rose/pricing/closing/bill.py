@@ -14,7 +14,7 @@ from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import charge_algebra, coverage, store
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.records import postings
+from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
@@ -33,6 +33,8 @@ class Bill:
     verified: bool
     #: Closes that count in a part of the period.
     closes: tuple[str, ...]
+    #: Its parts in their order, each with what it was last priced by: a posting, or a book for what is open.
+    priced_by: tuple[tuple[Period, Posting | PriceBook], ...] = ()
 
     @property
     def stamp(self) -> Stamp:
@@ -65,6 +67,7 @@ def bill(
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
     provenance = one_provenance(present | {posted[0].provenance for posted in known.values()}, provenance, period)
     parts, verified, example, closes = [], True, False, []
+    priced_by: list[tuple[Period, Posting | PriceBook]] = []
     for close_id, counted in coverage.counting(postings(root), provenance).items():
         if not any(part.overlaps(period) for part in counted):
             continue
@@ -72,10 +75,12 @@ def bill(
         hours = coverage.within(closed.frame, period)
         parts += [coverage.within(hours, part).with_columns(closed=pl.lit(True)) for part in counted]
         closes.append(close_id)
+        priced_by += [(part.within(period), closed.posted[-1]) for part in counted if part.overlaps(period)]
         verified &= closed.verified
         example |= closed.posted[-1].book.example
     seen = Seen()
     for gap in period.without(posted[0].period for posted in known.values() if posted[0].provenance == provenance):
+        priced_by.append((gap, book))
         try:
             priced = charges.price(
                 root,
@@ -102,6 +107,7 @@ def bill(
         book=dataclasses.replace(BookFacts.from_book(book), example=example),
         verified=verified,
         closes=tuple(closes),
+        priced_by=tuple(sorted(priced_by, key=lambda part: part[0])),
     )
 
 

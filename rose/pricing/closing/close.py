@@ -112,9 +112,10 @@ def _priced(
         within = {name: [*coverage.corrections_in(posted, period, name)] for name in named}
         if not any(within.values()):
             raise
-        of = bill.one_provenance({name for name, corrections in within.items() if corrections}, provenance, period)
+        chosen = bill.one_provenance({name for name, corrections in within.items() if corrections}, provenance, period)
+        corrected = store.read(root, within[chosen][0][0].close_id)
         return Charges(
-            frame=store.read(root, within[of][0][0].close_id).charges.frame.clear(), stays=(), provenance=of, book=book,
+            frame=corrected.charges.frame.clear(), stays=(), provenance=chosen, book=book,
             from_ns=period.from_ns, to_ns=period.to_ns, verified=verified(root, allow_unverified, seen),
         )  # fmt: skip
 

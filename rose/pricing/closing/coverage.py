@@ -62,7 +62,7 @@ def covered(root: Path, posted: Postings, period: Period, provenance: str, frame
         for part in parts:
             if not part.overlaps(period):
                 continue
-            shared = Period(max(part.from_ns, period.from_ns), min(part.to_ns, period.to_ns))
+            shared = part.within(period)
             yield Covered(
                 close_id=close_id,
                 correction=posted[close_id][-1].number,

@@ -43,6 +43,10 @@ class Period:
         """Whether some instant is in both."""
         return self.from_ns < other.to_ns and other.from_ns < self.to_ns
 
+    def within(self, other: Period) -> Period:
+        """The part of it that lies in `other`, which it overlaps."""
+        return Period(max(self.from_ns, other.from_ns), min(self.to_ns, other.to_ns))
+
     def without(self, taken: Iterable[Period]) -> list[Period]:
         """What is left of it, in order, when the periods of `taken` are cut out."""
         left, at_ns = [], self.from_ns

@@ -11,7 +11,14 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.output import visible
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import (
+    BookOption,
+    FromOption,
+    ProvenanceOption,
+    ToOption,
+    UnverifiedOption,
+    clear_errors,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
@@ -22,14 +29,7 @@ books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them,
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
 books_app.add_typer(budget_app, name="budget")
 
-FromOption = Annotated[
-    str | None, typer.Option("--from", help="Begin of the period, UTC: a day, or an hour such as 2026-11-01T05.")
-]
-ToOption = Annotated[str | None, typer.Option("--to", help="End of the period, UTC, not in it.")]
 MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11.")]
-ProvenanceOption = Annotated[
-    str | None, typer.Option("--provenance", help="live, replay or simulated, where the ledger has more than one.")
-]
 CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books list` has them.", metavar="CLOSE")]
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from rose.pricing.borrowing.scale_down import Span
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 borrow_app = typer.Typer(no_args_is_help=True, help="What borrowing costs, and whether it was worth it.")
 
-RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest if left out.")]
 LeaseOption = Annotated[bool, typer.Option("--by-lease", help="Divide the figures among the leases too.")]
 SpansOption = Annotated[
     Path | None,

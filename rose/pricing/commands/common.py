@@ -21,6 +21,33 @@ BookOption = Annotated[
         "ROSE_PRICE_BOOK's.",
     ),
 ]
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest if left out.")]
+FromOption = Annotated[
+    str | None, typer.Option("--from", help="Begin of the period, UTC: a day, or an hour such as 2026-11-01T05.")
+]
+ToOption = Annotated[str | None, typer.Option("--to", help="End of the period, UTC, not in it.")]
+PeriodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--period", "-p",
+        help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
+        "2026-10-03, FY2027-Q1, or FROM..TO of two of these, both in it. Else this-month.",
+    ),
+]  # fmt: skip
+TzOption = Annotated[
+    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
+]
+FiscalOption = Annotated[
+    int | None,
+    typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else the price book's."),
+]
+CurrencyOption = Annotated[
+    str | None,
+    typer.Option("--currency", help="Show amounts in this one, such as EUR, at the price book's rate; else USD."),
+]
+ProvenanceOption = Annotated[
+    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
+]
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 correct_app = typer.Typer(
     no_args_is_help=True, help="What a correct answer costs, what would make it cheaper, which verifier to buy."
 )
-
-RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest if left out.")]
 
 
 @correct_app.command("show")

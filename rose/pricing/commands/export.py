@@ -11,7 +11,14 @@ import typer
 from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
-from rose.pricing.commands.common import UnverifiedOption, clear_errors
+from rose.pricing.commands.common import (
+    BookOption,
+    FromOption,
+    ProvenanceOption,
+    ToOption,
+    UnverifiedOption,
+    clear_errors,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rose.pricing.export.bill import Bill
@@ -22,19 +29,8 @@ export_app = typer.Typer(no_args_is_help=True, help="Files to hand on: FOCUS row
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="The file to write; its suffix says the format.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 CloseOption = Annotated[str | None, typer.Option("--close", help="A closed period, with its corrections.")]
-FromOption = Annotated[str | None, typer.Option("--from", help="First UTC hour, such as 2026-11-01 or 2026-11-01T05.")]
-ToOption = Annotated[str | None, typer.Option("--to", help="First UTC hour that no longer counts.")]
 RunOption = Annotated[
     str | None, typer.Option("--run", help="One run; what borrowing added to its bill is then known.")
-]
-ProvenanceOption = Annotated[
-    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
-]
-BookOption = Annotated[
-    str | None,
-    typer.Option(
-        "--price-book", "-b", help="A price book TOML file, or `example` for made-up prices; a close has its own."
-    ),
 ]
 
 

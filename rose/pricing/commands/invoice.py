@@ -12,8 +12,16 @@ from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.ledger.commands.output import visible
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
-from rose.pricing.commands.spend import CurrencyOption, FiscalOption, PeriodOption, ProvenanceOption, TzOption
+from rose.pricing.commands.common import (
+    BookOption,
+    CurrencyOption,
+    FiscalOption,
+    PeriodOption,
+    ProvenanceOption,
+    TzOption,
+    UnverifiedOption,
+    clear_errors,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rose.pricing.export.out import Written

@@ -11,7 +11,7 @@ from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.ledger.commands.output import json_text
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import BookOption, ProvenanceOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -30,9 +30,7 @@ def reconcile_command(
     ] = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
-    provenance: Annotated[
-        str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
-    ] = None,
+    provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,

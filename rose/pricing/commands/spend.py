@@ -13,35 +13,22 @@ import typer
 from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import (
+    BookOption,
+    CurrencyOption,
+    FiscalOption,
+    PeriodOption,
+    ProvenanceOption,
+    TzOption,
+    UnverifiedOption,
+    clear_errors,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rose.pricing.spend.cost import Question
     from rose.pricing.spend.currency import Rate
     from rose.pricing.table import Element
 
-PeriodOption = Annotated[
-    str | None,
-    typer.Option(
-        "--period", "-p",
-        help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
-        "2026-10-03, FY2027-Q1, or FROM..TO of two of these, both in it. Else this-month.",
-    ),
-]  # fmt: skip
-TzOption = Annotated[
-    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
-]
-FiscalOption = Annotated[
-    int | None,
-    typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else the price book's."),
-]
-CurrencyOption = Annotated[
-    str | None,
-    typer.Option("--currency", help="Show amounts in this one, such as EUR, at the price book's rate; else USD."),
-]
-ProvenanceOption = Annotated[
-    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
-]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
 
 

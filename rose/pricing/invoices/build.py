@@ -29,7 +29,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
 from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.currency import OWN, Rate, last_day_ns, rate_of
-from rose.pricing.spend.gather import gather
+from rose.pricing.spend.gather import Gathered
 
 _KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
 _COUNTS = {"capacity": "ns", "transfer": "bytes", "energy": "energy_mw_ns"}
@@ -41,8 +41,8 @@ class _Charged:
 
     frame: pl.DataFrame
     book: PriceBook
-    #: All that priced it: of a draft, those of the closes that have a part of it too.
-    books: tuple[PriceBook, ...]
+    #: Its parts with what priced each: of a draft, the closes that have a part of it too.
+    priced_by: tuple[tuple[Period, Posting | PriceBook], ...]
     stamp: Stamp
     close: Posting | None
     made_ns: int
@@ -136,8 +136,8 @@ def _charged(
             _refuse_unverified(closed.close_id, allow_unverified)
         close = closed.posted[0]
         return _Charged(
-            frame=closed.charges.frame, book=closed.book, books=(closed.book,), stamp=closed.stamp, close=close,
-            made_ns=close.posted_ns, later=closed.corrections, again=_later_closes(posted, close),
+            frame=closed.charges.frame, book=closed.book, priced_by=((period, closed.book),), stamp=closed.stamp,
+            close=close, made_ns=close.posted_ns, later=closed.corrections, again=_later_closes(posted, close),
             corrected=len(closed.posted) > 1,
         )  # fmt: skip
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
@@ -161,9 +161,8 @@ def _charged(
     frame, facts = made.frame, made.stamp.book
     # Shared costs rest on it where no hour does.
     stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
-    books = (book, *(store.book_of(root, posted[close_id][-1]) for close_id in closes))
     return _Charged(
-        frame=frame, book=book, books=books, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear()
+        frame=frame, book=book, priced_by=made.priced_by, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear()
     )  # fmt: skip
 
 
@@ -194,7 +193,7 @@ def _only_corrected(
     own_provenance = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
     frame = sums.frozen(root, within[-1]).clear()
     charged = _Charged(
-        frame=frame, book=book, books=(), close=None, made_ns=now_ns, later=frame,
+        frame=frame, book=book, priced_by=(), close=None, made_ns=now_ns, later=frame,
         stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=own_provenance, book=facts, verified=True),
     )  # fmt: skip
     return charged if any(_corrections(root, period, charged)) else None
@@ -229,10 +228,10 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     )
     for row in summed.iter_rows(named=True):
         kind = row["kind"]
-        device = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
+        detail = (row["route"] or row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
         yield row["team"], Line(
             kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
-            detail=row["route"] or ", ".join(filter(None, device)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
+            detail=", ".join(filter(None, detail)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
             amounts=row["amounts"],
         )  # fmt: skip
 
@@ -256,16 +255,14 @@ def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tupl
 
 def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool) -> Iterator[tuple[str, Line]]:
     """Team and line of the shared costs and credits of the price books, by what a close was closed with."""
-    if not any(book.shared_cost or book.credit for book in charged.books):
-        return
-    as_closed_ns = None if charged.close is None else charged.close.posted_ns
-    gathered = gather(
-        root, period, charged.book, provenance=charged.stamp.provenance, allow_unverified=allow_unverified,
-        as_closed_ns=as_closed_ns,
+    gathered = Gathered(
+        period=period, files=(), frames=(("closed", charged.frame),), stamp=charged.stamp, closes={}, open=(),
+        priced_by=charged.priced_by,
     )  # fmt: skip
     ruled = rules.of_gathered(
-        root, gathered, allow_unverified=allow_unverified, as_closed_ns=as_closed_ns, now_us=charged.made_ns // 1000
-    )
+        root, gathered, allow_unverified=allow_unverified,
+        as_closed_ns=None if charged.close is None else charged.close.posted_ns, now_us=charged.made_ns // 1000,
+    )  # fmt: skip
     for share in ruled.shares:
         if share.nano:
             yield share.team, Line(kind="shared", what=share.name, amount_nano=share.nano, detail=share.rule)

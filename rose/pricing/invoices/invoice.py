@@ -36,7 +36,7 @@ class Line:
     kind: Kind
     what: str
     amount_nano: int
-    #: Device class, pool and commitment, or route; the reason of a correction; the rule of a shared cost.
+    #: Device class or route, pool and commitment; the reason of a correction; the rule of a shared cost.
     detail: str = ""
     run_id: str | None = None
     #: In whole units: ns of `device-hours`, bytes of `GB`, mW*ns of `kWh`; None where nothing is counted.

@@ -100,7 +100,7 @@ def gather(
     verified = all(posting.verified for posting in counted_postings)
     books = [_facts(posting) for posting in counted_postings]
     priced_by: list[tuple[Period, Posting | PriceBook]] = [
-        (Period(max(part.from_ns, period.from_ns), min(part.to_ns, period.to_ns)), posted[close_id][-1])
+        (part.within(period), posted[close_id][-1])
         for close_id, parts in counting.items() for part in parts if part.overlaps(period)
     ]  # fmt: skip
     files: list[tuple[str, Path]] = []

@@ -81,7 +81,7 @@ class Ruled:
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """Plain values, amounts in nano-dollars."""
         return {
-            "shared_costs": [dataclasses.asdict(share) for share in self.shares],
+            "shared_costs": [share.to_json() for share in self.shares],
             "credits": [dataclasses.asdict(row) for row in self.credits],
         }
 
@@ -196,25 +196,25 @@ def _earlier(
 
 
 def _summed_shares(billed: Iterable[Billed]) -> tuple[Share, ...]:
-    summed: dict[tuple[str, str, str], int] = {}
+    summed: dict[tuple[str, str, str, str], int] = {}
     for share in (share for period in billed for share in period.shares):
-        key = share.name, share.team, share.rule
+        key = share.name, share.team, share.words, share.note
         summed[key] = summed.get(key, 0) + share.nano
-    return tuple(Share(name, team, nano, rule) for (name, team, rule), nano in sorted(summed.items()))
+    return tuple(Share(name, team, nano, words, note) for (name, team, words, note), nano in sorted(summed.items()))
 
 
 def _with_until(
     shared: Iterable[Share], spans: Sequence[tuple[Period, PriceBook]], until_ns: int
 ) -> Iterator[Share]:  # fmt: skip
-    """The shares, with words for amounts a month of which the period has hours that are still to come."""
+    """The shares, with a note on amounts a month of which the period has hours that are still to come."""
     to_come = {
         (rule.name, rule.words) for span, book in spans for rule in book.shared_cost
         if rule.usd_per_month is not None and held(rule, span.from_ns, span.to_ns)[1] > until_ns
     }  # fmt: skip
     for share in shared:
-        is_cut = any(share.name == name and share.rule.startswith(words) for name, words in to_come)
-        rule = f"{share.rule}, until now ({hour_text(until_ns)} UTC)" if is_cut else share.rule
-        yield dataclasses.replace(share, rule=rule)
+        is_cut = (share.name, share.words) in to_come
+        note = f"{share.note}, until now ({hour_text(until_ns)} UTC)" if is_cut else share.note
+        yield dataclasses.replace(share, note=note)
 
 
 def _summed_credits(applied: Iterable[Applied]) -> tuple[Applied, ...]:

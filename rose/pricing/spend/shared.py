@@ -31,8 +31,18 @@ class Share:
     name: str
     team: str
     nano: int
-    #: The rule in words.
-    rule: str
+    #: The rule in words: with its name what it is known by over books and months.
+    words: str
+    #: What of the period it could not be held to, from its punctuation on.
+    note: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The rule as it was held to."""
+        return self.words + self.note
+
+    def to_json(self) -> dict[str, str | int]:
+        return {"name": self.name, "team": self.team, "nano": self.nano, "rule": self.rule}
 
 
 def shares(
@@ -64,10 +74,10 @@ def shares(
             at = _moved(rule, idle)
             moved, direct = cost_by_team(direct.filter(at)), direct.filter(~at)
             total = sum(moved.values())
-        parts, words = _split(rule, total, dict.fromkeys(teams, 0) | cost_by_team(direct))
+        parts, note = _split(rule, total, dict.fromkeys(teams, 0) | cost_by_team(direct))
         nano = {team: parts.get(team, 0) - moved.get(team, 0) for team in sorted({*parts, *moved})}
         assert sum(nano.values()) == (total if rule.share_of is None else 0)
-        shares += [Share(rule.name, team, amount, words) for team, amount in nano.items()]
+        shares += [Share(rule.name, team, amount, rule.words, note) for team, amount in nano.items()]
     return tuple(shares)
 
 
@@ -83,14 +93,15 @@ def cost_by_team(frame: pl.DataFrame) -> dict[str, int]:
 
 
 def _split(rule: SharedCost, total: int, direct: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """An amount by team, and what is to be noted of it."""
     if rule.shares is not None:
         weights = {team: int(share.scaleb(DECIMALS_MAX)) for team, share in sorted(rule.shares.items())}
     else:
         weights = {team: max(nano, 0) if rule.split == "usage" else 1 for team, nano in direct.items()}
         weights.pop(UNALLOCATED, None)
     if not weights:
-        return {UNALLOCATED: total}, f"{rule.words}; {NO_TEAM}"
-    return split(total, weights), rule.words
+        return {UNALLOCATED: total}, f"; {NO_TEAM}"
+    return split(total, weights), ""
 
 
 def _moved(rule: SharedCost, idle: list[SharedCost]) -> pl.Expr:

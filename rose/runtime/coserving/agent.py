@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from rose.clock import monotonic_ns
-from rose.events import Event, Ledger, Record, Sync
+from rose.events import Event, Ledger, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
 from rose.runtime.coserving.activation import Move
@@ -31,6 +31,7 @@ from rose.runtime.coserving.device_events import (
 )
 from rose.runtime.coserving.engine_lives import EngineLives
 from rose.runtime.coserving.hardware import hardware_id
+from rose.runtime.coserving.lease_file import Remembered
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
@@ -58,10 +59,10 @@ STEP_TIME_NS = 60_000_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say; or
-    `sync` as versions are published.
+    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say.
 
-    `before` is what the agents of the device before this one left; None: the device joins. `via` gives the way to a
+    `before` is what the agents of the device before this one left; None: the device joins. `last_lease` is what the
+    ledger has of the device's last lease. `via` gives the way to a
     target. With `persistent` an engine that does not start is tried again, and is not waited for.
     """
 
@@ -73,6 +74,7 @@ class DeviceAgent:
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
         via: Callable[[Target], Target] = lambda target: target,
+        last_lease: Remembered = Remembered(),  # noqa: B008
         persistent: bool = False,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
@@ -122,6 +124,7 @@ class DeviceAgent:
                 ledger_failure=ledger_failure,
                 run=lambda: self._rollout_runs.now,
                 ended_before=None if before is None else before.leases,
+                remembered=last_lease,
             )
             drawn_by = rules(coserving)
             self._withholding = Withholding(spec.device.id, engine_id, drawn_by, spec.anchor, self._note, now_ns)
@@ -155,7 +158,7 @@ class DeviceAgent:
             changed=self._act,
             take_out=self._take_out,
         )
-        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.aim)
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
@@ -214,13 +217,6 @@ class DeviceAgent:
         if not leave:
             record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
         self._page.close()
-
-    def sync(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
-        """Bring this device's rollout engine to `version` and record it.
-
-        None where there is no rollout engine; one that is being started comes up with that version.
-        """
-        return self._lives.bring_to(Target("", version, url, token), step)
 
     def check(self) -> str | None:
         """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None

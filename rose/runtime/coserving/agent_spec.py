@@ -36,9 +36,6 @@ class AgentSpec:
     serving_kv_bytes_per_token: int
     gateway_url: str
     gateway_token: str | None
-    route: str
-    #: What the URLs are that it is told to sync from: "trainer" or "relay".
-    source: str = "trainer"
     #: The host's name, as its controller knows it.
     host: str | None = None
 

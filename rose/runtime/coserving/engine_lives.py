@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,7 @@ class EngineLives:
 
     `changed` is called when it can be used, or no more. `take_out` is called with a reason when its weights are not
     what they should be. `assigned` is told whose it is from when on. `via` gives the way to a target. `swaps` is how
-    often weights were swapped into the engine, by its own count. An engine that is started anew is brought to the
-    version that the last one was asked for.
+    often weights were swapped into the engine, by its own count.
     """
 
     def __init__(
@@ -45,9 +43,6 @@ class EngineLives:
         self._spec, self._accountant, self._record = spec, accountant, record
         self._changed, self._take_out, self._swaps, self._assigned = changed, take_out, swaps, assigned
         self._via = via
-        self._lock = threading.Lock()
-        #: The last version that was asked for: number, origin, token.
-        self._target: Target | None = None
         self._dead: str | None = "the rollout engine is being started"
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
@@ -75,17 +70,21 @@ class EngineLives:
         sync = self.sync
         return None if sync is None else sync.held
 
-    def bring_to(self, target: Target, step: int | None = None) -> Sync | None:
-        """Bring the engine to a version and record it; None while there is no engine, which then starts with it."""
-        with self._lock:
-            self._target = target
-            sync = self.sync
-        return None if sync is None else self._bring(sync, target, step)
-
-    def aim(self, target: Target) -> Sync | None:
+    def bring_to(self, target: Target) -> Sync | None:
         """Bring the engine to a target and record it; None while there is no engine, which starts without it."""
-        sync = self.sync
-        return None if sync is None else self._bring(sync, target, None)
+        if (sync := self.sync) is None:
+            return None
+        # From here on it is this run's, also while it is brought there.
+        self._assigned.change(monotonic_ns(), target.run_id)
+        try:
+            event = sync.bring(self._via(target))
+        except (OSError, ValueError, TransferError) as error:
+            # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
+            event = sync.missed(target, f"{type(error).__name__}: {error}")
+        self.switch_ns = event.total_ns
+        # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
+        self._record(event)
+        return event
 
     def stop_guard(self) -> None:
         if self._guard is not None:
@@ -113,45 +112,22 @@ class EngineLives:
         self._record(rollout_event(self._spec, "died", pid, reason=reason))
 
     def _sync(self, engine: EngineProcess) -> EngineSync:
-        spec = self._spec
-        return EngineSync(engine, spec.staging, device_id=spec.device.id, route=spec.route, source=spec.source)
+        return EngineSync(engine, self._spec.staging, device_id=self._spec.device.id)
 
     def _begin(self, sync: EngineSync) -> None:
-        """An engine that answers is of use once it was brought to what was asked for meanwhile."""
-        spec, brought = self._spec, None
-        while True:
-            with self._lock:
-                if (target := self._target) == brought:
-                    self.sync = sync
-                    break
-            assert target is not None, "a version that was asked for is not forgotten"
-            self._bring(sync, target, None)
-            brought = target
-        self._guard = DriftGuard(sync, spec.coserving.drift_audit_s, take_out=self._take_out, record=self._record)
+        self.sync = sync
+        audit_s = self._spec.coserving.drift_audit_s
+        self._guard = DriftGuard(sync, audit_s, take_out=self._take_out, record=self._record)
         self._guard.start()
         self._dead = None
         self._changed()
 
     def ended(self, engine: EngineProcess, reason: str) -> None:
         self._accountant.started(monotonic_ns())
-        with self._lock:
-            self.sync = None
+        self.sync = None
         self._dead = f"the rollout engine died ({reason}) and is started again"
         # The lease first: turns that were on it go on elsewhere.
         self._changed()
         self.stop_guard()
         self._guard = None
         self._record(rollout_event(self._spec, "died", engine.pid, reason=reason))
-
-    def _bring(self, sync: EngineSync, target: Target, step: int | None) -> Sync:
-        # From here on it is this run's, also while it is brought there.
-        self._assigned.change(monotonic_ns(), target.run_id)
-        try:
-            event = sync.bring(self._via(target), step)
-        except (OSError, ValueError, TransferError) as error:
-            # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
-            event = sync.missed(target, f"{type(error).__name__}: {error}", step)
-        self.switch_ns = event.total_ns
-        # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
-        self._record(event)
-        return event

@@ -17,7 +17,7 @@ from rose.runtime.coserving.agent import DeviceAgent
 from rose.runtime.coserving.agent_spec import AgentSpec
 from rose.runtime.coserving.page import PageError
 from rose.runtime.coserving.relays import Relays
-from rose.runtime.coserving.succession import predecessor, same_anchor
+from rose.runtime.coserving.succession import last_lease, predecessor, same_anchor
 from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
@@ -131,6 +131,7 @@ class _Device:
             lambda: writer.failure,
             self._make_engine,
             before=before,
+            last_lease=last_lease(writer.root, writer.run_id, spec.device.id),
             via=self._via,
             persistent=True,
         )

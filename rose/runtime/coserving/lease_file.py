@@ -21,24 +21,28 @@ _LEFT_OPEN = "its agent ended while it was in force"
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The number of the last lease, and the event that granted it if it is not known to have ended."""
+    """The number of the last lease, and the event that granted it if it is not known to have ended.
+
+    `expires_at_us`: of one that the ledger knows and nobody could renew, when it ended by itself.
+    """
 
     number: int = 0
     granted: Lease | None = None
+    expires_at_us: int | None = None
 
     def completed(self) -> list[Lease]:
         """What the ledger is told of a lease that was left open: its grant, which may not have reached it, and its end
-        now. Empty if none was."""
+        now, or when it expired. Empty if none was."""
         if self.granted is None:
             return []
         end = dataclasses.replace(
             self.granted,
-            at_us=utc_us(),
+            at_us=utc_us() if self.expires_at_us is None else min(utc_us(), self.expires_at_us),
             event_id=f"{self.granted.lease_id}/end",
             action="expired",
             reason=_LEFT_OPEN,
         )
-        return [self.granted, end]
+        return [self.granted, end] if self.expires_at_us is None else [end]
 
 
 class LeaseFile:

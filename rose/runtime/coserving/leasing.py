@@ -40,7 +40,9 @@ class Leasing:
 
     `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. A lease
     that an agent before this one left open is ended here, at once; `ended_before` are those that had ended by then,
-    where this agent accounts for their time. `run` gives the RL run that the engine works for.
+    where this agent accounts for their time. `remembered` is what the ledger has of the last lease, for a host that has
+    lost its memory, and with it what the agent before this one left beside the page. `run` gives the RL run that the
+    engine works for.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class Leasing:
         ledger_failure: Callable[[], str | None] = lambda: None,
         run: Callable[[], str] = lambda: "",
         ended_before: Sequence[LeaseChange] | None = None,
+        remembered: Remembered = Remembered(),  # noqa: B008
     ) -> None:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
         self._ledger_failure, self._run = ledger_failure, run
-        self._file = LeaseFile(page.path, id_prefix)
+        self._file, self._recorded = LeaseFile(page.path, id_prefix), remembered
         #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
         self.failure: str | None = None
         #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
@@ -203,12 +206,16 @@ class Leasing:
     def _succeed(self) -> LeaseState:
         """End what an agent before this one left open; returns the state that it left."""
         left = self._file.read()
-        reports = [self._tell(event) for event in left.completed()]
+        if left.number < self._recorded.number:
+            left = self._recorded
+        completed = left.completed()
+        reports = [self._tell(event) for event in completed]
         known = {change.lease_id for change in self.history}
         if left.granted is not None and self._accounts_before and left.granted.lease_id not in known:
             began_ns = left.granted.at_us * 1000 - self._anchor.utc_minus_monotonic_ns
             self.history.append(LeaseChange(began_ns, left.granted.lease_id, left.granted.step))
-            self.history.append(LeaseChange(monotonic_ns(), None, None))
+            ended_ns = completed[-1].at_us * 1000 - self._anchor.utc_minus_monotonic_ns
+            self.history.append(LeaseChange(min(ended_ns, monotonic_ns()), None, None))
         if reports and all(reports):
             self._remember(Remembered(left.number))
         return LeaseState(number=left.number)

@@ -43,7 +43,7 @@ class Relays:
         """The same version, as it is fetched from here. Raises OSError or TransferError if no relay can be started,
         ValueError for what is no URL of an origin."""
         if is_here(target.url):
-            return replace(target, source="trainer", route="loopback")
+            return target
         origin = (target.url, target.token)
         with self._lock:
             if origin not in self._relays:

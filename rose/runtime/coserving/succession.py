@@ -14,8 +14,10 @@ from pathlib import Path
 
 import sql
 from rose.clock import Anchor, monotonic_ns, utc_us
+from rose.events import Lease
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.lease_file import Remembered
 from rose.runtime.coserving.leasing import LeaseChange
 from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError
@@ -91,3 +93,30 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
         changes.append(LeaseChange(closed_ns - offset_ns, None, None))
     # Never after now: a clock that was set back between two boots would have the device wait.
     return Predecessor(min(until_ns - offset_ns, monotonic_ns()), tuple(changes))
+
+
+def last_lease(ledger: Path, run_id: str, device_id: str) -> Remembered:
+    """What the ledger knows of the device's last lease: a host that lost its memory knows nothing else of it.
+
+    Raises LedgerError if the ledger cannot be read: two leases would have one name.
+    """
+    of_device = {"run_id": run_id, "device_id": device_id}
+    try:
+        with catalog.connect(ledger) as connection:
+            for since_us in (utc_us() - _LATELY_US, 0):
+                connection.execute(sql.read("device/last_lease.sql"), of_device | {"since_us": since_us})
+                names = [column[0] for column in connection.description or []]
+                if (row := connection.fetchone()) is not None:
+                    break
+            else:
+                return Remembered()
+    except LedgerError:
+        raise
+    except Exception as error:
+        raise LedgerError(f"the ledger at {ledger} does not tell the last lease of device {device_id}: {error}")
+    known = dict(zip(names, row, strict=True))
+    number, ended, expires_at_us = (known.pop(name) for name in ("number", "ended", "expires_at_us"))
+    if ended:
+        return Remembered(number)
+    granted = Lease(action="granted", device_id=device_id, expires_at_us=expires_at_us, **known)
+    return Remembered(number, granted, expires_at_us)

@@ -42,14 +42,10 @@ class EngineSync:
     and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
     """
 
-    def __init__(
-        self, engine: EngineProcess, staging: Path, *, device_id: str, route: str, source: str = "trainer"
-    ) -> None:
+    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str) -> None:
         self._engine = engine
         self._staging = staging
         self._device_id = device_id
-        self._route = route
-        self._source = source
         #: (run, version), in one piece: another thread reports it.
         self.held: tuple[str, int] = ("", 0)
         self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
@@ -75,11 +71,7 @@ class EngineSync:
         """What is known of the engine's weights."""
         return self._standing
 
-    def bring_to(self, version: int, url: str, token: str | None, *, step: int | None, run_id: str = "") -> Sync:
-        """`bring` to a version of a run, for a step."""
-        return self.bring(Target(run_id, version, url, token), step)
-
-    def bring(self, target: Target, step: int | None = None) -> Sync:
+    def bring(self, target: Target) -> Sync:
         """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
 
         A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
@@ -90,11 +82,11 @@ class EngineSync:
             self._asked = target
             if self._standing.held and self.run_id == target.run_id:
                 self._held_from = dataclasses.replace(target, version=self.version)
-            return self._bring_to(target, step)
+            return self._bring_to(target)
 
-    def missed(self, target: Target, reason: str, step: int | None = None) -> Sync:
+    def missed(self, target: Target, reason: str) -> Sync:
         """The event of a target that could not even be tried."""
-        return self._event(target, monotonic_ns(), step, None, reason)
+        return self._event(target, monotonic_ns(), None, reason)
 
     def bring_back(self) -> Sync | None:
         """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
@@ -102,7 +94,7 @@ class EngineSync:
             last = self._held_from or self._asked
             if self._standing.trusted or last is None:
                 return None
-            return self._bring_to(dataclasses.replace(last, version=self.version), None)
+            return self._bring_to(dataclasses.replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
         """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
@@ -155,7 +147,7 @@ class EngineSync:
                 return None
             self._moved_bytes = 0
             at = self._held_from or Target(self.run_id, self.version, "")
-            event = self._event(at, began, None, self.version, f"drift: {drift}")
+            event = self._event(at, began, self.version, f"drift: {drift}")
             return dataclasses.replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def call_off(self) -> None:
@@ -171,7 +163,7 @@ class EngineSync:
             self._sync_wanted.clear()
             yield
 
-    def _bring_to(self, target: Target, step: int | None) -> Sync:
+    def _bring_to(self, target: Target) -> Sync:
         began = monotonic_ns()
         self._moved_bytes = 0
         reasons: list[str] = []
@@ -183,7 +175,7 @@ class EngineSync:
             reasons.append(str(error))
         for have in dict.fromkeys((base, None)):
             try:
-                return self._try(target, have, began, step)
+                return self._try(target, have, began)
             except RefusedError as error:
                 reasons.append(str(error))
                 break
@@ -192,9 +184,9 @@ class EngineSync:
         if not self._standing.trusted:
             # Without a base nothing else could be tried than to bring the engine back.
             self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
-        return self._event(target, began, step, base, "; then from an anchor: ".join(reasons))
+        return self._event(target, began, base, "; then from an anchor: ".join(reasons))
 
-    def _try(self, target: Target, base: int | None, began: int, step: int | None) -> Sync:
+    def _try(self, target: Target, base: int | None, began: int) -> Sync:
         """Fetch, prepare, commit, acknowledge.
 
         Raises RefusedError if what the engine holds now is not what the origin published, TransferError if it is not at
@@ -235,7 +227,7 @@ class EngineSync:
         except TransferError as error:
             reason = f"not acknowledged, and told again before the next sync: {error}"
         return dataclasses.replace(
-            self._event(target, began, step, staged.base_version, reason),
+            self._event(target, began, staged.base_version, reason),
             ok=True,
             encoding=staged.encoding,
             dense_bytes=staged.dense_bytes,
@@ -250,7 +242,7 @@ class EngineSync:
             sha256=manifest.weights_sha256,
         )
 
-    def _event(self, target: Target, began_ns: int, step: int | None, base: int | None, reason: str | None) -> Sync:
+    def _event(self, target: Target, began_ns: int, base: int | None, reason: str | None) -> Sync:
         """A sync that did not bring the engine to the version; bytes of all attempts count."""
         over_http = target.url.startswith(("http://", "https://"))
         return Sync(
@@ -263,9 +255,8 @@ class EngineSync:
             wire_bytes=self._moved_bytes,
             dense_bytes=0,
             total_ns=monotonic_ns() - began_ns,
-            source=(target.source or self._source) if over_http else "object store",
-            route=target.route or self._route,
-            step=step,
+            source=target.source if over_http else "object store",
+            route=target.route,
             reason=reason,
             rl_run_id=target.run_id or None,
         )
@@ -304,14 +295,13 @@ class EngineSync:
             self._note(held=True, looked_ns=monotonic_ns())
         self._tell(self._held(), target)
 
-    def _receiver(self, target: Target, retries: int | None = None) -> Receiver:
-        # What a run is to hold is tried again by whoever aims there, and another run's may be wanted by then.
-        retries = retries or (1 if target.run_id else 5)
-        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=retries)
+    def _receiver(self, target: Target) -> Receiver:
+        # Not for long: it is tried again by whoever aims there, and something else may be wanted by then.
+        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=1)
 
     def _tell(self, held: Manifest, source: Target) -> None:
-        # Not for long: the engine works on, and what was not told now is told before the next sync.
-        self._receiver(source, retries=1).acknowledge(held.version, held.weights_sha256)
+        # The engine works on: what was not told now is told before the next sync.
+        self._receiver(source).acknowledge(held.version, held.weights_sha256)
         self._told = True
 
     def _drift(self, held: Manifest, source: Target | None, *, gives_way: bool) -> str | None:

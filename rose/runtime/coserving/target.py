@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 class Target:
     """A version of an RL run's weights, and the origin that it is fetched from. `run_id` "": of no run.
 
-    `source` and `route` are what the ledger is told of the way there; "": as the device's spec says.
+    `source` and `route` are what the ledger is told of the way there.
     """
 
     run_id: str
     version: int
     url: str
     token: str | None = field(default=None, repr=False)
-    source: str = ""
-    route: str = ""
+    source: str = "trainer"
+    route: str = "loopback"
 
     @property
     def name(self) -> str:

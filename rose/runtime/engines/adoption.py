@@ -29,8 +29,6 @@ from rose.runtime.engines.forkserver import UNKNOWN_EXIT
 if TYPE_CHECKING:
     from rose.runtime.engines.sglang import EngineSpec
 
-#: How long an engine may be without an agent before it ends by itself, unless its spec says otherwise.
-ORPHAN_S = 600.0
 _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,16 +198,3 @@ def fork_engine(
         connection.close()
         raise ForkError(f"the fork server at {path} refused: {answer['refused']}")
     return ForkedProcess(answer["pid"], received[0], connection)
-
-
-def wait_until_loaded(path: Path, timeout_s: float = _ANSWER_TIMEOUT_S) -> bool:
-    """Whether the server at `path` has loaded SGLang, waiting up to `timeout_s` for it."""
-    deadline = time.monotonic() + timeout_s
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        try:
-            connection.settimeout(max(0.0, deadline - time.monotonic()))
-            connection.connect(str(path))
-            connection.send(b"{}")
-            return bool(connection.recv(PACKET_BYTES_MAX))
-        except OSError:
-            return False

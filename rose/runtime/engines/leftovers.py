@@ -73,12 +73,6 @@ class Segments:
         self._made = set()
 
 
-def remove_noted(logs: Path) -> None:
-    """Remove what the engines of a run left whose logs are in that folder. Call it when all of them have ended."""
-    for note in logs.glob(".*.segments"):
-        Segments(logs / f"{note.stem[1:]}.log").remove()
-
-
 def remove_unused() -> int:
     """Remove this user's segments and semaphores that no process has, whoever left them; returns how many there were.
 

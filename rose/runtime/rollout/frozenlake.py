@@ -17,9 +17,6 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
 
-#: Tokens of a full turn: four tiles, a move, EOT.
-TURN_TOKENS = 6
-
 #: What an engine may generate in one turn; a little slack, so that a policy may ramble and recover.
 MAX_NEW_TOKENS = 8
 

@@ -105,7 +105,8 @@ async def work(connection: Connection, setting: Setting) -> None:
                 trajectory = await play(
                     episode, generate, trajectory_id=game.trajectory_id, group_id=game.group_id, step=share.step
                 )
-            connection.send(Played(game=game, trajectory=trajectory))
+            with suppress(BrokenPipeError, ConnectionResetError):  # The trainer has gone: `shares` ends too.
+                connection.send(Played(game=game, trajectory=trajectory))
 
         shares = _shares(connection)
         while (share := await shares.get()) is not None:

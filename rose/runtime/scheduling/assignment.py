@@ -14,7 +14,7 @@ from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, Wo
 class Assignment:
     """Assigns engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
 
-    def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str | None, Load]) -> None:
+    def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
         self._served: dict[str, float] = {}
         self._served_ns: int | None = None

@@ -2,8 +2,7 @@
 
 A turn that is preempted keeps the tokens it has and goes on elsewhere. An engine that fails is avoided and the turn
 tried again; an engine that refuses a turn (4xx) has the last word. Prefixes of old weights are kept apart from new
-ones by the engine itself. Turns of a run go only to engines that are assigned to it and hold its weights; turns of no
-run to those that are assigned to none.
+ones by the engine itself. Turns of a run go only to engines that are assigned to it and hold its weights.
 
 Turns that wait or run are what makes the controller want devices; when there are none, it wants none. Nothing that was
 asked for lasts without being asked for again.
@@ -35,7 +34,6 @@ from rose.runtime.scheduling.messages import (
     PreemptRequest,
     PublishVersion,
     RunEvents,
-    StepRequest,
     Target,
 )
 from rose.runtime.scheduling.runs.answers import AnswerStore
@@ -84,11 +82,10 @@ class Controller:
         #: Why the state could not be written; None while all is well.
         self.failure: str | None = None
         self.drained = self._state.drained()
-        self.loads: defaultdict[str | None, Load] = defaultdict(Load)
+        self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
         self._assignment = Assignment(self.workers, self.runs, self.loads)
-        self._step: tuple[StepRequest, int] | None = None  # and when it expires
         self._demand = Demand()
         self._wanted = self._told = Wanted()
         self._polls = Answers()
@@ -233,7 +230,7 @@ class Controller:
         """What is wanted of the engines that an agent reports."""
         times = self._wanted.engines_ns
         workers = [self.workers[report.engine_id] for report in heartbeat.engines]
-        step = None if self._step is None else self._step[0].step
+        step: int | None = None
         for worker in workers:
             if worker.assigned is not None and worker.report.engine_id in times:
                 step = self.loads[worker.assigned].step
@@ -307,16 +304,10 @@ class Controller:
 
     # ------------------------------------------------------------------ time and demand
 
-    def set_step(self, step: StepRequest) -> None:
-        """An RL step of no run is open."""
-        now = monotonic_ns()
-        self._step = (step, now + int(step.expires_s * 1e9))
-        self.pass_time(now)
-
-    def moved(self, run_id: str | None) -> None:
+    def moved(self, run_id: str) -> None:
         """A turn of the run came in, or left its engine."""
         now_ns = monotonic_ns()
-        if run_id is not None and not any(worker.assigned == run_id for worker in self.workers):
+        if not any(worker.assigned == run_id for worker in self.workers):
             self._assign(now_ns)
         if not self._wanted.engines_ns:
             self._assess(now_ns)
@@ -328,11 +319,8 @@ class Controller:
 
     def pass_time(self, now_ns: int) -> None:
         """What only time changes: what expires, agents that fall silent, engines that may be tried again."""
-        if self._step is not None and self._step[1] <= now_ns:
-            self._step = None
-        self.queue.version_min = 0 if self._step is None else self._step[0].version_min
         for run_id, load in self.loads.items():
-            if run_id is not None and load.turns:
+            if load.turns:
                 # Its client holds a connection open.
                 self.runs.get(run_id).heard_ns = now_ns
         try:
@@ -366,18 +354,16 @@ class Controller:
         engines_ns: dict[str, int] = {}
         for run_id, load in self.loads.items():
             if load.turns:
-                bound = self.queue.version_min if run_id is None else 0
                 facts = DemandFacts(
                     turns=len(load.turns),
                     turn_ns=load.expected_ns,
                     follow_share=self.trajectories.follow_share,
-                    version_min=max(bound, load.version_min),
+                    version_min=load.version_min,
                 )
                 engines_ns |= wanted_ns(facts, self.workers.serving(run_id, now_ns))
         wanted = Wanted(
-            None if self._step is None else self._step[0].step,
-            self._demand.assess(engines_ns, now_ns),
-            {
+            engines_ns=self._demand.assess(engines_ns, now_ns),
+            targets={
                 worker.report.engine_id: target
                 for worker in self.workers
                 if (target := self._assignment.target(worker)) is not None

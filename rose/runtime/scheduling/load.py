@@ -16,7 +16,7 @@ _AVERAGE_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class Load:
-    """The turns of one run, or of none. Times are monotonic nanoseconds, given by the caller."""
+    """The turns of one run. Times are monotonic nanoseconds, given by the caller."""
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = _EXPECTED_NS

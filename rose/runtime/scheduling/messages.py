@@ -55,7 +55,7 @@ class GenerateRequest(BaseModel):
     input_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1, fail_fast=True)
     sampling_params: SamplingParams | None = None
     rose: TurnLabels | None = None
-    #: The answer comes whole. What would change its form is refused rather than ignored.
+    #: As server-sent events while it is made, rather than whole.
     stream: bool | None = None
 
     @property
@@ -63,12 +63,6 @@ class GenerateRequest(BaseModel):
         """The sampling parameters to send to an engine: those that were given, and `max_new_tokens`."""
         given = self.sampling_params or SamplingParams()
         return {"max_new_tokens": given.max_new_tokens, **given.model_dump(exclude_unset=True)}
-
-
-class PlainGenerateRequest(GenerateRequest):
-    """A turn of no run, whose answer comes whole."""
-
-    stream: Literal[False] | None = None
 
 
 class EngineReport(Report):
@@ -151,14 +145,6 @@ class PreemptRequest(Message):
 class PreemptReply(Message):
     requests: int
     kv_tokens: int
-
-
-class StepRequest(Message):
-    """An RL step is open for the next `expires_s` seconds: turns must be at least `version_min` until then."""
-
-    step: int = Field(ge=0)
-    version_min: int = Field(ge=0)
-    expires_s: float = Field(gt=0, le=3600)
 
 
 EXPIRES_S_MAX = 3600.0

@@ -16,9 +16,6 @@ from rose.runtime.scheduling.status import missing, run_status
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-#: Turns of no run.
-_NO_RUN = ""
-
 
 def exposition(controller: Controller) -> tuple[bytes, str]:
     """(text, content type)."""
@@ -47,13 +44,12 @@ class _Figures(Collector):
         tokens = CounterMetricFamily("rose_output_tokens", "Tokens of completed turns.", labels=["run"])
         attempts = CounterMetricFamily("rose_attempts", "Attempts at turns.", labels=["run", "outcome"])
         for run_id, load in self._controller.loads.items():
-            run = run_id or _NO_RUN
-            waiting.add_metric([run], len(load.turns))
-            turns.add_metric([run, "completed"], load.completed)
-            turns.add_metric([run, "failed"], load.failed)
-            tokens.add_metric([run], load.tokens)
+            waiting.add_metric([run_id], len(load.turns))
+            turns.add_metric([run_id, "completed"], load.completed)
+            turns.add_metric([run_id, "failed"], load.failed)
+            tokens.add_metric([run_id], load.tokens)
             for outcome, count in load.attempts.items():
-                attempts.add_metric([run, outcome], count)
+                attempts.add_metric([run_id, outcome], count)
         yield from (waiting, turns, tokens, attempts)
 
     def _runs(self) -> Iterator[Metric]:

@@ -93,20 +93,16 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 
 def why_waiting(controller: Controller, turn: Turn) -> str:
     """What keeps a turn from being placed, in words."""
-    if turn.run_id is not None:
-        facts = controller.runs.get(turn.run_id).facts
-        if facts.version is None:
-            return f"run {turn.run_id!r} has published no version"
+    if controller.runs.get(turn.run_id).facts.version is None:
+        return f"run {turn.run_id!r} has published no version"
     if not len(controller.workers):
         return "there is no engine"
     assigned = [worker for worker in controller.workers if worker.assigned == turn.run_id]
     if not assigned:
-        return "no engine is assigned to its run" if turn.run_id is not None else "every engine works for a run"
+        return "no engine is assigned to its run"
     holders = [worker.report for worker in assigned if worker.serves(turn.run_id)]
     if not holders:
         failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
-        if turn.run_id is None:
-            return "every engine holds weights of a run, and the turn is of none"
         return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
     newest = max(report.policy_version for report in holders)
     if newest < turn.version_min:

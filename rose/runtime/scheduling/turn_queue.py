@@ -45,9 +45,7 @@ class TurnQueue:
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
         #: By run and the oldest weights that they accept: what no engine can take is not looked through one by one.
-        self._waiting: dict[tuple[str | None, int], list[_Waiting]] = {}
-        #: The bound of the open step, for turns of no run; a turn may have a stricter one.
-        self.version_min = 0
+        self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
@@ -88,7 +86,7 @@ class TurnQueue:
             turn.waited_ns += placed.queue_ns
         return placed
 
-    def _forget(self, key: tuple[str | None, int], waiting: _Waiting) -> None:
+    def _forget(self, key: tuple[str, int], waiting: _Waiting) -> None:
         alike = self._waiting.get(key, [])
         if waiting in alike:
             alike.remove(waiting)
@@ -98,29 +96,24 @@ class TurnQueue:
     def _place_now(self, turn: Turn, now_ns: int) -> Placed | None:
         """As `dispatch` would, if nobody waited."""
         engines = self._table.serving(turn.run_id, now_ns)
-        version_min = self._version_min(turn)
         prefix = self._trajectories.engine(turn.trajectory)
-        placement = self._place(TurnFacts(prefix, version_min, turn.avoids(self._table, now_ns)), engines)
+        placement = self._place(TurnFacts(prefix, turn.version_min, turn.avoids(self._table, now_ns)), engines)
         if placement.engine_id is None:
             return None
         worker = self._table[placement.engine_id]
-        return Placed(worker, _take_room(turn, worker, version_min, now_ns), placement.reason, 0)
-
-    def _version_min(self, turn: Turn) -> int:
-        return turn.version_min if turn.run_id is not None else max(turn.version_min, self.version_min)
+        return Placed(worker, _take_room(turn, worker, now_ns), placement.reason, 0)
 
     def dispatch(self, now_ns: int) -> None:
         """Place what can be placed. Called whenever a worker changed, has room again, or may be tried again."""
         # Of several bounds of one run, that of the turn which came first is looked at first.
         for key in sorted(self._waiting, key=lambda key: self._waiting[key][0].turn.arrived_ns):
             waiting = self._waiting[key]
-            self._dispatch_alike(key[0], waiting, now_ns)
+            self._dispatch_alike(*key, waiting, now_ns)
             if not waiting:
                 del self._waiting[key]
 
-    def _dispatch_alike(self, run_id: str | None, waiting: list[_Waiting], now_ns: int) -> None:
+    def _dispatch_alike(self, run_id: str, version_min: int, waiting: list[_Waiting], now_ns: int) -> None:
         """Place turns of one run that accept the same weights, and take them off the list."""
-        version_min = self._version_min(waiting[0].turn)
         facts = {
             worker.engine_id: worker
             for worker in self._table.serving(run_id, now_ns)
@@ -147,21 +140,20 @@ class TurnQueue:
             worker = self._table[placement.engine_id]
             chosen = facts[placement.engine_id]
             facts[placement.engine_id] = replace(chosen, in_flight=chosen.in_flight + 1)
-            room_taken = _take_room(turn, worker, version_min, now_ns)
-            item.placed.set_result(Placed(worker, room_taken, "queue", now_ns - item.since_ns))
+            item.placed.set_result(Placed(worker, _take_room(turn, worker, now_ns), "queue", now_ns - item.since_ns))
             placed.append(index)
         for index in reversed(placed):
             del waiting[index]
 
 
-def _take_room(turn: Turn, worker: Worker, version_min: int, now_ns: int) -> InFlight:
+def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
     item = InFlight(
         request_id=new_id(),
         kv_tokens=len(turn.request.input_ids) + turn.tokens_max,
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
         run_id=turn.run_id,
-        version_min=version_min,
+        version_min=turn.version_min,
     )
     worker.in_flight[item.request_id] = item
     return item

@@ -62,7 +62,7 @@ class TurnService:
         trajectories: Trajectories,
         answers: AnswerStore,
         recorder: Recorder,
-        moved: Callable[[str | None], None],
+        moved: Callable[[str], None],
         why: Callable[[Turn], str],
     ) -> None:
         self._engines, self._queue, self._trajectories = engines, queue, trajectories
@@ -109,7 +109,7 @@ class TurnService:
     def _find(self, turn: Turn, load: Load) -> _Open | Outcome:
         """The turn as it is being made, or what came of it; else it is begun."""
         digest = _digest(turn)
-        name = (turn.run_id or "", turn.key or turn.trajectory + str(id(turn)))
+        name = (turn.run_id, turn.key or turn.trajectory + str(id(turn)))
         opened = self._open.get(name)
         if opened is None and turn.key is not None:
             kept = self._answers.find(*name)
@@ -153,11 +153,11 @@ class TurnService:
                 load.failed += 1
                 # Whoever was cancelled has left its room, too.
                 self._queue.dispatch(monotonic_ns())
-                self._recorder.record_turn(self._record_fields(turn))
+                self._recorder.record_turn(turn_fields(turn, self._recorder.fleet_run_id))
         body = orjson.dumps(answer)
         if status == 200:
-            attempts = self._record_fields(turn)
-            if turn.key is not None and turn.run_id is not None:
+            attempts = turn_fields(turn, self._recorder.fleet_run_id)
+            if turn.key is not None:
                 self._answers.keep(Kept(turn.run_id, turn.key, digest, body, orjson.dumps(attempts)))
             self._recorder.record_turn(attempts)
         return Outcome(status, body)
@@ -199,10 +199,6 @@ class TurnService:
             return 409, _failure(turn.ended, turn)
         why = self._why(turn)
         return 503, _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s: {why}", turn)
-
-    def _record_fields(self, turn: Turn) -> list[dict[str, Any]]:
-        """Turns of no run are recorded by those who play them."""
-        return [] if turn.run_id is None else turn_fields(turn, self._recorder.fleet_run_id)
 
 
 def _give_up(opened: _Open) -> None:

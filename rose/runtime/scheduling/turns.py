@@ -35,10 +35,10 @@ class Turn:
     request: GenerateRequest
     trajectory_id: str
     arrived_ns: int
+    #: The run that it is of.
+    run_id: str
     #: Which turn of its trajectory it is, from 0.
     number: int = 0
-    #: The run that it is of; None: of none.
-    run_id: str | None = None
     #: The oldest weights that it may be made with.
     version_min: int = 0
     #: How many tokens it wants in all, and the sampling parameters as they were given.
@@ -60,7 +60,7 @@ class Turn:
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, request: GenerateRequest, now_ns: int, run_id: str | None = None, version_min: int = 0) -> Turn:
+    def begin(cls, request: GenerateRequest, now_ns: int, run_id: str, version_min: int = 0) -> Turn:
         """`version_min` holds where the request says none."""
         labels = request.rose or TurnLabels()
         given = request.sampling
@@ -68,7 +68,7 @@ class Turn:
             request,
             labels.trajectory_id or new_id(),
             now_ns,
-            run_id=run_id,
+            run_id,
             version_min=version_min if labels.version_min is None else labels.version_min,
             tokens_max=int(given["max_new_tokens"]),
             given=given,
@@ -77,12 +77,12 @@ class Turn:
     @property
     def trajectory(self) -> str:
         """What no other run's trajectory is called."""
-        return self.trajectory_id if self.run_id is None else f"{self.run_id}/{self.trajectory_id}"
+        return f"{self.run_id}/{self.trajectory_id}"
 
     @property
     def key(self) -> str | None:
-        """What a run's client calls it; turns of no run have none."""
-        return None if self.run_id is None else self.labels.key
+        """What the run's client calls it, if anything."""
+        return self.labels.key
 
     @property
     def labels(self) -> TurnLabels:
@@ -168,7 +168,7 @@ def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
     return versions
 
 
-def foreign_run(meta: dict[str, Any], run_id: str | None) -> str | None:
+def foreign_run(meta: dict[str, Any], run_id: str) -> str | None:
     """The run whose weights made one of the tokens, if it is another one than the turn's."""
     for span in meta.get("weight_versions") or []:
         name, slash, _ = str(span["version"]).rpartition("/")

@@ -31,9 +31,9 @@ class InFlight:
     request_id: str
     kv_tokens: int
     placed_ns: int
-    lease_id: str | None = None
     #: The run that the turn is of.
-    run_id: str | None = None
+    run_id: str
+    lease_id: str | None = None
     #: The oldest weights that the turn may be made with.
     version_min: int = 0
     #: Who waits for the engine's answer, while it is waited for.
@@ -78,8 +78,8 @@ class Worker:
         lease_id = self.report.lease_id
         return None if lease_id == self.withdrawn_lease_id else lease_id
 
-    def serves(self, run_id: str | None) -> bool:
-        """Whether it takes turns of that run now: it is assigned to it, and holds its weights. None: of no run."""
+    def serves(self, run_id: str) -> bool:
+        """Whether it takes turns of that run now: it is assigned to it, and holds its weights."""
         return self.assigned == run_id == self.report.run_id and not self.drained
 
     def assign(self, run_id: str | None, now_ns: int) -> None:
@@ -161,7 +161,7 @@ class WorkerTable:
     def facts(self, now_ns: int) -> list[WorkerFacts]:
         return [worker.facts(now_ns) for worker in self._workers.values()]
 
-    def serving(self, run_id: str | None, now_ns: int) -> list[WorkerFacts]:
+    def serving(self, run_id: str, now_ns: int) -> list[WorkerFacts]:
         """The engines that take turns of the run."""
         return [worker.facts(now_ns) for worker in self._workers.values() if worker.serves(run_id)]
 
@@ -177,9 +177,9 @@ class WorkerTable:
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
         """Turns that would be done by now on another engine, which has room for them."""
-        running: dict[str | None, list[RunningTurn]] = {}
+        running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self._workers.items():
-            if worker.report.borrowed and worker.serves(worker.assigned):
+            if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
                 for item in worker.in_flight.values():
                     if not item.taken_off:
                         turn = RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)

@@ -34,6 +34,8 @@ UrlOption = Annotated[
     str | None, typer.Option(help="The controller, such as http://10.0.0.1:30100.", envvar="ROSE_URL")
 ]
 TokenOption = Annotated[str | None, typer.Option(help="The controller's token.", envvar="ROSE_TOKEN")]
+#: Between two looks of `rose status --watch`.
+_WATCH_S = 1.0
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -52,7 +54,7 @@ def up_command(
     from rose import config as configuration
     from rose.runtime.service.up import down, up
 
-    with _errors():
+    with _errors("stopped: what was started goes on; `rose up` finds it, and `rose down` ends it"):
         if down_on_stop and not stay:
             raise UserError("--down-on-stop is for a command that stays: give --stay too, or leave it out")
         loaded = configuration.load(config)
@@ -72,17 +74,18 @@ def up_command(
 
 
 def down_command(config: FileOption, address: AddressOption = None) -> None:
-    """End a fleet: leases, engines and accounts, then the controller. Owners' serving engines go on."""
+    """End a fleet: leases, engines and accounts, then the controller. Serving engines of yours go on."""
     from rose import config as configuration
     from rose.runtime.service.up import down
 
-    with _errors():
-        if not down(configuration.load(config), address, _say()):
-            typer.echo("no fleet of this name runs here")
+    with _errors("stopped waiting: `rose down` again ends what is left"):
+        fleet = configuration.load(config)
+        if not down(fleet, address, _say()):
+            typer.echo(f"no fleet {fleet.name!r} runs here")
 
 
 def restart_command(
-    host: Annotated[str, typer.Argument(help="The host's name, as in its [[host]] table.")],
+    host: Annotated[str, typer.Argument(help="The host's name in the fleet file; `local` if it names no host.")],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
@@ -90,7 +93,7 @@ def restart_command(
     from rose import config as configuration
     from rose.runtime.service.up import restart
 
-    with _errors():
+    with _errors("stopped waiting: `rose status` shows how the host is"):
         restart(configuration.load(config), address, host, _say())
         typer.echo(f"{host} is at work again")
 
@@ -105,10 +108,14 @@ def status_command(
     """Devices, leases, versions and runs, and why nothing is lent."""
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
+    from rose.runtime.errors import DeploymentError
     from rose.runtime.service.console import status_view, terminal_width
 
     with _errors():
+        if watch and as_json:
+            raise UserError("--watch is a live table and --json is printed once: leave one of them out")
         controller = _find(url, token, config)
         status = controller.status()
         if as_json:
@@ -120,14 +127,18 @@ def status_command(
             return
         with Live(status_view(status, controller.url), console=console, screen=False) as live:
             while True:
-                time.sleep(1.0)
-                live.update(status_view(controller.status(), controller.url))
+                time.sleep(_WATCH_S)
+                try:
+                    live.update(status_view(controller.status(), controller.url))
+                except DeploymentError as error:
+                    # A controller that is started again is back in seconds.
+                    live.update(Text(str(error), style="red"))
 
 
 def runs_command(
     config: MaybeFileOption = None, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False
 ) -> None:
-    """The RL runs that the fleet knows: who they are, their versions, their turns and engines."""
+    """The RL runs that the fleet knows: team, state, version, turns and engines of each."""
     from rich.console import Console
 
     from rose.runtime.service.console import runs_view, terminal_width
@@ -187,13 +198,13 @@ def _say() -> Callable[[str], None]:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """A user's errors as messages, with their exit codes."""
+def _errors(interrupted: str = "stopped: the fleet goes on") -> Iterator[None]:
+    """A user's errors as messages, with their exit codes; `interrupted` is what Ctrl-C is answered."""
     try:
         yield
     except UserError as error:
         typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        typer.echo("stopped looking: the fleet goes on", err=True)
+        typer.echo(interrupted, err=True)
         raise typer.Exit(130) from None

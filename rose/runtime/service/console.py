@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,17 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.service import memory, places
 
 _TIMEOUT_S = 10.0
-_NOT_FOUND, _NO_TOKEN = 404, 401
+_NO_TOKEN = 401
 
 
 class ControllerClient:
     """Its methods raise DeploymentError if the controller does not answer, UserError if it refuses."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self.url, self._token = url.rstrip("/"), token
+        """Raises UserError if `url` is not the root of a server."""
+        if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
+            raise UserError(f"--url {url!r} must be the controller's root, such as http://10.0.0.1:30100")
+        self.url, self.token = url.rstrip("/"), token
 
     def status(self) -> dict[str, Any]:
         """Devices with their engines and why nothing is lent, leases, runs, and what is missing."""
@@ -50,22 +55,25 @@ class ControllerClient:
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
         data = None if body is None else json.dumps(body).encode()
         try:
             request = urllib.request.Request(self.url + path, data=data, headers=headers)
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            said = _error(error)
             if error.code == _NO_TOKEN:
-                said += "; give it by --token, or in ROSE_TOKEN"
-            raise UserError(f"the controller at {self.url} refuses: {said}") from None
+                given = "has another token than the one given" if self.token else "asks for its token"
+                raise UserError(
+                    f"the controller at {self.url} {given}: it is `gateway.token` of the fleet file; give it by "
+                    "--token, or in ROSE_TOKEN"
+                ) from None
+            raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise DeploymentError(
-                f"no controller answers at {self.url} ({reason}): is it the right one? `rose up` starts it"
+                f"no controller answers at {self.url} ({reason}): correct the URL, or start the fleet with `rose up`"
             ) from None
 
 
@@ -86,8 +94,10 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
         names = ", ".join(folder.name for folder, _ in known)
         raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
     if not known or not known[0][1].url:
+        missing = "no fleet has" if config is None else f"fleet {config.name!r} does not have"
         raise UserError(
-            "no fleet has its controller on this host: `rose up` prints its address, give it by --url or ROSE_URL"
+            f"{missing} its controller on this host: start it with `rose up`, or give the address that `rose up` "
+            "printed by --url or in ROSE_URL"
         )
     return ControllerClient(known[0][1].url, token or known[0][1].gateway_token)
 
@@ -97,13 +107,13 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
     title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
     parts: list[RenderableType] = [Text(title, style="bold")]
     parts += [Text(f"missing: {reason}", style="yellow") for reason in status["missing"]]
-    devices = _table("device", "host", "engine", "holds", "turns", "lease", "state")
+    devices = _table("device", "host", "engine", "holds", "turns", "lease", "state", wide={"turns", "lease"})
     for device in status["devices"]:
         for number, engine in enumerate(device["engines"] or [None]):
             devices.add_row(
                 device["device_id"] if number == 0 else "",
                 (device["host"] or "") if number == 0 else "",
-                *_engine_cells(engine),
+                *_engine_cells(engine, device["device_id"]),
                 _state(device) if number == 0 else "",
             )
     parts.append(devices if status["devices"] else Text("no device has reported", style="dim"))
@@ -116,13 +126,13 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
 
 def runs_view(runs: list[dict[str, Any]]) -> Table:
     """The answer of `/runs` for a terminal."""
-    table = _table(
-        "run", "name", "team", "state", "version", "step", "queued", "in flight", "engines", "weight", "left"
-    )
+    # A run's id begins with its name.
+    names = ("run", "team", "state", "version", "step", "queued", "running", "engines", "expires")
+    shares = any(run["weight"] != 1 or run["priority"] for run in runs)
+    table = _table(*names, *(("weight", "priority") if shares else ()), wide={*names} - {"run", "team"})
     for run in runs:
         table.add_row(
             run["run_id"],
-            run["name"],
             run["team"] or "",
             run["state"],
             _number(run["version"]),
@@ -130,27 +140,27 @@ def runs_view(runs: list[dict[str, Any]]) -> Table:
             str(run["turns_queued"]),
             str(run["turns_in_flight"]),
             str(len(run["engines"])),
-            f"{run['weight']:g}" + (f" (priority {run['priority']})" if run["priority"] else ""),
             "" if run["expires_in_s"] is None else f"{run['expires_in_s']:.0f} s",
+            *((f"{run['weight']:g}", str(run["priority"])) if shares else ()),
         )
     return table
 
 
-def _engine_cells(engine: dict[str, Any] | None) -> tuple[str, str, str, str]:
+def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, str, str, str]:
     if engine is None:
         return "none", "", "", ""
-    held = f"{engine['run_id']} v{engine['policy_version']}" if engine["run_id"] else "no run's"
+    held = f"{engine['run_id']} v{engine['policy_version']}" if engine["run_id"] else "no run's weights"
     if engine["assigned_run_id"] and engine["assigned_run_id"] != engine["run_id"]:
         held += f", wanted by {engine['assigned_run_id']}"
     elif engine["target_version"] not in (None, engine["policy_version"]):
         held += f", going to v{engine['target_version']}"
     if not engine["borrowed"]:
-        lease = "its own"
+        lease = "dedicated"
     elif engine["lease_id"] is None:
         lease = "none"
     else:
         lease = f"{engine['lease_left_s'] or 0:.1f} s left"
-    name = engine["engine_id"] + ("" if engine["alive"] else " (dead)")
+    name = engine["engine_id"].removeprefix(f"{device_id}-") + ("" if engine["alive"] else " (dead)")
     return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
 
 
@@ -162,10 +172,11 @@ def _state(device: dict[str, Any]) -> Text:
     return Text(device["not_lent"], style="red" if device["fault"] else "dim")
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+def _table(*columns: str, wide: Collection[str]) -> Table:
+    """A table whose `wide` columns are never broken: on a narrow terminal the others are."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in wide)
     return table
 
 

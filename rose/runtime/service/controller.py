@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+
+import uvloop
 
 from rose.config import FleetConfig
 from rose.errors import UserError
@@ -42,7 +45,7 @@ class ControllerActor:
         self._doing = "starting"
         self._stopped = threading.Event()
         self._say = log_to(plan.logs / "controller.log")
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()], name="controller")
         self._thread.daemon = True
@@ -82,6 +85,8 @@ class ControllerActor:
                     devices=[device.id for device in plan.config.device],
                 )
                 await gateway.start()
+                # What was loaded stays: it is not looked through again with every turn's garbage.
+                gc.freeze()
                 self._doing = ""
                 self._say(f"listening on {config.host}:{plan.port}")
                 await self._ending.wait()

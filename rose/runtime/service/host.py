@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 from rose.clock import Anchor
-from rose.config import DeviceConfig
+from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts.forward import Forwarder, Progress
 from rose.ledger.writer import LedgerWriter
@@ -44,6 +44,8 @@ _AGAIN_S = 5.0
 _ORPHAN_S = 600.0
 _RELAY_BYTES_MIN = 4 << 30
 _FREE = "free.json"
+#: Names the fleet run that the host was checked for.
+_CHECKED = "checked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +160,9 @@ class HostRunner:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"another process has {plan.memory}: it is waited for") from None
-        self._take_cores()
         own = plan.own
+        self._check(own)
+        self._take_cores(own)
         self._writer = LedgerWriter.open(plan.ledger, writer_name(own.host, "agent"), plan.run_id)
         if plan.central is not None:
             self._forwarder = Forwarder(
@@ -206,14 +209,24 @@ class HostRunner:
             self._say(f"{progress.waiting} segments of events wait here: {'; '.join(problems)}")
         self._unsent = problems
 
-    def _take_cores(self) -> None:
-        """The cores that the host's own work may have: not those that serve."""
-        everything = set(range(os.cpu_count() or 1))
+    def _check(self, own: FleetConfig) -> None:
+        """Before the fleet run's first engine here. Where the file names no hosts, who typed `rose up` has checked."""
+        # Ray or a former try may have left this process less than the host has.
         with suppress(OSError):
-            os.sched_setaffinity(0, everything)
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        path = self.plan.state / _CHECKED
+        if not self.plan.config.hosts or (path.exists() and path.read_text() == self.plan.run_id):
+            return
+        preflight.check_host(own)
+        if (notice := preflight.notice(own)) is not None:
+            self._say(notice)
+        path.write_text(self.plan.run_id)
+
+    def _take_cores(self, own: FleetConfig) -> None:
+        """The cores that the host's own work may have: not those that serve."""
         named = next((host.cores for host in self.plan.config.hosts if host.name == self.plan.host), [])
         available = os.sched_getaffinity(0)
-        serving = {core for device in self.plan.own.device if device.pool == "serving" for core in device.cores}
+        serving = {core for device in own.device if device.pool == "serving" for core in device.cores}
         os.sched_setaffinity(0, set(named) or (available - serving) or available)
 
     def _wait_serving(self) -> dict[str, str]:
@@ -236,6 +249,9 @@ class HostRunner:
             serving_model=models.resolve(own.serving.model, cache, self._progress),
             rollout_model=models.resolve(own.rollout.model, cache, self._progress),
         )
+        for device in own.device:
+            if (budget := memory.unreachable_budget(device)) is not None:
+                self._say(budget)
         fleet = FleetPlan(
             config=own,
             run_id=plan.run_id,

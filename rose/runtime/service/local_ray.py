@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -45,6 +46,8 @@ def start(folder: Path) -> str:
     _write_secret(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
     temporary = _temporary(folder)
+    # The logs of the one before were kept until now.
+    shutil.rmtree(temporary, ignore_errors=True)
     command = [
         str(Path(sys.executable).with_name("ray")),
         "start",

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,8 @@ _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
 _STOP_TIMEOUT_S = 40.0
+#: For so long it goes on after the process that it lives with.
+_ALONE_S = 45.0
 
 
 def served(plan: HostPlan) -> bool:
@@ -45,12 +48,15 @@ def served(plan: HostPlan) -> bool:
     return any(device.pool == "serving" and device.serving_url is None for device in plan.own.device)
 
 
-def ensure(plan: HostPlan) -> dict[str, str]:
-    """Have the host's owner process run, and return the URLs of the devices' engines that answer by now."""
+def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
+    """Have the host's owner process run, and return the URLs of the devices' engines that answer by now. A while after
+    the end of the process `lives_with`, it ends by itself."""
     record = _record(plan.state)
     if record is None:
         plan.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        told = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
+        told: dict[str, Any] = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
+        if lives_with is not None:
+            told["lives_with"] = lives_with
         partial = plan.state / f".{_PLAN}.partial"
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(json.dumps(told))
@@ -105,8 +111,9 @@ def _record(state: Path) -> dict[str, Any] | None:
 class _Owner:
     """The process. Each device has a thread, which its engine lives and dies with."""
 
-    def __init__(self, plan: HostPlan) -> None:
+    def __init__(self, plan: HostPlan, lives_with: int | None) -> None:
         self._plan = plan
+        self._lives_with = lives_with
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
@@ -125,6 +132,8 @@ class _Owner:
             self._fork_server = ForkServer.start(socket, self._plan.logs / "forkserver.log")
         devices = [device.id for device in own.device if device.pool == "serving" and device.serving_url is None]
         threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in devices]
+        if self._lives_with is not None:
+            threading.Thread(target=self._live_with, args=[self._lives_with], daemon=True).start()
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -182,6 +191,15 @@ class _Owner:
             spec = replace(spec, port=int(former.rsplit(":", 1)[1]))
         return replace(device, url=f"http://127.0.0.1:{spec.port}", spec=spec)
 
+    def _live_with(self, pid: int) -> None:
+        """Who lends is told first, and then has time to end in order."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            while process.is_running():
+                time.sleep(_LOOK_S)
+        self._stopping.wait(_ALONE_S)
+        self._stopping.set()
+
     def _tend(self) -> None:
         if self._stopping.is_set():
             raise KeyboardInterrupt
@@ -218,7 +236,8 @@ def main() -> None:
         told = json.loads((state / _PLAN).read_text())
         config = FleetConfig.model_validate_json(json.dumps(told["config"]))
         leftovers.remove_unused()
-        _Owner(HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")).run()
+        plan = HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")
+        _Owner(plan, told.get("lives_with")).run()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 from rose.config import FleetConfig
 from rose.errors import UserError, did_you_mean
+from rose.runtime import preflight
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
 from rose.runtime.service import local_ray, memory, places
@@ -73,6 +74,11 @@ def up(
     however it ends, the fleet goes down by itself. Raises UserError.
     """
     folder = places.state_folder(config)
+    if not config.hosts and memory.read(folder) is None:
+        # Of hosts that the file names, each is checked there.
+        preflight.check(config)
+        if (notice := preflight.notice(config)) is not None:
+            say(notice)
     if address is None:
         if len(config.hosts) > 1:
             raise UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address")
@@ -155,7 +161,7 @@ def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> No
 def _stop(fleet: Fleet, say: Say) -> None:
     fleet.fabric.ask(fleet.keeper, "stop", timeout_s=_ANSWER_TIMEOUT_S)
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-    shown: dict[str, str] = {}
+    shown = {part.name: part.doing or "is at work" for part in fleet.state().parts}
     while not (state := fleet.state()).stopped:
         _show(state, shown, say)
         if time.monotonic() > deadline_s:

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 
 def train_command(
-    url: Annotated[str, typer.Option(help="The fleet's controller, such as http://127.0.0.1:30100.")],
-    token: Annotated[str | None, typer.Option(envvar="ROSE_GATEWAY_TOKEN", help="The controller's token.")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROSE_URL", help="The fleet's controller, such as http://10.0.0.1:30100; this host's if left out."
+        ),
+    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="ROSE_TOKEN", help="The controller's token.")] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="A fleet file: task, training, rollout and tags are used.")
     ] = None,
@@ -41,6 +46,7 @@ def train_command(
 ) -> None:
     """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
     from rose import config as configuration
+    from rose.runtime.service.console import find
     from rose.runtime.training.train import BACKGROUND_NICE, TrainError, TrainOptions, train
 
     with suppress(PermissionError):
@@ -51,9 +57,10 @@ def train_command(
             if resume and checkpoint is None:
                 raise TrainError("--resume needs --checkpoint, the folder that the run was kept in")
             fleet = None if config is None else configuration.load(config)
+            controller = find(url, token, fleet)
             options = TrainOptions(
-                url=url,
-                token=token,
+                url=controller.url,
+                token=controller.token,
                 name=name,
                 team=team,
                 fleet=fleet,

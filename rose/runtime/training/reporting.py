@@ -16,17 +16,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepReport:
-    """What the RL loop tells the user of a step."""
-
-    version: int
-    accepted: int
-    trajectories: int
-    loss: float
-    train_ns: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
     """Of a step's rollouts, its update and its sync, and from the begin of the first to the end of the last."""
 

@@ -16,6 +16,7 @@ from rose.events import Step
 from rose.runtime.engines import models
 from rose.runtime.rollout.worker import Setting
 from rose.runtime.rollout.workers import Workers
+from rose.runtime.service.console import ControllerClient
 from rose.runtime.training import warm_start
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.train_time import TrainTime, page_of
@@ -67,6 +68,9 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
         if begun is not None and not options.resume:
             raise CheckpointError(f"{options.folder} holds run {begun}: give --resume to go on, or another folder")
         task, training = _tables(options, checkpoint)
+        rollout = RolloutConfig() if options.fleet is None else options.fleet.rollout
+        if begun is None and not options.wait_s:
+            _check_fleet(options, rollout.model)
         # Before torch is loaded, which takes the number of its threads once.
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         import torch
@@ -78,7 +82,6 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
             checkpoint.check_same(task, training)
         elif options.resume:
             say(f"no run was begun in {options.folder} yet: beginning one")
-        rollout = RolloutConfig() if options.fleet is None else options.fleet.rollout
         tags = {} if options.fleet is None else options.fleet.tags
         folder = _model(rollout.model, options.fleet, task, training, say)
         torch.set_num_threads(training.threads)
@@ -144,6 +147,19 @@ def _device(options: TrainOptions) -> DeviceConfig | None:
     if options.device not in devices:
         raise TrainError(f"device {options.device!r} is not in the fleet file{did_you_mean(options.device, devices)}")
     return devices[options.device]
+
+
+def _check_fleet(options: TrainOptions, model: str) -> None:
+    """Before a model is made, which takes a minute: that the fleet is there, and generates with this one.
+
+    Raises DeploymentError if it is not there, UserError if it refuses, TrainError if it has another model.
+    """
+    there = ControllerClient(options.url, options.token).status()["model"]
+    if there not in (None, model):
+        raise TrainError(
+            f"the rollout model here is {model!r} and that of the fleet at {options.url} is {there!r}: give its fleet "
+            "file by --config"
+        )
 
 
 def _keep_off_serving(fleet: FleetConfig | None, beside: DeviceConfig) -> None:

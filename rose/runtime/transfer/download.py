@@ -56,13 +56,15 @@ def download(
     )
 
 
-def persist(call: Callable[[], _Result], retries: int) -> _Result:
-    """The result of `call`, tried again after BrokenError, up to `retries` times."""
+def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:
+    """The result of `call`, tried again after BrokenError, up to `retries` times and until `stopped` is set."""
+    stopped = stopped or threading.Event()
     for failures in range(retries):
         try:
             return call()
         except BrokenError:
-            threading.Event().wait(backoff_s(failures))
+            if stopped.wait(backoff_s(failures)):
+                raise
     return call()
 
 

@@ -6,15 +6,15 @@ import http.client
 import json
 import math
 import re
-import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from rose.runtime.transfer.connections import Connections
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Chunk, Package, index_bytes, plan, read_index
 from rose.runtime.transfer.throttle import Throttle
@@ -119,7 +119,7 @@ class Origin(ABC):
         """Tell that a receiver holds a version. An origin that keeps no acknowledgements takes no notice."""
 
     def interrupt(self) -> None:  # noqa: B027
-        """Wake the threads that wait for the network; what they wait for is BrokenError."""
+        """Wake the threads that wait for the network: what they ask for, now or later, is BrokenError."""
 
     def close(self) -> None:  # noqa: B027
         """Let connections go; no other thread may be using them."""
@@ -153,14 +153,9 @@ class HttpOrigin(Origin):
         super().__init__(url, throttle)
         parts = urlsplit(url)
         assert parts.hostname is not None, "checked by open_origin"
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._address = (parts.hostname, parts.port)
+        self.connections = Connections(parts.scheme, parts.hostname, parts.port, timeout_s)
         self._prefix = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._timeout_s = timeout_s
-        self._connections: list[http.client.HTTPConnection] = []
-        #: Those of them on which no request is under way; the one used last is at the end.
-        self._idle: list[http.client.HTTPConnection] = []
 
     def packages(self) -> list[Package]:
         return read_index(self._fetch("GET", "/v1/packages"))
@@ -211,14 +206,10 @@ class HttpOrigin(Origin):
         self._fetch("POST", "/v1/acks", {"receiver": receiver, "version": version, "weights_sha256": weights_sha256})
 
     def interrupt(self) -> None:
-        for connection in self._connections:
-            if (sock := connection.sock) is not None:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+        self.connections.interrupt()
 
     def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
+        self.connections.close()
 
     def _head(self, path: str) -> http.client.HTTPMessage:
         with self._asked("HEAD", path) as response:
@@ -237,11 +228,7 @@ class HttpOrigin(Origin):
     ) -> Iterator[http.client.HTTPResponse]:
         """Ask; the block gets a good answer, its body still to be read. The connection is kept for the next request,
         of whichever thread, unless the block leaves something unread."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._kind(*self._address, timeout=self._timeout_s)
-            self._connections.append(connection)
+        connection = self.connections.take()
         response = None
         try:
             response = self._send(connection, method, path, body, headers or {})
@@ -249,7 +236,7 @@ class HttpOrigin(Origin):
         finally:
             if response is None or not response.isclosed():
                 connection.close()
-            self._idle.append(connection)
+            self.connections.give_back(connection)
 
     def _send(
         self,

@@ -103,13 +103,15 @@ class Receiver:
                 except TransferError:
                     shutil.rmtree(target)
             started_ns = time.monotonic_ns()
-            with self._origin() as origin:
+            # What fails is broken off, and its origin gives nothing any more.
+            with self._origin() as first, self._origin() as second:
                 try:
-                    staged = self._stage(origin, target, version, have, regions)
+                    staged = self._stage(first, target, version, have, regions)
                 except GoneError:
-                    staged = self._stage(origin, target, version, have, regions)
+                    staged = self._stage(second, target, version, have, regions)
+                wire_bytes = first.received_bytes + second.received_bytes
             fetch_ns = time.monotonic_ns() - started_ns - staged.verify_ns
-            return replace(staged, wire_bytes=origin.received_bytes, fetch_ns=fetch_ns)
+            return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
         """Tell the origin that `version` is held, as found by hashing it: from now on it may be a base.
@@ -143,7 +145,7 @@ class Receiver:
         with self._pinned(route), self._pool(origin) as (pool, stopped):
 
             def manifest(package: Package) -> bytes:
-                return persist(functools.partial(origin.manifest_bytes, package), self._retries)
+                return persist(functools.partial(origin.manifest_bytes, package), self._retries, stopped)
 
             def chunk(chunk: Chunk) -> None:
                 download(origin, chunk, self._partial / chunk.sha256, retries=self._retries, stopped=stopped)

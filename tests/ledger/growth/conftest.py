@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rose.ledger import layout, segments
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.writer import LedgerWriter
+from tests.ledger.growth.archives import DAY_US, FIRST_US
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +24,26 @@ def s3() -> Iterator[tuple[Any, dict[str, Any]]]:
     options = {"key": "key", "secret": "secret", "endpoint_url": f"http://{host}:{port}"}
     yield s3fs.S3FileSystem(**options), options
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    """A ledger of three compacted files and an open epoch, all of them old, and rolled up."""
+    root = tmp_path_factory.mktemp("archivable") / "ledger"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+        for stretch in (range(6), range(6, 8), range(8, 10), range(10, 12)):
+            with LedgerWriter.open(root, "w", "r") as writer:
+                for n in stretch:
+                    # Each a segment of its own.
+                    writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US), durable=True)
+            if stretch.stop < 12:
+                compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    assert [part.state for part in layout.parts(root, "w")].count("compacted") == 3
+    return root
+
+
+@pytest.fixture
+def archivable(archivable_made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(archivable_made, tmp_path / "ledger"))

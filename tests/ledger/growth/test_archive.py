@@ -2,19 +2,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import threading
-import uuid
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import polars as pl
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from rose.clock import utc_us
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction, rollup
@@ -22,108 +18,45 @@ from rose.ledger.growth.archive import archive, restore
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests import programs
-from tests.long_form import usual
-
-DAY_US = 86_400_000_000
-#: The first event of the ledger these tests use; each epoch of two events is a day later.
-FIRST_US = 1_700_000_000_000_000
-
-#: Archives as `rose ledger archive --delete` does, and is killed just before one of the calls by which it renames or
-#: removes a file of a part or of its copy.
-_KILLED = """
-import os, signal, sys
-from rose.ledger.growth import archive
-root, to, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
-def hook(event, args):
-    global left
-    if event in ("os.rename", "os.remove") and {"compacted", "archived"} & set(str(args[0]).split("/")):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(hook)
-archive.archive(root, older_than_days=1, to=to, delete=True, grace_s=0)
-print(int(sys.argv[3]) - left)
-"""
-#: Of each of the three parts the file is copied, its manifest is copied, and the manifest is moved; each copy is also
-#: removed as a temporary file. Then the files are removed.
-_KILL_POINTS = 18
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
-    """A ledger of three compacted files and an open epoch, all of them old, and rolled up."""
-    root = tmp_path_factory.mktemp("pristine") / "ledger"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-        for n in range(12):
-            with LedgerWriter.open(root, "w", "r") as writer:
-                writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US))
-            if n in (5, 7, 9):
-                compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
-    assert [part.state for part in layout.parts(root, "w")].count("compacted") == 3
-    return root
+from tests.ledger.growth.archives import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
 
 
 @pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "ledger"))
-
-
-def _seqs(root: Path) -> list[int]:
-    with catalog.connect(root) as connection:
-        return [
-            seq for (seq,) in connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
-        ]
-
-
-def _states(root: Path) -> list[str]:
-    return [part.state for part in layout.chain(root, "w")]
-
-
-def _details(root: Path, action: str) -> list[dict[str, Any]]:
-    with catalog.connect(root) as connection:
-        found = connection.execute("SELECT detail_json FROM event WHERE action = ? ORDER BY writer, seq", [action])
-        return [json.loads(detail) for (detail,) in found.fetchall()]
-
-
-def _days_since(n: int) -> float:
-    """An age that the first `n` of the epochs' days are older than, and the others are not."""
-    return (utc_us() - FIRST_US - n * DAY_US) / DAY_US + 0.5
+def root(archivable: Path) -> Path:
+    return archivable
 
 
 def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: Path, tmp_path: Path) -> None:
-    before = _seqs(root)
-    done = archive(root, older_than_days=_days_since(4), to=str(tmp_path / "away"), delete=False)
+    before = seqs(root)
+    done = archive(root, older_than_days=days_since(4), to=str(tmp_path / "away"), delete=False)
     assert (done.parts, done.left, done.url) == (2, 0, f"file://{tmp_path}/away")
     copies = sorted(path for path in (tmp_path / "away").rglob("*") if path.is_file())
     assert [path.relative_to(tmp_path / "away").parts[:2] for path in copies] == [("compacted", "w")] * 4
     for path in copies:
         assert path.read_bytes() == (root / path.relative_to(tmp_path / "away")).read_bytes()
-    assert [detail["deleted"] for detail in _details(root, "archived")] == [False, False]
+    assert [detail["deleted"] for detail in details(root, "archived")] == [False, False]
     written = [path.stat().st_mtime_ns for path in copies]
-    assert archive(root, older_than_days=_days_since(4), to=str(tmp_path / "away"), delete=False) == done
+    assert archive(root, older_than_days=days_since(4), to=str(tmp_path / "away"), delete=False) == done
     assert [path.stat().st_mtime_ns for path in copies] == written
-    assert len(_details(root, "archived")) == 2
-    assert _seqs(root) == before
+    assert len(details(root, "archived")) == 2
+    assert seqs(root) == before
     assert verify(root).problems == []
 
 
 def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lease: Any) -> None:
     away = tmp_path / "away"
-    done = archive(root, older_than_days=_days_since(4), to=str(away), delete=True, grace_s=3600)
+    done = archive(root, older_than_days=days_since(4), to=str(away), delete=True, grace_s=3600)
     assert (done.parts, done.left, done.skipped) == (2, 2, {})
-    assert _states(root)[:3] == ["archived", "archived", "compacted"]
+    assert states(root)[:3] == ["archived", "archived", "compacted"]
     gone = done.events
-    assert _seqs(root) == list(range(gone, 12))
+    assert seqs(root) == list(range(gone, 12))
     assert len(list(root.glob("compacted/w/*.parquet"))) == 3, "running queries may still read the files"
     compaction.compact(root, grace_s=0)
     files = {path.stem for path in root.glob("compacted/w/*.parquet")}
     assert not files & {path.stem for path in root.glob("archived/w/*.json")}
     report = next(found for found in verify(root).writers if found.writer == "w")
     assert (report.problems, report.events, report.archived_events, report.first_seq) == ([], 12, gone, 0)
-    detail = _details(root, "archived")[0]
+    detail = details(root, "archived")[0]
     assert detail["deleted"]
     assert detail["url"] == f"file://{away}/{detail['file']}"
     with LedgerWriter.open(root, "w", "r") as writer:
@@ -135,13 +68,13 @@ def test_what_was_archived_comes_back(root: Path, tmp_path: Path) -> None:
     archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
     assert not list(root.glob("compacted/w/*"))
     early = restore(root, str(tmp_path / "away"), until_us=FIRST_US + 2 * DAY_US)
-    assert (early.parts, early.missing, _states(root)[:2]) == (1, [], ["compacted", "archived"])
+    assert (early.parts, early.missing, states(root)[:2]) == (1, [], ["compacted", "archived"])
     assert verify(root).problems == []
     assert restore(root, str(tmp_path / "away")).parts == 2
     assert restore(root, str(tmp_path / "away")).parts == 0
-    assert _seqs(root) == list(range(12))
+    assert seqs(root) == list(range(12))
     assert verify(root).problems == []
-    assert len(_details(root, "restored")) == 3
+    assert len(details(root, "restored")) == 3
     again = archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
     assert again.left == 3
     assert verify(root).problems == []
@@ -152,7 +85,7 @@ def test_daily_sums_outlive_the_events(root: Path, tmp_path: Path) -> None:
     with catalog.connect(root) as connection:
         before = connection.execute(query).fetchall()
     assert archive(root, older_than_days=1, to=None, delete=True, grace_s=0).left == 3
-    assert len(_seqs(root)) < 12
+    assert len(seqs(root)) < 12
     with catalog.connect(root) as connection:
         assert connection.execute(query).fetchall() == before
 
@@ -163,13 +96,13 @@ def test_what_is_not_rolled_up_stays(root: Path) -> None:
     done = archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
     assert (done.parts, done.left, sum(done.skipped.values())) == (0, 0, 3)
     assert "rose ledger roll-up" in next(iter(done.skipped))
-    assert _seqs(root) == list(range(12))
+    assert seqs(root) == list(range(12))
 
 
 def test_retention_keeps_the_manifest_and_says_so(root: Path, tmp_path: Path) -> None:
     archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
     assert not list(root.glob("compacted/w/*"))
-    assert {detail["url"] for detail in _details(root, "archived")} == {None}
+    assert {detail["url"] for detail in details(root, "archived")} == {None}
     assert verify(root).problems == []
     found = restore(root, str(tmp_path / "nowhere"))
     assert (found.parts, len(found.missing)) == (0, 3)
@@ -209,7 +142,7 @@ def test_a_damaged_file_is_refused_and_nothing_leaves(root: Path, tmp_path: Path
     path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
     with pytest.raises(LedgerError, match=f"{path.name} was changed"):
         archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
-    assert "archived" not in _states(root)
+    assert "archived" not in states(root)
     path.write_bytes(content)
     assert verify(root).problems == []
 
@@ -250,7 +183,7 @@ def test_two_ledgers_do_not_share_a_place(root: Path, tmp_path: Path, lease: Any
     archive(other, older_than_days=1, to=str(tmp_path / "away"), delete=False)
     with pytest.raises(LedgerError, match="belongs to another ledger"):
         archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True)
-    assert "archived" not in _states(root)
+    assert "archived" not in states(root)
 
 
 def test_copies_of_what_was_merged_since_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +196,7 @@ def test_copies_of_what_was_merged_since_go(root: Path, tmp_path: Path, monkeypa
     compacted = [part for part in layout.parts(root, "w") if part.state == "compacted"]
     assert {path.stem for path in away.glob("compacted/w/*")} == {Path(part.stem).name for part in compacted}
     assert len(compacted) < 3
-    assert _count_by_engines(str(away), {}) == {compaction.read_manifest(root, compacted[-1])[0]["last_seq"] + 1}
+    assert count_by_engines(str(away), {}) == {compaction.read_manifest(root, compacted[-1])[0]["last_seq"] + 1}
 
 
 def test_compaction_never_merges_across_what_was_archived(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,63 +205,10 @@ def test_compaction_never_merges_across_what_was_archived(root: Path, monkeypatc
     with LedgerWriter.open(root, "archive", "ledger") as log:
         run = archiving._Archiving(root, None, True, log)
         run.archive(parts[1], archiving.Archived(url=None, deleted=True))
-    assert _states(root)[:3] == ["compacted", "archived", "compacted"]
+    assert states(root)[:3] == ["compacted", "archived", "compacted"]
     compaction.compact(root, grace_s=0)
-    assert _states(root)[:3] == ["compacted", "archived", "compacted"]
+    assert states(root)[:3] == ["compacted", "archived", "compacted"]
     assert verify(root).problems == []
-
-
-@pytest.mark.parametrize(
-    ("to", "says"),
-    [
-        ("{root}", "lies in the ledger"),
-        ("{root}/archive", "lies in the ledger"),
-        ("nosuchprotocol://x", "cannot open"),
-    ],
-)
-def test_a_place_that_will_not_do_is_refused(root: Path, to: str, says: str) -> None:
-    with pytest.raises(LedgerError, match=says):
-        archive(root, older_than_days=1, to=to.format(root=root), delete=True)
-
-
-def test_nothing_to_do_is_refused(root: Path) -> None:
-    with pytest.raises(LedgerError, match="nothing to do"):
-        archive(root, older_than_days=1, to=None, delete=False)
-
-
-def test_the_ledger_under_another_name_is_no_archive(root: Path, tmp_path: Path) -> None:
-    # As a bind mount would: the same files under a path that does not lead into the ledger.
-    (tmp_path / "alias").mkdir()
-    for path in root.glob("compacted/w/*"):
-        link = tmp_path / "alias" / path.relative_to(root)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.hardlink_to(path)
-    with pytest.raises(LedgerError, match="own folder under another name"):
-        archive(root, older_than_days=1, to=str(tmp_path / "alias"), delete=True)
-    assert "archived" not in _states(root)
-
-
-def _kill_archiving(pristine: Path, folder: Path, at: int) -> tuple[Path, Path, int | None, str]:
-    root, away = shutil.copytree(pristine, folder / f"ledger-{at}"), folder / f"away-{at}"
-    return root, away, *programs.run(_KILLED, root, away, at)
-
-
-def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(pristine: Path, tmp_path: Path) -> None:
-    points = usual((1, 6, 10, _KILL_POINTS + 1), long=(*range(1, _KILL_POINTS), _KILL_POINTS + 1))
-    killed = [_kill_archiving(pristine, tmp_path, at) for at in points]
-    assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
-    for root, away, returncode, _ in killed:
-        assert returncode == -signal.SIGKILL
-        seqs = _seqs(root)
-        assert verify(root).problems == [], root
-        for part in layout.chain(root, "w"):
-            assert part.state != "archived" or (away / f"{part.stem}.parquet").exists(), root
-        assert seqs == list(range(seqs[0], 12)), root
-        archive(root, older_than_days=1, to=str(away), delete=True, grace_s=0)
-        assert not list(root.glob("compacted/w/*"))
-        assert _states(root)[:3] == ["archived"] * 3
-        assert verify(root).problems == [], root
-        assert _count_by_engines(str(away), {}) == {_seqs(root)[0]}
 
 
 def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any, monkeypatch: Any) -> None:
@@ -364,53 +244,8 @@ def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any
     assert left >= 3
     restored = restore(root, str(tmp_path / "away"))
     assert restored.missing == []
-    assert _seqs(root) == list(range(12 + rounds * 6))
+    assert seqs(root) == list(range(12 + rounds * 6))
     assert verify(root).problems == []
-
-
-def _count_by_engines(folder: str, storage: dict[str, Any]) -> set[int]:
-    """Rows of an archive, as engines that know nothing of ROSE count them."""
-    fs, path = fsspec.core.url_to_fs(folder, **storage)
-    files = fs.glob(f"{path}/compacted/*/*.parquet")
-    counts = {pyarrow.dataset.dataset(files, filesystem=fs, format="parquet").count_rows(use_threads=False)}
-    total = 0
-    for file in files:
-        total += pl.read_parquet(fs.cat_file(file)).height
-    return counts | {total}
-
-
-@pytest.mark.parametrize("delete", [False, True])
-def test_a_copy_in_memory_is_none(root: Path, delete: bool) -> None:
-    with pytest.raises(LedgerError, match="does not outlive this process"):
-        archive(root, older_than_days=1, to=f"memory://{uuid.uuid4().hex}", delete=delete, grace_s=0)
-    assert _seqs(root) == list(range(12))
-
-
-@pytest.fixture(scope="module")
-def bucket(s3: tuple[Any, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """An empty bucket, and how to reach it."""
-    fs, options = s3
-    fs.mkdir("rose-archive")
-    return "s3://rose-archive/ledger", options
-
-
-def test_to_and_from_s3(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
-    url, options = bucket
-    copied = archive(root, older_than_days=1, to=url, delete=False, storage_options=options)
-    done = archive(root, older_than_days=1, to=url, delete=True, grace_s=0, storage_options=options)
-    assert (copied.events, done.left, done.url) == (done.events, 3, url)
-    assert not list(root.glob("compacted/w/*"))
-    assert _count_by_engines(url, options) == {done.events}
-    assert verify(root).problems == []
-    assert restore(root, url, storage_options=options).events == done.events
-    assert _seqs(root) == list(range(12))
-    assert verify(root).problems == []
-
-
-def test_a_bucket_that_is_not_there_is_named(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
-    with pytest.raises(LedgerError, match="s3://no-such-bucket/x/compacted/w/"):
-        archive(root, older_than_days=1, to="s3://no-such-bucket/x", delete=True, storage_options=bucket[1])
-    assert "archived" not in _states(root)
 
 
 def test_compacted_files_are_plain_parquet(root: Path) -> None:

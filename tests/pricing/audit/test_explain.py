@@ -48,7 +48,7 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
     price, hour, *_ = made.steps
     assert price.says == (
         "$3.60 for each hour of h100-sxm (1-year reserved), from 2026-01-01 on; source: contract 17 (2026-01-01); "
-        f"price book by hand 1 ({BOOK.sha256[:12]}), line 6"
+        f"price book by hand 1 ({BOOK.sha256[:12]}), line 5"
     )
     assert hour.sums[0].text == "$3.60 x 3,600,000,000,000 ns / 3,600,000,000,000 ns = 3,600,000,000 nano-dollars"
     assert (

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from benchmarks import price_book
 from rose import events
 from rose.ledger import catalog
 from rose.pricing.borrowing import scale_down
@@ -122,42 +124,12 @@ def priced_savings(root: Path) -> Savings:
 
 DAY = 24
 #: $2 an hour, from the second day $3.
-PRICES = """
-name = "b"
-version = "1"
-currency = "USD"
-[[device]]
-class = "h100-sxm"
-usd_per_hour = 2
-commitment = "c"
-valid_from = 2020-01-01
-valid_to = 2026-06-02
-source = "t"
-source_date = 2026-01-01
-[[device]]
-class = "h100-sxm"
-usd_per_hour = 3
-commitment = "c"
-valid_from = 2026-06-02
-source = "t"
-source_date = 2026-01-01
-[electricity]
-usd_per_kwh = 0.1
-pue = 1
-source = "t"
-source_date = 2026-01-01
-[lending]
-scheduler_usd_per_lease_s = 0
-kv_recompute_usd_per_million_tokens = 0
-violation_usd = 0
-source = "t"
-source_date = 2026-01-01
-[tokens]
-input_usd_per_million = 1
-output_usd_per_million = 3
-source = "t"
-source_date = 2026-01-01
-"""
+PRICES = price_book.toml(
+    "b",
+    price_book.device("h100-sxm", "2", valid_to=date(2026, 6, 2)),
+    price_book.device("h100-sxm", "3", valid_from=date(2026, 6, 2)),
+    price_book.electricity("0.1"), price_book.LENDING, price_book.TOKENS,
+)  # fmt: skip
 RISING = parse(PRICES, "b.toml")
 HOURLY = parse(PRICES.replace("commitment", "bought_in_hours = 1\ncommitment"), "b.toml")
 

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from benchmarks import price_book
 from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import state
@@ -20,21 +21,16 @@ from rose.pricing.run.priced import priced
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
 
 GPU = "GPU-5c1e"
-_SOURCE = 'source = "t"\nsource_date = 2026-01-01\n'
-_DEVICE = '[[device]]\nclass = "{}"\nusd_per_hour = {}\ncommitment = "c"\nvalid_from = 2020-01-01\n' + _SOURCE
 BOOK = parse(
-    'name = "b"\nversion = "1"\ncurrency = "USD"\n'
-    + _DEVICE.format("h100-sxm", "2.35")
-    + _DEVICE.format("l4", "0.5")
-    + _DEVICE.format("h100-sxm", "1.0").replace("usd_per_hour", 'pool = "rollout"\nusd_per_hour')
-    + '[[power]]\nclass = "h100-sxm"\nidle_w = 267\nload_w = 680\n'
-    + _SOURCE
-    + '[electricity]\nusd_per_kwh = 0.1\npue = 1\nsource = "t"\nsource_date = 2026-01-01\n'
-    + "[lending]\nidle_anyway = true\nscheduler_usd_per_lease_s = 0\nkv_recompute_usd_per_million_tokens = 0\n"
-    + 'violation_usd = 0\nsource = "t"\nsource_date = 2026-01-01\n'
-    + '[tokens]\ninput_usd_per_million = 1\noutput_usd_per_million = 3\nsource = "t"\nsource_date = 2026-01-01\n',
+    price_book.toml(
+        "b",
+        price_book.device("h100-sxm", "2.35"), price_book.device("l4", "0.5"),
+        price_book.device("h100-sxm", "1.0", pool="rollout"),
+        ("power", {"class": "h100-sxm", "idle_w": 267, "load_w": 680}),
+        price_book.electricity("0.1"), price_book.LENDING, price_book.TOKENS,
+    ),
     "b.toml",
-)
+)  # fmt: skip
 
 
 def run(name: str = "n", **fields: Any) -> events.Run:

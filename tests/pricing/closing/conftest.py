@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import strategies as st
 
+from benchmarks import price_book
 from rose import events
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import close as closing
@@ -43,45 +45,15 @@ _PLAIN = {
 }  # fmt: skip
 
 #: Where the tests' ledgers cost what one can work out in the head: an H100 costs $3.60 an hour, $0.001 a second.
-BOOK_TOML = """
-name = "by hand"
-version = "1"
-currency = "USD"
-
-[[device]]
-class = "h100-sxm"
-usd_per_hour = 3.60
-commitment = "1-year reserved"
-valid_from = 2026-01-01
-source = "contract 17"
-source_date = 2026-01-01
-
-[[transfer]]
-route = "inter-region"
-usd_per_gb = 0.02
-source = "list price"
-source_date = 2026-01-01
-
-[electricity]
-usd_per_kwh = 0.1
-pue = 1.25
-source = "facility bill"
-source_date = 2026-01-01
-
-[lending]
-idle_anyway = true
-scheduler_usd_per_lease_s = 0
-kv_recompute_usd_per_million_tokens = 0
-violation_usd = 0
-source = "agreed"
-source_date = 2026-01-01
-
-[tokens]
-input_usd_per_million = 1
-output_usd_per_million = 3
-source = "list price"
-source_date = 2026-01-01
-"""
+BOOK_TOML = price_book.toml(
+    "by hand",
+    price_book.device(
+        "h100-sxm", "3.60", commitment="1-year reserved", valid_from=date(2026, 1, 1), source="contract 17",
+        source_date=date(2026, 1, 1),
+    ),
+    ("transfer", {"route": "inter-region", "usd_per_gb": Decimal("0.02")}),
+    price_book.electricity("0.1", pue="1.25"), price_book.LENDING, price_book.TOKENS,
+)  # fmt: skip
 BOOK = pricebook.parse(BOOK_TOML, "book.toml")
 DEARER = pricebook.parse(BOOK_TOML.replace("3.60", "3.96").replace('version = "1"', 'version = "2"'), "dearer.toml")
 

@@ -24,10 +24,11 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.spend.cost import Question, ask
 from rose.pricing.spend.tables import rules_text
-from tests.pricing.closing.conftest import DAY_NS, T0_NS, S, close
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, FIRST_HOUR, T0_NS, S, close, fleet_events, write
 from tests.pricing.invoices.conftest import DAY_NANO, DEARER, DEARER_DAY_NANO, FIRST, FIRST_ID, OURS, SECOND, SECOND_ID
 from tests.pricing.random_ledger import BOOK as RANDOM_BOOK
-from tests.pricing.random_ledger import HOUR_NS, MIDNIGHT_NS, PORTIONS, Made, ledgers
+from tests.pricing.random_ledger import MIDNIGHT_NS, ledgers
+from tests.pricing.recorded import HOUR_NS, PORTIONS, Made
 
 #: A ledger takes a while to write: few of them, and one that fails is shown as it is.
 FEW = settings(
@@ -90,6 +91,14 @@ def test_lines_are_of_run_and_bucket_with_time_and_price(books: Path) -> None:
     assert research.runs["run"].tags == {"team": "research", "serving_team": "chat"}
     assert (research.issuer, research.contact) == ("Compute platform", "costs@example.org")
     assert research.number == f"{FIRST_ID}-research"
+
+
+def test_every_line_says_in_which_pool(tmp_path: Path) -> None:
+    write(tmp_path / "ledger", fleet_events())
+    (tmp_path / "book.toml").write_text(BOOK_TOML)
+    made = build.invoices(tmp_path / "ledger", FIRST_HOUR, str(tmp_path / "book.toml"))
+    details = {line.what: line.detail for invoice in made for line in invoice.lines}
+    assert (details["transfer"], details["energy"]) == ("inter-region, serving pool", "h100-sxm, serving pool")
 
 
 def test_an_open_period_is_a_draft_by_the_prices_that_are_named(books: Path, tmp_path: Path) -> None:

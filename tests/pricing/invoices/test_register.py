@@ -59,8 +59,14 @@ def test_a_draft_is_not_issued(root: Path) -> None:
 
 def test_an_invoice_of_a_close_that_there_is_not_is_a_fault(root: Path) -> None:
     (one, *_) = register.issue(root, build.invoices(root, SECOND))
-    said = {**one.to_json(), "number": "made up", "close_sha256": "0" * 64, "from_ns": one.from_ns, "to_ns": one.to_ns}
-    fields = {name: said.get(name, one.issued_us) for name in register.Issued.__slots__}
+    changed = {
+        **one.to_json(),
+        "number": "made up",
+        "close_sha256": "0" * 64,
+        "from_ns": one.from_ns,
+        "to_ns": one.to_ns,
+    }
+    fields = {name: changed.get(name, one.issued_us) for name in register.Issued.__slots__}
     with LedgerWriter.open(root, "closing", "upkeep") as log:
         log.record(Ledger(action=INVOICED, at_us=one.issued_us, detail_json=json.dumps(fields)), durable=True)
     (problem,) = check(root).problems

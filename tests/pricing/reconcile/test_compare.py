@@ -254,8 +254,8 @@ def test_the_book_says_that_a_row_is_transfer(
     """Ten gigabytes of weights were 20 cents; the vendor's name of the line says nothing of a network."""
     row = charge("link-7", 1, "0.20", "10", ConsumedUnit="GB", SkuId="peering-4", **named)
     made = compare([*whole(), row], mapped(meaning))
-    found = line(made, name, "transfer")
-    assert (found.kind, found.ledger_nano, found.effective_nano) == (kind, 200_000_000, 200_000_000)
+    transfer = line(made, name, "transfer")
+    assert (transfer.kind, transfer.ledger_nano, transfer.effective_nano) == (kind, 200_000_000, 200_000_000)
     assert made.not_invoiced == ()
     assert made.within
     with pytest.raises(PriceBookError, match="item"):

@@ -16,7 +16,7 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.coserving.succession import predecessor, same_anchor
+from rose.runtime.coserving.succession import last_lease, predecessor, same_anchor
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.policy.slack import Budgets
@@ -72,7 +72,6 @@ class Host:
             serving_kv_bytes_per_token=4,
             gateway_url=gateway.url,
             gateway_token=None,
-            route="loopback",
         )
         self.spec = replace(self.spec, anchor=same_anchor(self.spec.page, "fleet", self.spec.anchor))
         self.serving = self.process = self.agent = self.writer = None
@@ -101,7 +100,10 @@ class Host:
         )
         self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.3)
         before = predecessor(self.ledger, "fleet", "d0", spec.anchor)
-        self.agent = DeviceAgent(spec, self.writer.record, lambda: self.writer.failure, self.make, before=before)
+        self.agent = DeviceAgent(
+            spec, self.writer.record, lambda: self.writer.failure, self.make, before=before,
+            last_lease=last_lease(self.ledger, "fleet", "d0"),
+        )  # fmt: skip
         began_ns = monotonic_ns()
         self.agent.start()
         return monotonic_ns() - began_ns

@@ -61,7 +61,6 @@ class Device:
             serving_kv_bytes_per_token=4,
             gateway_url=gateway.url,
             gateway_token=None,
-            route="loopback",
         )
         self.writer = LedgerWriter.open(folder / "ledger", "agent-d0", "run", flush_interval_s=0.02)
         self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
@@ -306,20 +305,6 @@ def test_a_dedicated_device_has_no_leases(start, gateway):
     os.kill(device.engine.pid, signal.SIGKILL)
     gateway.wait(lambda: not gateway.heard[-1].engines[0].alive)
     gateway.wait(lambda: gateway.heard[-1].engines[0].alive)
-
-
-def test_an_engine_that_is_started_again_comes_up_with_the_version_that_was_asked_for(start):
-    device = start()
-    event = device.agent.sync(7, "http://127.0.0.1:1", None, 2)
-    assert not event.ok, "nobody is there to fetch from"
-    os.kill(device.engine.pid, signal.SIGKILL)
-    until(lambda: device.agent._lives.fault is not None)
-    until(lambda: device.agent._lives.fault is None)
-    device.close()
-    assert device.rows("SELECT policy_version, step, ok FROM sync ORDER BY event_time") == [
-        (7, 2, False),
-        (7, None, False),
-    ]
 
 
 def test_a_lease_is_given_back_at_once_when_the_engines_scheduler_dies(tmp_path, gateway, monkeypatch):

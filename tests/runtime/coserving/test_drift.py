@@ -14,6 +14,7 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS
 from rose.runtime.policy.slack import Budgets
@@ -33,8 +34,8 @@ class Guarded:
 
     def __init__(self, folder, url):
         self.engine = HandMadeEngine(folder / "engine", V0, dtype=torch.bfloat16)
-        self.sync = EngineSync(self.engine, self.engine.staging, device_id="d0", route="loopback")
-        assert self.sync.bring_to(1, url, None, step=None).ok
+        self.sync = EngineSync(self.engine, self.engine.staging, device_id="d0")
+        assert self.sync.bring(Target("", 1, url)).ok
         self.said = []
         self.guard = DriftGuard(self.sync, AUDIT_S, take_out=self.said.append, record=self.record)
 
@@ -97,7 +98,7 @@ def test_an_engine_whose_acknowledgement_was_refused_is_taken_out_once_and_broug
         servers.append(StoreServer(true, port=int(url.rpartition(":")[2])).start())
 
     guarded.engine.before["commit"] = hand_over
-    assert not guarded.sync.bring_to(2, url, None, step=None).ok
+    assert not guarded.sync.bring(Target("", 2, url)).ok
     guarded.guard.look(monotonic_ns())
     guarded.guard.look(monotonic_ns())
     servers.pop().stop()
@@ -129,7 +130,6 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
         serving_kv_bytes_per_token=1,
         gateway_url=f"http://127.0.0.1:{port}",
         gateway_token=None,
-        route="loopback",
     )
     agent = DeviceAgent(spec, guarded.record)
     agent._lives.engine, agent._lives.sync, agent._lives._dead = guarded.engine, guarded.sync, None

@@ -27,6 +27,7 @@ from rose.runtime.transfer.store import VersionStore
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
 from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 
@@ -97,6 +98,36 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     assert abs(held_ns - lease_ns) < SECOND // 5
     actions = host.rows("SELECT action FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
     assert actions == [("started",), ("stopped",)]
+
+
+def test_a_host_that_lost_its_memory_ends_the_lease_and_names_no_other_like_it(host, gateway):
+    record = host.first_agent()
+    gateway.want(r0=60 * SECOND)
+    until(lambda: host.rows("SELECT count(*) FROM lease_event WHERE action = 'renewed'")[0][0] >= 1)
+    until(lambda: host.lent)
+    # As by a power cut: its disk has the ledger, and nothing is left of what lay beside the page.
+    host.kill_agent()
+    ((number, expires_at),) = host.rows(
+        "SELECT max(CAST(split_part(lease_id, '-', 3) AS INT)), arg_max(expires_at, granted_at) FROM lease"
+    )
+    os.kill(record.pid, signal.SIGKILL)
+    host.serving.kill()
+    for path in host.folder.glob("page*"):
+        path.unlink()
+    time.sleep(2.0)
+    host.next_agent()
+    host.serving = OtherParty(host.spec.page, Party.SERVING)
+    host.serving.do("page.set_load(load)")
+    until(lambda: host.lent)
+    host.agent.stop()
+    host.writer.close()
+    assert host.rows(f"SELECT closed_by, closed_at FROM lease WHERE lease_id = 'fleet-d0-{number}'") == [
+        ("expired", expires_at)
+    ]
+    ids = host.rows("SELECT lease_id FROM lease_event WHERE action = 'granted' ORDER BY event_time")
+    assert ids == [(f"fleet-d0-{n}",) for n in range(1, len(ids) + 1)]
+    assert len(ids) > number
+    assert host.rows("SELECT count(*) FROM faulty_event")[0][0] == 0
 
 
 def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):

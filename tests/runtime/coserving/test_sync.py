@@ -13,6 +13,7 @@ import torch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Party, Span
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
@@ -58,7 +59,7 @@ one_rank_or_two = pytest.mark.parametrize("engine", [1, 2], ids=["one rank", "tw
 
 @pytest.fixture
 def sync(engine):
-    return EngineSync(engine, engine.staging, device_id="d0", route="intra-zone", source="relay")
+    return EngineSync(engine, engine.staging, device_id="d0")
 
 
 def acknowledged(store):
@@ -69,9 +70,9 @@ def acknowledged(store):
 def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_was_found_to_hold(
     engine, sync, server, store
 ):
-    event = sync.bring_to(1, server.url, None, step=4)
+    event = sync.bring(Target("", 1, server.url))
     assert (event.ok, event.reason) == (True, None)
-    assert (event.encoding, event.base_version, event.policy_version, event.step) == ("delta", 0, 1, 4)
+    assert (event.encoding, event.base_version, event.policy_version) == ("delta", 0, 1)
     assert engine.holds(VERSIONS[1], torch.bfloat16)
     (package,) = [package for package in store.packages() if package.version == 1]
     assert event.sha256 == store.manifest(package).weights_sha256
@@ -82,7 +83,7 @@ def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_
 
 
 def test_the_event_tells_the_phases_apart(sync, server):
-    event = sync.bring_to(2, server.url, None, step=None)
+    event = sync.bring(Target("", 2, server.url, source="relay", route="intra-zone"))
     times = {phase: getattr(event, phase) for phase in PHASES}
     assert all(time_ns > 0 for time_ns in times.values()), times
     # The publisher's time was spent before.
@@ -94,7 +95,7 @@ def test_the_event_tells_the_phases_apart(sync, server):
 
 
 def test_what_was_not_done_is_not_in_the_event(engine, sync, server):
-    event = sync.bring_to(9, server.url, None, step=None)
+    event = sync.bring(Target("", 9, server.url))
     assert not event.ok
     assert "version 9" in event.reason
     assert [getattr(event, phase) for phase in PHASES] == [None] * len(PHASES)
@@ -104,7 +105,7 @@ def test_what_was_not_done_is_not_in_the_event(engine, sync, server):
 
 
 def test_a_folder_that_fsspec_reads_is_an_object_store(engine, sync, store):
-    event = sync.bring_to(2, f"file://{store.folder}", None, step=None)
+    event = sync.bring(Target("", 2, f"file://{store.folder}"))
     assert event.ok, event.reason
     assert event.source == "object store"
     assert engine.holds(VERSIONS[2], torch.bfloat16)
@@ -112,7 +113,7 @@ def test_a_folder_that_fsspec_reads_is_an_object_store(engine, sync, store):
 
 def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, sync, server):
     corrupt(engine, "model.layers.0.mlp.gate_up_proj.weight")
-    event = sync.bring_to(1, server.url, None, step=None)
+    event = sync.bring(Target("", 1, server.url))
     assert event.ok, event.reason
     assert (event.base_version, event.encoding) == (None, "dense")
     assert engine.holds(VERSIONS[1], torch.bfloat16)
@@ -120,9 +121,9 @@ def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, syn
 
 @one_rank_or_two
 def test_weights_that_changed_since_the_last_sync_are_brought_back_from_an_anchor(engine, sync, server):
-    sync.bring_to(1, server.url, None, step=None)
+    sync.bring(Target("", 1, server.url))
     corrupt(engine, "model.norm.weight")
-    event = sync.bring_to(2, server.url, None, step=None)
+    event = sync.bring(Target("", 2, server.url))
     assert event.ok, event.reason
     assert event.base_version is None
     # The delta that was refused had to be fetched as well.
@@ -136,7 +137,7 @@ def test_a_version_that_is_not_found_in_the_engine_is_not_acknowledged_and_the_e
 ):
     for rank in range(len(engine.ranks)):
         engine.updaters[rank]._commit = lambda ready: {"pause_ns": 1, "after_step": 7}  # It forgets to.
-    event = sync.bring_to(1, server.url, None, step=None)
+    event = sync.bring(Target("", 1, server.url))
     assert not event.ok
     assert "expected" in event.reason
     assert acknowledged(store) == [0]
@@ -146,8 +147,8 @@ def test_a_version_that_is_not_found_in_the_engine_is_not_acknowledged_and_the_e
 def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, server):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2)
     engine.schedulers[1].forward_ct += 1
-    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
-    event = sync.bring_to(1, server.url, None, step=None)
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    event = sync.bring(Target("", 1, server.url))
     assert not event.ok
     assert "different steps" in event.reason
     assert not sync.standing.trusted
@@ -155,26 +156,26 @@ def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, serv
 
 def test_what_the_origin_could_not_be_told_is_no_base_until_it_was(tmp_path, store):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
-    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, engine.staging, device_id="d0")
     first = StoreServer(store).start()
     engine.before["commit"] = first.stop
-    event = sync.bring_to(1, first.url, None, step=None)
+    event = sync.bring(Target("", 1, first.url))
     assert event.ok
     assert "not acknowledged" in event.reason
     with StoreServer(store) as server:
-        event = sync.bring_to(2, server.url, None, step=None)
+        event = sync.bring(Target("", 2, server.url))
     assert (event.ok, event.reason, event.base_version) == (True, None, 1)
     assert acknowledged(store) == [2]
 
 
 def test_what_the_origin_does_not_believe_is_no_base(tmp_path, store):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16)
-    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
-    sync.bring_to(1, f"file://{store.folder}", None, step=None)
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync.bring(Target("", 1, f"file://{store.folder}"))
     sync._told = False
     other = publish(tmp_path / "other", 2, [VERSIONS[0], VERSIONS[3], VERSIONS[2]])
     with StoreServer(other) as server:
-        event = sync.bring_to(2, server.url, None, step=None)
+        event = sync.bring(Target("", 2, server.url))
     assert (event.ok, event.base_version) == (True, None), event.reason
     assert engine.holds(VERSIONS[2], torch.bfloat16)
 
@@ -203,10 +204,10 @@ def handed_over(tmp_path, server):
 @one_rank_or_two
 def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_back(engine, sync, server, handed_over):
     engine.before["commit"] = handed_over
-    event = sync.bring_to(1, server.url, None, step=3)
+    event = sync.bring(Target("", 1, server.url))
     assert not event.ok
     assert "has drifted" in event.reason
-    assert (event.policy_version, event.step) == (1, 3)
+    assert event.policy_version == 1
     # Not an attempt to bring it back that failed: that is due at once.
     assert (sync.standing.trusted, sync.standing.failures) == (False, 0)
     back = sync.bring_back()
@@ -217,8 +218,8 @@ def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_ba
 
 def test_an_engine_that_was_refused_is_offered_no_delta_by_the_next_sync(engine, sync, server, handed_over):
     engine.before["commit"] = handed_over
-    sync.bring_to(1, server.url, None, step=None)
-    event = sync.bring_to(1, server.url, None, step=None)
+    sync.bring(Target("", 1, server.url))
+    event = sync.bring(Target("", 1, server.url))
     assert (event.ok, event.base_version) == (True, None)
     assert engine.holds(VERSIONS[3], torch.bfloat16)
 
@@ -226,26 +227,26 @@ def test_an_engine_that_was_refused_is_offered_no_delta_by_the_next_sync(engine,
 def test_what_an_anchor_led_to_and_was_refused_is_tried_again_later(engine, sync, server, handed_over):
     corrupt(engine, "model.norm.weight")
     engine.before["commit"] = handed_over
-    event = sync.bring_to(1, server.url, None, step=None)
+    event = sync.bring(Target("", 1, server.url))
     assert (event.ok, event.base_version) == (False, None)
     assert (sync.standing.trusted, sync.standing.failures) == (False, 1)
 
 
 def test_a_late_acknowledgement_that_is_refused_leaves_an_engine_that_is_not_trusted(tmp_path, store):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
-    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, engine.staging, device_id="d0")
     first = StoreServer(store).start()
     engine.before["commit"] = first.stop
-    assert sync.bring_to(1, first.url, None, step=None).ok
+    assert sync.bring(Target("", 1, first.url)).ok
     with StoreServer(other_run(tmp_path)) as server:
-        event = sync.bring_to(9, server.url, None, step=None)
+        event = sync.bring(Target("", 9, server.url))
     assert not event.ok
     assert "has drifted" in event.reason
     assert not sync.standing.trusted
 
 
 def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
-    sync.bring_to(1, server.url, None, step=None)
+    sync.bring(Target("", 1, server.url))
     published = sync._published
 
     def and_then_handed_over(version, source):
@@ -263,7 +264,7 @@ def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
 
 def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
     assert sync.audit() is None  # It has acknowledged nothing yet.
-    sync.bring_to(1, server.url, None, step=None)
+    sync.bring(Target("", 1, server.url))
     before = sync.standing.looked_ns
     for path in (store.folder / "acks").iterdir():
         path.unlink()
@@ -275,7 +276,7 @@ def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
 
 @one_rank_or_two
 def test_a_drift_is_found_told_and_undone(engine, sync, server):
-    sync.bring_to(2, server.url, None, step=None)
+    sync.bring(Target("", 2, server.url, source="relay"))
     corrupt(engine, "model.layers.1.self_attn.o_proj.weight")
     event = sync.audit()
     assert (event.ok, event.source, event.policy_version, event.wire_bytes) == (False, "audit", 2, 0)
@@ -291,7 +292,7 @@ def test_a_drift_is_found_told_and_undone(engine, sync, server):
 
 
 def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, store, tmp_path):
-    sync.bring_to(1, server.url, None, step=None)
+    sync.bring(Target("", 1, server.url))
     server.stop()
     other = publish(tmp_path / "other", 1, [VERSIONS[0], VERSIONS[3]])
     with StoreServer(other, port=int(server.url.rpartition(":")[2])) as again:
@@ -304,15 +305,15 @@ def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine,
 
 def test_an_origin_that_is_away_is_no_drift(tmp_path, store):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
-    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
-    sync.bring_to(1, f"file://{store.folder}", None, step=None)
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync.bring(Target("", 1, f"file://{store.folder}"))
     store.folder.rename(tmp_path / "elsewhere")
     assert sync.audit() is None
     assert sync.standing.trusted
 
 
 def test_an_audit_gives_way_to_a_sync(engine, sync, server):
-    sync.bring_to(1, server.url, None, step=None)
+    sync.bring(Target("", 1, server.url))
     began = threading.Event()
     engine.deaf_to.add("audit")
     engine.before["audit"] = began.set
@@ -320,7 +321,7 @@ def test_an_audit_gives_way_to_a_sync(engine, sync, server):
     auditing = threading.Thread(target=lambda: found.append(sync.audit()))
     auditing.start()
     began.wait()
-    event = sync.bring_to(2, server.url, None, step=None)
+    event = sync.bring(Target("", 2, server.url))
     auditing.join()
     assert (event.ok, event.base_version) == (True, 1)
     assert found == [None]
@@ -335,7 +336,7 @@ def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought
     assert page.lease().expires_ns == 0
     end = engine.wait_as_gated()
     try:
-        event = sync.bring_to(1, server.url, None, step=None)
+        event = sync.bring(Target("", 1, server.url))
         assert (event.ok, event.reason, event.base_version) == (True, None, 0)
         assert sync.audit() is None
         corrupt(engine, "model.norm.weight")
@@ -361,10 +362,10 @@ def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_servin
             time.sleep(0.001)
 
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16, wait_for_device=between_steps)
-    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, engine.staging, device_id="d0")
     end = engine.wait_as_gated()
     events = []
-    syncing = threading.Thread(target=lambda: events.append(sync.bring_to(1, server.url, None, step=None)))
+    syncing = threading.Thread(target=lambda: events.append(sync.bring(Target("", 1, server.url))))
     syncing.start()
     try:
         while not waited:
@@ -383,6 +384,6 @@ def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_servin
 def test_an_engine_that_died_is_not_waited_for(engine, sync, server):
     engine.deaf_to.add("prepare")
     engine.before["prepare"] = lambda: setattr(engine, "alive", False)
-    event = sync.bring_to(1, server.url, None, step=None)
+    event = sync.bring(Target("", 1, server.url))
     assert not event.ok
     assert "did not report on prepare 1" in event.reason

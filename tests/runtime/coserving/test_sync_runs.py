@@ -8,6 +8,7 @@ import torch
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.succession import recorded_run
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
@@ -39,7 +40,7 @@ def engine(tmp_path):
 
 
 def sync_of(engine):
-    return EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    return EngineSync(engine, engine.staging, device_id="d0")
 
 
 def swaps(engine):
@@ -47,7 +48,7 @@ def swaps(engine):
 
 
 def bring(sync, urls, run_id, version, at=None):
-    return sync.bring_to(version, urls[at or run_id], None, step=None, run_id=run_id)
+    return sync.bring(Target(run_id, version, urls[at or run_id]))
 
 
 def test_another_runs_version_comes_by_an_anchor_although_its_number_is_the_same(engine, urls):

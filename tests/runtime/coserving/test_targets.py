@@ -117,5 +117,14 @@ def test_an_engine_that_is_not_there_yet_is_waited_for(engine, aimed):
     engine.wait(lambda: engine.held == ("a", 1))
 
 
+def test_an_engine_that_was_started_again_is_brought_to_its_target_again(engine, aimed):
+    aimed.aim(target(1))
+    engine.wait(lambda: engine.held == ("a", 1))
+    for held in (None, ("", 0)):
+        engine.held = held
+    engine.wait(lambda: engine.asked == [("a", 1), ("a", 1)])
+    engine.wait(lambda: engine.held == ("a", 1))
+
+
 def test_a_token_is_not_shown():
     assert "secret" not in repr(Target("a", 1, "http://127.0.0.1:1", "secret"))

@@ -12,6 +12,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.activation import LEASED_ARGUMENTS, Move
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms
@@ -51,7 +52,7 @@ def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tm
     serving = ArbiterPage.attach(page.path, Party.SERVING)
     serving.set_load(IDLE)
     engine = EngineProcess(spec)
-    sync = EngineSync(engine, spec.plugin.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, spec.plugin.staging, device_id="d0")
 
     def away():
         return page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) != 0
@@ -78,7 +79,7 @@ def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tm
         with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
             before = len(moves(page))
             for version in (1, 2):
-                event = sync.bring_to(version, server.url, None, step=None)
+                event = sync.bring(Target("", version, server.url))
                 assert event.ok, event.reason
             until(lambda: moves(page)[-1][1] == replace(moves(page)[before][1], away=True))
             assert all(move.weights_alone for _, move in moves(page)[before:])

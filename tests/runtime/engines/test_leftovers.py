@@ -18,7 +18,6 @@ from rose.runtime.engines.leftovers import (
     UNUSED_AFTER_S,
     Segments,
     is_unused,
-    remove_noted,
     remove_unused,
     segments,
     shift_logs,
@@ -125,7 +124,7 @@ def test_a_semaphore_is_removed_when_the_last_of_those_that_share_it_has_ended(t
     while any(shares(pid, path) for pid in psutil.pids()):
         time.sleep(0.05)
     (tmp_path / ".engine.segments").write_text(path.name)
-    remove_noted(tmp_path)
+    Segments(log).remove()
     assert not path.exists()
 
 

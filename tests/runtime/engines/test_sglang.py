@@ -21,6 +21,7 @@ from rose.runtime.coserving.asking import question, refusal
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
@@ -210,7 +211,7 @@ def check_a_sync_under_a_request(page, engine, sync, url, tokens):
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
     with generating(page, engine, tokens, other) as answers:
-        event = sync.bring_to(2, url, None, step=None)
+        event = sync.bring(Target("", 2, url))
     assert event.ok, event.reason
     assert event.base_version == 1
     first, second = answers[0]["meta_info"]["weight_versions"]
@@ -377,10 +378,10 @@ def test_a_request_that_is_given_up_is_gone_whatever_serving_does(lent, serving)
 def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, tmp_path):
     page, engine = lent
     lend(page, 12)
-    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
     with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
         for version in (1, 2):
-            event = sync.bring_to(version, server.url, None, step=version)
+            event = sync.bring(Target("", version, server.url))
             assert event.ok, event.reason
             assert (event.encoding, event.base_version) == ("delta", version - 1)
             assert event.wire_bytes < event.dense_bytes / 4
@@ -390,8 +391,8 @@ def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, t
         assert [span["version"] for span in answer["meta_info"]["weight_versions"]] == ["2"]
 
         # An engine that is not where its agent believes is brought back from an anchor, not left to drift.
-        stray = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
-        event = stray.bring_to(2, server.url, None, step=None)
+        stray = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
+        event = stray.bring(Target("", 2, server.url))
         assert event.ok, event.reason
         assert event.base_version is None
 
@@ -399,9 +400,9 @@ def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, t
 def test_a_request_goes_on_across_a_sync_and_a_drift_is_undone(lent, tiny_policy, tmp_path):
     page, engine = lent
     lend(page, 13)
-    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
     with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
-        assert sync.bring_to(1, server.url, None, step=None).ok
+        assert sync.bring(Target("", 1, server.url)).ok
         check_a_sync_under_a_request(page, engine, sync, server.url, 300)
         check_a_drift(engine, sync)
 
@@ -417,17 +418,17 @@ def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
         head_dim=shape.head_dim,
         vocab_size=shape.vocab_size,
     )
-    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d1", route="loopback")
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d1")
     with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2, tp=2, model=model)) as server:
-        event = sync.bring_to(1, server.url, None, step=None)
+        event = sync.bring(Target("", 1, server.url))
         assert (event.ok, event.base_version) == (True, 0), event.reason
         assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
         check_a_sync_under_a_request(page, engine, sync, server.url, 120)
         check_a_drift(engine, sync)
         # What two ranks say is what one says.
         lend(lent[0], 14)
-        alone = EngineSync(lent[1], lent[1].spec.plugin.staging, device_id="d0", route="loopback")
-        assert alone.bring_to(2, server.url, None, step=None).ok
+        alone = EngineSync(lent[1], lent[1].spec.plugin.staging, device_id="d0")
+        assert alone.bring(Target("", 2, server.url)).ok
     prompt = [5, 6, 7, 8]
     assert generate(engine, 16, prompt)["output_ids"] == generate(lent[1], 16, prompt)["output_ids"]
 
@@ -436,10 +437,10 @@ def test_a_version_that_does_not_exist_changes_nothing(running, tmp_path, tiny_p
     page, engine = running
     store = VersionStore(tmp_path / "store")
     store.publish(0, Policy.load(tiny_policy).weights())
-    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
     before = page.get(Party.ROLLOUT, Field.POLICY_VERSION)
     with StoreServer(store) as server:
-        event = sync.bring_to(9, server.url, None, step=None)
+        event = sync.bring(Target("", 9, server.url))
     assert not event.ok
     assert "9" in event.reason
     assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == before

@@ -9,7 +9,6 @@ from rose.runtime.rollout import vocabulary as v
 from rose.runtime.rollout.frozenlake import (
     NOT_GENERATED,
     STEPS,
-    TURN_TOKENS,
     Episode,
     distances,
     parse,
@@ -98,7 +97,7 @@ def test_conversation_reads_as_documented() -> None:
     assert v.text(episode.ids[-6:]) == "START F F WALL DOWN EOT"
     assert episode.done
     assert not episode.terminated
-    assert len(say(episode, UP)) == TURN_TOKENS
+    assert len(say(episode, UP)) == 6
 
 
 @pytest.mark.parametrize("output", [[], [v.EOT], [RIGHT], [RIGHT, v.BOS], [v.WALL, v.EOT], [RIGHT] * 8])

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 from aiohttp import web
 
+from rose.client.address import RunAddress
+from rose.client.turns import TurnClient
 from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
@@ -147,6 +149,46 @@ async def open_run(session, name="grpo", **fields):
 async def publish(session, opened, version=0, url="http://store", **fields):
     body = {"fence": opened["fence"], "version": version, "url": url, **fields}
     return await post(session, f"/runs/{opened['run_id']}/versions", body)
+
+
+class Play:
+    """A run that has published, a client of it, and engines that hold its weights."""
+
+    def __init__(self, session, opened, version, client):
+        self.session, self.opened, self.version, self._client = session, opened, version, client
+        self.run_id, self.path = opened["run_id"], f"/runs/{opened['run_id']}/generate"
+
+    def report(self, url="http://x", engine_id="e0", **changes):
+        return report(url, engine_id, **{"run_id": self.run_id, "policy_version": self.version, **changes})
+
+    def lent(self, url="http://x", lease_id="L1", left_s=1.0, **changes):
+        return self.report(url, borrowed=True, lease_id=lease_id, lease_left_ns=int(left_s * 1e9), **changes)
+
+    async def beat(self, *reports, **fields):
+        return await beat(self.session, *reports, **fields)
+
+    async def post(self, body):
+        """One turn, over HTTP alone."""
+        return await post(self.session, self.path, body)
+
+    async def turn(self, tokens, input_ids=(1,), trajectory_id="t", *, turn=0, version_min=None, **sampling):
+        sampling = {"max_new_tokens": tokens, **sampling}
+        return await self._client.turn(
+            input_ids, sampling, trajectory_id=trajectory_id, turn=turn, version_min=version_min
+        )
+
+    def begin(self, *arguments, **fields):
+        return asyncio.create_task(self.turn(*arguments, **fields))
+
+
+@asynccontextmanager
+async def play(version=0, *, port=None, run=None, **options):
+    """A gateway with a run, which `run` opens: the fields of `POST /runs`."""
+    async with gateway(port=port, **options) as (session, url):
+        opened = await open_run(session, **(run or {}))
+        await publish(session, opened, version)
+        async with TurnClient(RunAddress(url=url, run_id=opened["run_id"], fence=opened["fence"])) as client:
+            yield Play(session, opened, version, client)
 
 
 async def events(response):

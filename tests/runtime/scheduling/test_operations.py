@@ -9,7 +9,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.runtime.scheduling import workers
-from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gateway, open_run, post, publish, report
+from tests.runtime.scheduling.stand_ins import (
+    SERVERS,
+    beat,
+    call,
+    fleet,
+    gateway,
+    open_run,
+    play,
+    post,
+    publish,
+    report,
+)
 
 BODY = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100}}
 
@@ -40,8 +51,8 @@ def test_readiness_says_what_is_missing(monkeypatch):
 
 def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
     async def scenario():
-        async with gateway(state=tmp_path) as (session, _), fleet(session, 2, pause_s=0.01) as agents:
-            turn = asyncio.create_task(post(session, "/generate", BODY))
+        async with play(state=tmp_path) as run, fleet(run.session, 2, pause_s=0.01) as agents:
+            session, turn = run.session, asyncio.create_task(run.post(BODY))
             await asyncio.sleep(0.2)
             (busy,) = [agent for agent in agents if agent.engine.running]
             path = f"/devices/{busy.device_id}"

@@ -137,20 +137,6 @@ def test_a_turn_that_waits_keeps_its_run_alive():
     asyncio.run(scenario())
 
 
-def test_turns_of_no_run_go_only_to_engines_of_none():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 2, pause_s=0.01) as (first, second):
-            run_id = await begin(session, "a")
-            _, answer = await post(session, f"/runs/{run_id}/generate", body())
-            (attempt,) = answer["meta_info"]["rose"]["attempts"]
-            _, answer = await post(session, "/generate", body())
-            (plain,) = answer["meta_info"]["rose"]["attempts"]
-            assert {attempt["engine_id"], plain["engine_id"]} == {"e0", "e1"}
-            assert len(first.targets) + len(second.targets) == 1
-
-    asyncio.run(scenario())
-
-
 def test_the_device_that_a_run_trains_on_is_told_so():
     async def scenario():
         async with gateway() as (session, _), fleet(session, 1) as (agent,):

@@ -23,9 +23,10 @@ class Queue:
         return place(turn, workers)
 
     def hear(self, now_ns=0, **fields):
-        self.table.hear(Heartbeat(device_id="d", engines=[report("http://x", **fields)]), now_ns)
+        self.table.hear(Heartbeat(device_id="d", engines=[report("http://x", run_id="a", **fields)]), now_ns)
+        self.table["e0"].assign("a", now_ns)
 
-    def begin(self, number, run_id=None, version_min=0):
+    def begin(self, number, run_id="a", version_min=0):
         turn = Turn.begin(GenerateRequest(input_ids=[1]), number, run_id, version_min)
         return asyncio.create_task(self.queue.place(turn))
 

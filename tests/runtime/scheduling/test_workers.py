@@ -25,7 +25,7 @@ def heard_worker():
 
 def put(worker, *placed_ns):
     for at_ns in placed_ns:
-        worker.in_flight[f"r{at_ns}"] = InFlight(f"r{at_ns}", 1, at_ns)
+        worker.in_flight[f"r{at_ns}"] = InFlight(f"r{at_ns}", 1, at_ns, "a")
 
 
 def test_the_pace_is_that_of_the_turns_that_were_completed():

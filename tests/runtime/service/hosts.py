@@ -26,7 +26,7 @@ _PRIVATE = ("/dev/shm", "/tmp", "/var/tmp", "/run")
 _SUBNET = "10.77.0"
 _AS_USER = os.geteuid() != 0
 _USER = ["--user", "--map-root-user"] if _AS_USER else []
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 120.0
 
 #: The first process of a host: it collects those that nobody waits for.
 _INIT = r"""
@@ -150,7 +150,7 @@ class Host:
         enter = ["nsenter", "--target", str(self._init), *user, *spaces]
         return [*enter, "env", f"--chdir={ROOT}", *settings, *arguments]
 
-    def call(self, *arguments: str, timeout_s: float = 120.0, **environment: str) -> str:
+    def call(self, *arguments: str, timeout_s: float = 400.0, **environment: str) -> str:
         """Run a program there to its end and return what it printed. Raises CalledProcessError with its errors."""
         done = subprocess.run(
             self.command(arguments, environment), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -160,7 +160,7 @@ class Host:
             raise AssertionError(f"{self.name}: {shown} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
-    def python(self, program: str, *arguments: str, timeout_s: float = 120.0, **environment: str) -> str:
+    def python(self, program: str, *arguments: str, timeout_s: float = 400.0, **environment: str) -> str:
         return self.call(sys.executable, "-c", program, *arguments, timeout_s=timeout_s, **environment)
 
     def start(self, *arguments: str, output: IO[str] | int, **environment: str) -> subprocess.Popen[str]:

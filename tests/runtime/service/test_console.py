@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -80,8 +84,11 @@ def test_a_device_is_drained_and_lent_again(url):
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (["drain", "nothing", "--token", TOKEN], 2, "nothing"),
-        (["status", "--token", "another"], 2, "give it by --token, or in ROSE_TOKEN"),
+        (["drain", "d9", "--token", TOKEN], 2, "there is no device 'd9'; there is d0, d1, d2"),
+        (["status", "--token", "another"], 2, "has another token than the one given"),
+        (["runs"], 2, "asks for its token: it is `gateway.token` of the fleet file; give it by --token, or in ROSE_TOKEN"),
+        (["status", "--watch", "--json", "--token", TOKEN], 2, "leave one of them out"),
+        (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny' and that of the fleet at"),
         (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),
     ],
 )
@@ -89,6 +96,33 @@ def test_what_is_refused_says_what_to_do(url, arguments, code, named):
     done = CliRunner().invoke(cli.app, [*arguments, "--url", url])
     assert done.exit_code == code
     assert named in done.output
+
+
+@pytest.mark.parametrize("url", ["10.0.0.1:30100", "http://10.0.0.1:30100/status", "ftp://10.0.0.1", "http://"])
+def test_a_url_that_is_no_controller_s_root_is_refused(url):
+    done = CliRunner().invoke(cli.app, ["status", "--url", url])
+    assert done.exit_code == 2
+    assert f"--url {url!r} must be the controller's root" in done.output
+
+
+def test_tables_keep_their_words_whole_on_a_narrow_terminal(url):
+    done = CliRunner().invoke(cli.app, ["status", "--url", url, "--token", TOKEN], env={"COLUMNS": "80"})
+    assert max(map(len, done.output.splitlines())) <= 80
+    for word in ("dedicated", "0/8", "version", "queued", "running", "engines", "open"):
+        assert word in done.output.split()
+
+
+def test_ctrl_c_ends_a_look_and_not_the_fleet(url):
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "rose.cli", "status", "--watch", "--url", url, "--token", TOKEN],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100"},
+    )  # fmt: skip
+    assert watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, errors = watching.communicate(timeout=30)
+    assert (watching.returncode, errors.strip()) == (130, "stopped: the fleet goes on")
+    assert "grpo" in rose("runs", "--url", url, "--token", TOKEN)
 
 
 def test_a_controller_that_is_away_is_named():

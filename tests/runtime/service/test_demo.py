@@ -22,11 +22,16 @@ from rose.ledger import catalog
 from rose.ledger.verify import verify
 from rose.pricing.run import report
 from rose.runtime.coserving.attachment import described
+from rose.runtime.service.places import HostPlan
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 STEPS_SEEN = 2
+
+
+#: In the environment of a demo and of all that it starts: which of a host's fleets they are of.
+MARK = "ROSE_TEST_DEMO"
 
 
 def start(ledger, *arguments):
@@ -35,30 +40,35 @@ def start(ledger, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "COLUMNS": "140"},
+        env={**os.environ, "COLUMNS": "140", MARK: str(ledger)},
         start_new_session=True,
     )
 
 
 #: Ray's own two agents look for their raylet only about once a minute, so they outlive a killed Ray by as much.
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-OURS = ("rose.runtime.engines.launch", "sglang::", "raylet", "ray::", "rose.runtime.service", "rose.runtime.rollout")
 
 
-def ours_alive():
-    """Processes of a fleet that are still there: engines, their owner, actors, Ray's own, a trainer's workers."""
+def ours(ledger):
+    """(process, command line) of what a demo started that is still there."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if process.info["status"] != psutil.STATUS_ZOMBIE and any(text in line for text in OURS):
-            found.append(line[:80])
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == str(ledger) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process, " ".join(process.info["cmdline"] or [])))
     return found
 
 
-def wait_gone(seconds=30, *, besides=()):
+def ours_alive(ledger):
+    return [line[:80] for _, line in ours(ledger)]
+
+
+def wait_gone(ledger, seconds=30, *, besides=()):
     """Wait until nothing is left, or nothing besides some; returns what is."""
     deadline = time.monotonic() + seconds
-    while (left := [line for line in ours_alive() if not line.startswith(besides)]) and time.monotonic() < deadline:
+    while (left := [line for line in ours_alive(ledger) if not line.startswith(besides)]) and (
+        time.monotonic() < deadline
+    ):
         time.sleep(0.5)
     return left
 
@@ -81,12 +91,12 @@ def stopped_run(tmp_path_factory):
 
 
 def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
-    _, output, code = stopped_run
+    ledger, output, code = stopped_run
     assert code == 0, output
     assert "stopped after 2 steps" in output
     assert "Traceback" not in output
     assert "Where the fleet's time and money went" in output
-    assert wait_gone() == []
+    assert wait_gone(ledger) == []
 
 
 def test_its_ledger_is_whole(stopped_run):
@@ -170,58 +180,56 @@ def test_its_report_prices_it(stopped_run):
 
 
 def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
-    process = start(tmp_path / "ledger")
+    ledger = tmp_path / "ledger"
+    process = start(ledger)
     try:
         deadline = time.monotonic() + 120
-        while sum("engines.launch" in line for line in ours_alive()) < 3 and time.monotonic() < deadline:
+        while sum("engines.launch" in line for line in ours_alive(ledger)) < 3 and time.monotonic() < deadline:
             time.sleep(0.5)
-        assert sum("engines.launch" in line for line in ours_alive()) >= 3
+        assert sum("engines.launch" in line for line in ours_alive(ledger)) >= 3
         time.sleep(5)
     finally:
         process.kill()
         process.wait()
-    assert wait_gone(60, besides=RAY_AGENTS) == []
+    assert wait_gone(ledger, 60, besides=RAY_AGENTS) == []
     assert verify(tmp_path / "ledger").ok
     with catalog.connect(tmp_path / "ledger") as connection:
         assert connection.execute("select status from run where fleet_run_id = run_id").fetchall() == [("ended",)]
 
 
-def kill_lent_engine():
-    """SIGKILL what computes in the rollout engine of the serving device of the newest demo."""
-    folders = Path("/dev/shm").glob("rose-fleet-demo-*")
-    page = max(folders, key=lambda folder: folder.stat().st_mtime) / "serving-0" / "page"
-    os.kill(described(page, "rollout").pid, signal.SIGKILL)
+def kill_lent_engine(ledger):
+    """SIGKILL what computes in the rollout engine of the demo's serving device."""
+    plan = HostPlan(config=demo([0, 1], ledger=ledger), host="local", run_id="", controller_url="")
+    os.kill(described(plan.memory / "serving-0" / "page", "rollout").pid, signal.SIGKILL)
 
 
-def kill(*texts):
-    """SIGKILL a process that has each text in its command line."""
+def kill(ledger, *texts):
+    """SIGKILL a process of the demo that has each text in its command line."""
     for text in texts:
-        for process in psutil.process_iter(["cmdline"]):
-            if any(text in word for word in process.info["cmdline"] or []):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-                break
-        else:
-            pytest.fail(f"there is no process {text}")
+        victims = [process for process, line in ours(ledger) if text in line]
+        assert victims, f"the demo has no process {text}"
+        with contextlib.suppress(psutil.Error):
+            victims[0].kill()
 
 
 def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(tmp_path):
-    process = start(tmp_path / "ledger", "--steps", "3")
+    ledger = tmp_path / "ledger"
+    process = start(ledger, "--steps", "3")
     watchdog = threading.Timer(480, process.kill)
     watchdog.start()
     lines = []
     for line in process.stdout:
         lines.append(line)
         if "step 1/3:" in line:
-            kill_lent_engine()
-            kill("ray::ControllerActor", "ray::HostActor", "rose.runtime.rollout.worker")
+            kill_lent_engine(ledger)
+            kill(ledger, "ray::ControllerActor", "ray::HostActor", "rose.runtime.rollout.worker")
     code = process.wait()
     watchdog.cancel()
     output = "".join(lines)
     assert code == 0, output
     assert re.search(r"a rollout worker died .* and is started again", output), output
     assert "step 3/3:" in output
-    assert wait_gone() == []
+    assert wait_gone(ledger) == []
     found = verify(tmp_path / "ledger")
     assert found.ok, found.problems
     with catalog.connect(tmp_path / "ledger") as connection:

@@ -83,9 +83,19 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_worker
         (["--resume"], "--resume needs --checkpoint"),
         (["--device", "gpu-7"], "no agent on this host has a device 'gpu-7'"),
         (["-c", "nowhere.toml"], "cannot read config nowhere.toml"),
+        (["--url", "10.0.0.1:30100"], "--url '10.0.0.1:30100' must be the controller's root"),
     ],
 )
 def test_options_that_do_not_go_together_are_named(arguments, message):
     done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9", *arguments])
     assert done.exit_code == 2
     assert message in done.output
+
+
+def test_a_fleet_that_is_not_there_is_said_before_a_model_is_made(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9"])
+    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert "no controller answers at http://127.0.0.1:9" in done.output
+    done = CliRunner().invoke(cli.app, ["train"])
+    assert "start it with `rose up`, or give the address that `rose up` printed by --url" in done.output

@@ -56,7 +56,7 @@ def agent_of(device_id, folder, tmp_path, there, model, fork_server, record):
         coserving=config.CoservingConfig(heartbeat_s=0.2, drift_audit_s=0), budgets=Budgets(1, 1),
         max_prompt_tokens=10, run_id="fleet", anchor=Anchor.take(), page=page, staging=staging, rollout=engine,
         rollout_capacity=32, rollout_kv_bytes_per_token=2, serving_url=None, serving_engine_id=None,
-        serving_model="m", serving_kv_bytes_per_token=4, gateway_url=there.url, gateway_token=None, route="loopback",
+        serving_model="m", serving_kv_bytes_per_token=4, gateway_url=there.url, gateway_token=None,
     )  # fmt: skip
     return DeviceAgent(spec, record)
 
@@ -91,10 +91,12 @@ def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_serve
         assert rows(f"SELECT step, policy_version FROM step WHERE run_id = '{built_in}' ORDER BY step") == [
             (step, step + 1) for step in range(STEPS)
         ]
-        syncs = rows("SELECT rl_run_id, policy_version, encoding, ok FROM sync ORDER BY event_time")
+        syncs = rows("SELECT rl_run_id, policy_version, encoding, reason FROM sync ORDER BY event_time")
         trained = rows("SELECT sum(train_ns) FROM device_slice WHERE train_run_id IS NOT NULL")
         runs = dict(rows("SELECT run_id, count(*) FROM turn GROUP BY run_id"))
-    assert all(ok for *_, ok in syncs)
+    # Whoever has the last version may find its trainer gone when it acknowledges it.
+    last = {(built_in, STEPS), *((run_id, 1) for run_id in runs if run_id != built_in)}
+    assert {sync[:2] for sync in syncs if sync[-1] is not None} <= last
     assert {(run_id, version, encoding) for run_id, version, encoding, _ in syncs} >= {(built_in, 0, "dense")}
     assert trained[0][0] > 0
     assert set(runs) > {built_in}

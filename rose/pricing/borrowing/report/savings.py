@@ -122,8 +122,8 @@ def _capacity(way: Alternative | None) -> str:
     took = format_ns(round(way.bought.needed_ns))
     assumed = " (assumed as fast as borrowed ones)" if way.basis == "assumed" else ""
     return (
-        f"hypothetical: {took} of dedicated devices{assumed} at {_usd(way.bought.usd_per_device_hour)} an hour; "
-        "nobody would have been billed for it"
+        f"{took} of dedicated devices{assumed} at {_usd(way.bought.usd_per_device_hour)} an hour; hypothetical: nobody "
+        "would have been billed for it"
     )
 
 

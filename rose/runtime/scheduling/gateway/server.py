@@ -1,6 +1,6 @@
 """The rollout gateway: the controller's HTTP server, which speaks SGLang's `/generate`.
 
-A trainer points at it as at one SGLang server: at `/runs/ID`, once it has opened a run. What happened to a turn is in
+A trainer points at `/runs/ID` as at one SGLang server, once it has opened that run. What happened to a turn is in
 `meta_info["rose"]["attempts"]` of the answer. A client that goes away takes its turns with it.
 """
 

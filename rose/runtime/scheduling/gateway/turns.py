@@ -10,7 +10,7 @@ from aiohttp import web
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import failure
-from rose.runtime.scheduling.messages import GenerateRequest, PlainGenerateRequest
+from rose.runtime.scheduling.messages import GenerateRequest
 from rose.runtime.scheduling.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns import Turn
 
@@ -19,21 +19,20 @@ TURNS_MAX = 10_000
 
 
 def routes(controller: Controller) -> list[web.RouteDef]:
-    async def generate_plain(request: web.Request) -> web.StreamResponse:
-        return await _answer(controller, request, PlainGenerateRequest.model_validate_json(await request.read()), None)
-
     async def generate(request: web.Request) -> web.StreamResponse:
-        wanted = GenerateRequest.model_validate_json(await request.read())
-        return await _answer(controller, request, wanted, request.match_info["run_id"])
+        return await _answer(controller, request)
 
-    return [web.post("/generate", generate_plain), web.post("/runs/{run_id}/generate", generate)]
+    return [web.post("/runs/{run_id}/generate", generate), web.post("/generate", _refuse)]
 
 
-async def _answer(
-    controller: Controller, request: web.Request, wanted: GenerateRequest, run_id: str | None
-) -> web.StreamResponse:
-    now_ns = monotonic_ns()
-    version_min = 0 if run_id is None else controller.runs.hear(run_id, now_ns).version_min
+async def _refuse(_request: web.Request) -> web.StreamResponse:
+    return failure(404, "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate")
+
+
+async def _answer(controller: Controller, request: web.Request) -> web.StreamResponse:
+    wanted = GenerateRequest.model_validate_json(await request.read())
+    run_id, now_ns = request.match_info["run_id"], monotonic_ns()
+    version_min = controller.runs.hear(run_id, now_ns).version_min
     turns = sum(len(load.turns) for load in controller.loads.values())
     if turns >= TURNS_MAX:
         return failure(429, f"{turns} turns wait already; try again later")

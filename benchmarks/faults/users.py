@@ -1,0 +1,85 @@
+"""`python -m benchmarks.faults.users URL SEED AHEAD_NS PATIENCE [CONTROLLER TOKEN]`: users of a host's serving.
+
+It runs on that host and prints a line of JSON for each request as its user saw it, for each time that `/health` was
+asked, and for each time that the controller was. Times are the machine's: `AHEAD_NS` is what the host's clock has more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import urllib.request
+from contextlib import suppress
+from typing import Any
+
+from benchmarks.faults.fleet import TPOT_MS, TTFT_MS
+from rose.clock import monotonic_ns
+from rose.config import ServingConfig, TrafficConfig
+from rose.events import Event, Request
+from rose.runtime.engines import models
+from rose.runtime.traffic.replay import Replay, Target
+from rose.runtime.traffic.trace import fit, open_trace
+
+_LOOK_S = 0.5
+_TIMEOUT_S = 5.0
+_lock = threading.Lock()
+
+
+def main() -> None:
+    url, seed, ahead_ns, patience, *controller = sys.argv[1:]
+    users = Users(url, int(seed), int(ahead_ns), float(patience))
+    threading.Thread(target=users.ask, args=["health", f"{url}/health", None], daemon=True).start()
+    if controller:
+        threading.Thread(target=users.ask, args=["controller", f"{controller[0]}/status", controller[1]]).start()
+    asyncio.run(users.replay())
+
+
+class Users:
+    def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
+        self._url, self._seed, self._ahead_ns = url, seed, ahead_ns
+        self._budgets = ServingConfig(ttft_budget_ms=TTFT_MS * patience, tpot_budget_ms=TPOT_MS * patience)
+
+    async def replay(self) -> None:
+        """The trace, again and again, until this process is ended."""
+        traffic = TrafficConfig(seed=self._seed)
+        trace = open_trace(traffic)
+        assert trace is not None, "the sample trace is there"
+        target = Target(url=self._url, model=models.SMOLLM2)
+        await Replay(fit(trace, traffic), target, self._budgets, self._note, seed=self._seed, repeat=True).run()
+
+    def _note(self, event: Event) -> None:
+        assert isinstance(event, Request)
+        failed = event.outcome != "completed"
+        late = failed or event.ttft_ns is None or event.ttft_ns > (event.ttft_budget_ns or 0)
+        late = late or (event.tpot_mean_ns is not None and event.tpot_mean_ns > (event.tpot_budget_ns or 0))
+        now = monotonic_ns() - self._ahead_ns
+        self._print(
+            "served", sent_ns=now - event.e2e_ns, ended_ns=now, failed=failed, late=late, ttft_ns=event.ttft_ns,
+            reason=event.reason,
+        )  # fmt: skip
+
+    def ask(self, kind: str, url: str, token: str | None) -> None:
+        """In a thread: what a GET is answered, again and again."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        while True:
+            at_ns = monotonic_ns() - self._ahead_ns
+            answer: bytes | None = None
+            with suppress(OSError, ValueError):
+                with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as got:
+                    answer = got.read()
+            engines: dict[str, bool] = {}
+            if token is not None and answer is not None:
+                devices = json.loads(answer)["devices"]
+                engines = {engine["engine_id"]: engine["alive"] for one in devices for engine in one["engines"]}
+            self._print(kind, at_ns=at_ns, well=answer is not None, engines=engines)
+            threading.Event().wait(_LOOK_S)
+
+    def _print(self, kind: str, **values: Any) -> None:
+        with _lock:
+            print(json.dumps({"kind": kind, **values}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

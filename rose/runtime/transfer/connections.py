@@ -1,0 +1,98 @@
+"""HTTP connections to one server that another thread can break off at any time, also while they are being made."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from contextlib import suppress
+
+
+class Connections:
+    """Connections that threads take and give back. After `interrupt` none is made, and what waits fails."""
+
+    def __init__(self, scheme: str, host: str, port: int | None, timeout_s: float) -> None:
+        self._kind = _Https if scheme == "https" else _Http
+        self._address = (host, port)
+        self._timeout_s = timeout_s
+        #: Those on which no request is under way; the one used last is at the end.
+        self._idle: list[_Http] = []
+        self._lock = threading.Lock()
+        self._interrupted = False
+        #: A second descriptor of each socket: the first one changes its owner when it is wrapped for TLS.
+        self.open: dict[_Http, socket.socket] = {}
+
+    def take(self) -> http.client.HTTPConnection:
+        """An idle connection, else a new one, which connects with its first request."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            connection = self._kind(*self._address, timeout=self._timeout_s)
+            connection.connections = self
+            return connection
+
+    def give_back(self, connection: http.client.HTTPConnection) -> None:
+        """Keep it for the next request; it may have been closed."""
+        assert isinstance(connection, _Http)
+        self._idle.append(connection)
+
+    def interrupt(self) -> None:
+        """Wake every thread that waits for the server, with an OSError, and let none wait for it from now on."""
+        with self._lock:
+            self._interrupted = True
+            for handle in self.open.values():
+                with suppress(OSError):
+                    handle.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let connections go; no other thread may be using them."""
+        for connection in self._idle:
+            connection.close()
+
+    def watch(self, connection: _Http, sock: socket.socket) -> None:
+        """Have `interrupt` know of a socket before it connects. Raises ConnectionAbortedError after an interrupt."""
+        with self._lock:
+            if self._interrupted:
+                raise ConnectionAbortedError("it was interrupted")
+            self._forget(connection)
+            self.open[connection] = sock.dup()
+
+    def forget(self, connection: _Http) -> None:
+        """Let go of a connection's socket, which is closed: the server waits for the last of its descriptors."""
+        with self._lock:
+            self._forget(connection)
+
+    def _forget(self, connection: _Http) -> None:
+        if (handle := self.open.pop(connection, None)) is not None:
+            handle.close()
+
+
+class _Http(http.client.HTTPConnection):
+    connections: Connections
+
+    def connect(self) -> None:
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                self.connections.watch(self, sock)
+                sock.settimeout(self.timeout)
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                sock.close()
+                self.connections.forget(self)
+                refused = error
+            else:
+                self.sock = sock
+                return
+        assert refused is not None, "a name that has no address is an error"
+        raise refused
+
+    def close(self) -> None:
+        super().close()
+        self.connections.forget(self)
+
+
+class _Https(http.client.HTTPSConnection, _Http):
+    """Wraps what `_Http` connects."""

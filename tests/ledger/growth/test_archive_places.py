@@ -1,0 +1,131 @@
+"""Where an archive may lie, and what is left there by one that was killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.ledger import layout
+from rose.ledger.growth.archive import archive, restore
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+from tests import programs
+from tests.ledger.growth.archives import count_by_engines, seqs, states
+from tests.long_form import usual
+
+#: Archives as `rose ledger archive --delete` does, and is killed just before one of the calls by which it renames or
+#: removes a file of a part or of its copy.
+_KILLED = """
+import os, signal, sys
+from rose.ledger.growth import archive
+root, to, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def hook(event, args):
+    global left
+    if event in ("os.rename", "os.remove") and {"compacted", "archived"} & set(str(args[0]).split("/")):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+archive.archive(root, older_than_days=1, to=to, delete=True, grace_s=0)
+print(int(sys.argv[3]) - left)
+"""
+#: Of each of the three parts the file is copied, its manifest is copied, and the manifest is moved; each copy is also
+#: removed as a temporary file. Then the files are removed.
+_KILL_POINTS = 18
+
+
+@pytest.fixture
+def root(archivable: Path) -> Path:
+    return archivable
+
+
+@pytest.mark.parametrize(
+    ("to", "says"),
+    [
+        ("{root}", "lies in the ledger"),
+        ("{root}/archive", "lies in the ledger"),
+        ("nosuchprotocol://x", "cannot open"),
+    ],
+)
+def test_a_place_that_will_not_do_is_refused(root: Path, to: str, says: str) -> None:
+    with pytest.raises(LedgerError, match=says):
+        archive(root, older_than_days=1, to=to.format(root=root), delete=True)
+
+
+def test_nothing_to_do_is_refused(root: Path) -> None:
+    with pytest.raises(LedgerError, match="nothing to do"):
+        archive(root, older_than_days=1, to=None, delete=False)
+
+
+def test_the_ledger_under_another_name_is_no_archive(root: Path, tmp_path: Path) -> None:
+    # As a bind mount would: the same files under a path that does not lead into the ledger.
+    (tmp_path / "alias").mkdir()
+    for path in root.glob("compacted/w/*"):
+        link = tmp_path / "alias" / path.relative_to(root)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.hardlink_to(path)
+    with pytest.raises(LedgerError, match="own folder under another name"):
+        archive(root, older_than_days=1, to=str(tmp_path / "alias"), delete=True)
+    assert "archived" not in states(root)
+
+
+def _kill_archiving(archivable_made: Path, folder: Path, at: int) -> tuple[Path, Path, int | None, str]:
+    root, away = shutil.copytree(archivable_made, folder / f"ledger-{at}"), folder / f"away-{at}"
+    return root, away, *programs.run(_KILLED, root, away, at)
+
+
+def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivable_made: Path, tmp_path: Path) -> None:
+    points = usual((1, 6, 10, _KILL_POINTS + 1), long=(*range(1, _KILL_POINTS), _KILL_POINTS + 1))
+    killed = [_kill_archiving(archivable_made, tmp_path, at) for at in points]
+    assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
+    for root, away, returncode, _ in killed:
+        assert returncode == -signal.SIGKILL
+        kept = seqs(root)
+        assert verify(root).problems == [], root
+        for part in layout.chain(root, "w"):
+            assert part.state != "archived" or (away / f"{part.stem}.parquet").exists(), root
+        assert kept == list(range(kept[0], 12)), root
+        archive(root, older_than_days=1, to=str(away), delete=True, grace_s=0)
+        assert not list(root.glob("compacted/w/*"))
+        assert states(root)[:3] == ["archived"] * 3
+        assert verify(root).problems == [], root
+        assert count_by_engines(str(away), {}) == {seqs(root)[0]}
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_copy_in_memory_is_none(root: Path, delete: bool) -> None:
+    with pytest.raises(LedgerError, match="does not outlive this process"):
+        archive(root, older_than_days=1, to=f"memory://{uuid.uuid4().hex}", delete=delete, grace_s=0)
+    assert seqs(root) == list(range(12))
+
+
+@pytest.fixture(scope="module")
+def bucket(s3: tuple[Any, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """An empty bucket, and how to reach it."""
+    fs, options = s3
+    fs.mkdir("rose-archive")
+    return "s3://rose-archive/ledger", options
+
+
+def test_to_and_from_s3(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
+    url, options = bucket
+    copied = archive(root, older_than_days=1, to=url, delete=False, storage_options=options)
+    done = archive(root, older_than_days=1, to=url, delete=True, grace_s=0, storage_options=options)
+    assert (copied.events, done.left, done.url) == (done.events, 3, url)
+    assert not list(root.glob("compacted/w/*"))
+    assert count_by_engines(url, options) == {done.events}
+    assert verify(root).problems == []
+    assert restore(root, url, storage_options=options).events == done.events
+    assert seqs(root) == list(range(12))
+    assert verify(root).problems == []
+
+
+def test_a_bucket_that_is_not_there_is_named(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
+    with pytest.raises(LedgerError, match="s3://no-such-bucket/x/compacted/w/"):
+        archive(root, older_than_days=1, to="s3://no-such-bucket/x", delete=True, storage_options=bucket[1])
+    assert "archived" not in states(root)

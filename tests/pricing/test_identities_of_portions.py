@@ -1,0 +1,155 @@
+"""Identities of a ledger that grows: what is closed and corrected, and what comes in portions, twice or late."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from rose import events
+from rose.ledger import segments
+from rose.ledger.growth import compaction
+from rose.pricing import charges
+from rose.pricing.closing import charge_algebra, close, restate, store
+from rose.pricing.closing.period import Period
+from rose.pricing.money import PricingError
+from tests.pricing.any_ledger import (
+    BOOK,
+    EXAMPLES,
+    KEPT,
+    QUIET,
+    SEED,
+    content,
+    folder_of_ledgers,
+    provisioned,
+    slice_of,
+)
+from tests.pricing.random_ledger import MIDNIGHT_NS, ledgers
+from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
+
+pytestmark = pytest.mark.usefixtures("ledgers_folder")
+
+
+@seed(SEED)
+@settings(QUIET, max_examples=EXAMPLES // 2)
+@given(made=ledgers())
+def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
+    """What arrives after a close is a correction of it, and what was closed can be asked for as it was."""
+    day_ns = 24 * HOUR_NS
+    period = Period(MIDNIGHT_NS - 3 * day_ns, MIDNIGHT_NS + 4 * day_ns)
+    root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
+    made.write(root, last=0)
+    began_us = period.to_ns // 1000
+    if not provisioned(Made(tuple(record for record in made.recorded if record.portion == 0))):
+        return
+    closed = close.close(root, period, BOOK, with_open_runs=True, now_us=began_us)
+    frames = [closed.frame]
+    assert content(closed.frame) == content(closed.charges.frame)
+    for portion in range(1, PORTIONS):
+        made.write(root, portion, portion)
+        restate.restate(root, closed.close_id, "late events", now_us=began_us + portion)
+        now = store.read(root, closed.close_id)
+        truth = charges.price(root, BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
+        assert charge_algebra.difference(truth, now.frame).is_empty()
+        for amount in charge_algebra.AMOUNTS:
+            assert now.charges.frame[amount].sum() + now.corrections[amount].sum() == truth[amount].sum()
+        frames.append(now.frame)
+    for portion, frame in enumerate(frames):
+        then = store.read(root, closed.close_id, as_of_ns=(began_us + portion) * 1000)
+        assert content(then.frame) == content(frame)
+        assert content(then.charges.frame) == content(closed.frame)
+
+
+@seed(SEED)
+@settings(QUIET, max_examples=EXAMPLES // 2)
+@given(made=ledgers(punctual=False))
+def test_identity_11_whatever_the_split_of_the_work(made: Made) -> None:
+    """Priced after each portion that arrives, with what pricing kept of the ones before, and after compaction: always
+    the bytes that pricing the same ledger for the first time gives."""
+    home = Path(tempfile.mkdtemp(dir=folder_of_ledgers()))
+    kept = home / "kept"
+    for portion in range(PORTIONS):
+        made.write(kept, portion, portion)
+        (kept / KEPT).touch()
+        fresh = home / f"fresh-{portion}"
+        if portion:
+            made.write(fresh, last=portion)
+            assert outcome(kept) == outcome(fresh)
+            assert not (fresh / KEPT).exists()
+        else:
+            outcome(kept)
+    assert (kept / KEPT).stat().st_size > 0
+    last = outcome(kept)
+    for writer in sorted({slice_.writer for slice_ in made.recorded}):
+        tail = segments.recover(kept, writer)
+        assert tail is not None
+        segments.begin_epoch(kept, tail)
+    compaction.compact(kept, grace_s=0)
+    assert outcome(kept) == last
+    (kept / KEPT).unlink()
+    assert outcome(kept) == last
+
+
+def test_identity_11_a_retry_counts_once_whichever_portion_it_came_in() -> None:
+    """Of an event that was sent twice the first by its time counts, also if it is the second to arrive."""
+    at_us = MIDNIGHT_NS // 1000
+    joined = events.Device(
+        action="joined", device_id="d", t_ns=MIDNIGHT_NS - HOUR_NS, pool="rollout", device_class="owned", at_us=1
+    )
+    ids: dict[str, Any] = {"trajectory_id": "t", "group_id": "g", "step": 0, "turn": 0, "attempt": 0, "device_id": "d"}
+    turn = events.Turn(
+        **ids, event_id="sent twice", outcome="completed", placement="lease", prompt_tokens=1, cached_tokens=0,
+        output_tokens=9, answer_tokens=1, queue_ns=0, duration_ns=1, at_us=at_us,
+    )  # fmt: skip
+    slice_event = slice_of("d", MIDNIGHT_NS - HOUR_NS, rollout=2 * HOUR_NS)
+    first: list[events.Event] = [events.Run(action="started", name="a", at_us=1), joined, slice_event, turn]
+    made = Made(
+        (*(Recorded(0, "w", "a", event) for event in first), Recorded(1, "v", "a", replace(turn, at_us=at_us - 1)))
+    )
+    home = Path(tempfile.mkdtemp(dir=folder_of_ledgers()))
+    made.write(home / "kept", last=0)
+    (home / "kept" / KEPT).touch()
+    charges.price(home / "kept", BOOK)
+    made.write(home / "kept", 1, 1)
+    made.write(home / "fresh")
+    kept, fresh = (charges.price(home / name, BOOK).frame for name in ("kept", "fresh"))
+    by = ["hour", "fate", "tokens", "cost_nano"]
+    assert kept.select(by).rows() == fresh.select(by).rows()
+    assert content(kept) == content(fresh)
+
+
+def outcome(root: Path) -> bytes | str:
+    """The bytes of a ledger's charges, or why it has none."""
+    try:
+        return content(charges.price(root, BOOK).frame)
+    except PricingError as error:
+        return str(error).replace(str(root), "")
+
+
+@seed(SEED)
+@settings(QUIET, max_examples=EXAMPLES // 2)
+@given(made=ledgers(portions=1), data=st.data())
+def test_time_that_is_reported_twice_is_refused(made: Made, data: st.DataObject) -> None:
+    slices = [
+        record
+        for record in made.recorded
+        if isinstance(record.event, events.DeviceSlice) and record.event.t1_ns > record.event.t0_ns
+    ]
+    again = data.draw(st.sampled_from(slices))
+    assert isinstance(again.event, events.DeviceSlice)
+    at_ns = data.draw(st.integers(again.event.t0_ns, again.event.t1_ns - 1))
+    root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
+    made.write(root)
+    (root / KEPT).touch()
+    charges.price(root, BOOK)
+    late = slice_of(str(again.event.device_id), at_ns, idle=1)
+    Made((Recorded(0, "late", again.run_id, late),)).write(root)
+    for _ in range(2):
+        with pytest.raises(PricingError, match=r"overlaps|outside"):
+            charges.price(root, BOOK)
+        (root / KEPT).unlink(missing_ok=True)

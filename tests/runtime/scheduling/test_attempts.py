@@ -1,0 +1,224 @@
+"""Turns that meet trouble on engines: what they keep, where they go on, and when they are given up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from rose.client.generation import GenerationLost
+from rose.runtime.engines.ports import free_port
+from rose.runtime.policy import routing
+from rose.runtime.scheduling import turn_queue, turns, workers
+from rose.runtime.scheduling.messages import PreemptRequest
+from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, serve
+
+
+class BrokenEngine(FakeEngine):
+    """Answers every turn with an error status."""
+
+    def __init__(self, status, body):
+        super().__init__()
+        self.status, self.body = status, body
+
+    async def generate(self, request):
+        self.requests.append(await request.json())
+        return web.Response(status=self.status, text=self.body)
+
+
+def test_a_turn_comes_back_with_tokens_and_where_they_were_made():
+    async def scenario():
+        async with serve(FakeEngine(version="7")) as url, play(7) as run:
+            await run.beat(run.report(url))
+            generation = await run.turn(3, [5, 6])
+            assert generation.output_ids == [2, 3, 4]
+            assert generation.versions == [7, 7, 7]
+            assert generation.logprobs == [-0.5] * 3
+            (attempt,) = generation.attempts
+            assert (attempt.engine_id, attempt.outcome, attempt.placement) == ("e0", "completed", "least_loaded")
+            again = await run.turn(3, [5, 6, 2, 3, 4], turn=1)
+            assert again.attempts[0].placement == "prefix"
+
+    asyncio.run(scenario())
+
+
+def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
+    async def scenario():
+        slow, fast = FakeEngine(pause_s=0.05), FakeEngine()
+        async with serve(slow) as slow_url, serve(fast) as fast_url, play() as run:
+            await run.beat(run.lent(slow_url, "L", 10, engine_id="slow"))
+            turn = run.begin(40)
+            await asyncio.sleep(0.4)
+            await run.beat(run.report(fast_url, "fast"))
+            wanted = PreemptRequest(engine_id="slow", kv_tokens=None, reason="test")
+            status, reply = await post(run.session, "/preempt", wanted.model_dump_json())
+            assert (status, reply["requests"]) == (200, 1)
+            generation = await turn
+            first, second = generation.attempts
+            assert (first.engine_id, first.outcome, first.lease_id) == ("slow", "preempted", "L")
+            assert (second.engine_id, second.outcome) == ("fast", "completed")
+            assert first.output_tokens > 0
+            assert first.output_tokens + second.output_tokens == 40
+            assert generation.output_ids == list(range(1, 41))  # nothing lost, nothing made twice
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
+    async def scenario():
+        engine = FakeEngine()
+        async with serve(engine) as url, play() as run:
+            dead = f"http://127.0.0.1:{free_port()}"
+            await run.beat(run.report(dead, "dead", capacity=100), run.report(url, "live", capacity=1))
+            generation = await run.turn(2)
+            assert [attempt.outcome for attempt in generation.attempts] == ["failed", "completed"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (400, '{"error": {"message": "the prompt is longer than the context"}}', "longer than the context"),
+        (422, '{"detail": "top_p"}', '{"detail": "top_p"}'),
+        (404, "nothing here", "nothing here"),
+    ],
+)
+def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
+    async def scenario():
+        engine, other = BrokenEngine(status, body), FakeEngine()
+        async with serve(engine) as url, serve(other) as other_url, play() as run:
+            await run.beat(run.report(url, "strict", capacity=100), run.report(other_url, "z", capacity=1))
+            answered, answer = await run.post({"input_ids": [1]})
+            assert answered == 400
+            assert said in answer["error"]
+            assert "strict" in answer["error"]
+            (attempt,) = answer["rose"]["attempts"]
+            assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
+            assert (len(engine.requests), len(other.requests)) == (1, 0)
+            # A refusal says something of the turn and nothing of the engine, which goes on taking others.
+            async with run.session.get("/workers") as response:
+                assert all(worker["alive"] for worker in await response.json())
+            with pytest.raises(GenerationLost) as lost:
+                await run.turn(1)
+            assert len(lost.value.attempts) == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again():
+    async def scenario():
+        broken, engine = BrokenEngine(500, "out of memory"), FakeEngine()
+        async with serve(broken) as broken_url, serve(engine) as url, play() as run:
+            await run.beat(run.report(broken_url, "broken", capacity=100), run.report(url, "sound", capacity=1))
+            generation = await run.turn(1)
+            seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
+            assert seen == [("broken", "failed"), ("sound", "completed")]
+            async with run.session.get("/workers") as response:
+                alive = {worker["engine_id"]: worker["alive"] for worker in await response.json()}
+            assert alive == {"broken": False, "sound": True}
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 1.0)
+
+    async def scenario():
+        broken = BrokenEngine(503, "")
+        async with serve(broken) as url, play() as run:
+            turn = asyncio.create_task(run.post({"input_ids": [1]}))
+            while not turn.done():
+                await run.beat(run.report(url))  # the agent keeps calling it alive
+                await asyncio.sleep(0.01)
+            status, answer = await turn
+            assert status == 503
+            assert len(answer["rose"]["attempts"]) == len(broken.requests)
+            assert 3 <= len(broken.requests) <= 8  # each wait is longer than the one before
+            _, idle = await run.post({"input_ids": [1]})
+            assert "no rollout engine got on with the turn" in idle["error"]
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_it_gets_on(monkeypatch):
+    monkeypatch.setattr(turns, "AVOID_NS", 0)
+
+    async def scenario():
+        engine = FakeEngine(pause_s=0.01)
+        async with serve(engine) as url, play() as run:
+            await run.beat(run.report(url))
+            turn = run.begin(60, min_new_tokens=10)
+            wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test").model_dump_json()
+            while not turn.done():
+                await post(run.session, "/preempt", wanted)
+                await asyncio.sleep(0.02)
+                await run.beat(run.report(url))
+            generation = await turn
+            assert generation.output_ids == list(range(1, 61))
+            assert len(generation.attempts) > 16
+            for request in engine.requests:
+                made = len(request["input_ids"]) - 1
+                assert request["sampling_params"]["max_new_tokens"] == 60 - made
+                assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - made)
+
+    asyncio.run(scenario())
+
+
+def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
+    monkeypatch.setattr(workers, "SILENCE_MAX_NS", 200_000_000)
+    monkeypatch.setattr(workers, "LOST_NS", 300_000_000)
+
+    async def scenario():
+        hung, other = FakeEngine(pause_s=3600), FakeEngine()
+        async with serve(hung) as url, serve(other) as other_url, play() as run:
+            await run.beat(run.report(url, "hung"))
+            turn = run.begin(2)
+            await asyncio.sleep(0.1)
+            while not turn.done():
+                await run.beat(run.report(other_url, "other"))
+                await asyncio.sleep(0.05)
+            assert [attempt.outcome for attempt in (await turn).attempts] == ["failed", "completed"]
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
+    monkeypatch.setattr(routing, "STALLED_MIN_NS", 50_000_000)
+
+    async def scenario():
+        held, idle = FakeEngine(pause_s=0.1), FakeEngine()
+        async with serve(held) as url, serve(idle) as idle_url, play() as run:
+            await run.beat(run.report(idle_url, "idle"))
+            await run.turn(1000, trajectory_id="t0")  # how fast it is
+            await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle", capacity=0))
+            turn = run.begin(1000)
+            await asyncio.sleep(0.3)
+            await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle"))
+            generation = await asyncio.wait_for(turn, 10)
+            assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
+                ("e0", "preempted"),
+                ("idle", "completed"),
+            ]
+            assert generation.output_ids == list(range(1, 1001))
+
+    asyncio.run(scenario())
+
+
+def test_only_the_youngest_are_cut():
+    async def scenario():
+        engine = FakeEngine(pause_s=0.02)
+        async with serve(engine) as url, play() as run:
+            await run.beat(run.lent(url, left_s=10))
+            turns = []
+            for number in range(3):
+                turns.append(run.begin(9, trajectory_id=f"t{number}"))
+                await asyncio.sleep(0.02)
+            wanted = PreemptRequest(engine_id="e0", kv_tokens=11, reason="test")
+            _, reply = await post(run.session, "/preempt", wanted.model_dump_json())
+            assert reply == {"requests": 2, "kv_tokens": 20}  # 1 + 9 each
+            attempts = [len((await turn).attempts) for turn in turns]
+            assert attempts == [1, 2, 2]
+
+    asyncio.run(scenario())
