@@ -7,7 +7,6 @@ long, for the memory of the fleet's own processes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
 import sys
@@ -44,7 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     report = Report("fleet", given.quick)
     try:
-        with contextlib.nullcontext(tempfile.mkdtemp(prefix="fleet-benchmark-")) as folder:
+        with tempfile.TemporaryDirectory(prefix="fleet-benchmark-") as folder:
             measure(report, Path(folder), given.engines, given.minutes)
     except FleetError as error:
         print(f"fleet: {error}", file=sys.stderr)
