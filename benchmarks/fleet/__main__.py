@@ -42,6 +42,8 @@ def main() -> None:
     )  # fmt: skip
     given = parser.parse_args()
     report = Report("fleet", given.quick)
+    # Hosts end with the context that they are in, however this process is asked to stop.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-benchmark-") as folder:
             measure(report, Path(folder), given.engines, given.minutes)
