@@ -24,7 +24,7 @@ _NANO_PER_USD, _NS_PER_HOUR = 10**9, 3_600 * 10**9
 _SUM = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
 #: By name: rows that there should be none of, each as text.
 _WRONG = {
-    "completed more than once": """
+    "turns that were completed more than once": """
         SELECT run_id, trajectory_id, turn FROM turn WHERE outcome = 'completed' GROUP BY ALL HAVING count(*) > 1
     """,
     "trajectories whose turns are not all there, or not with their tokens": """

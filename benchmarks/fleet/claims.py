@@ -51,9 +51,7 @@ def claim(report: Report, seen: Seen, *, long: bool) -> None:
     known = sum(bool(values) for values in seen.clock_offsets_ns.values())
     report.claim("devices whose clock's offset is known", known, "devices", len(setting.DEVICES), "higher")
     _claim_processes(report, seen, long)
-    report.detail |= {
-        **{name: books[name] for name in books if name not in ("writers",)},
-        "writers": books["writers"],
+    report.detail |= books | {
         "fences": seen.fences,
         "clients": seen.clients,
         "clock_offset_ns_median": statistics.median(offsets) if offsets else None,
@@ -80,14 +78,14 @@ def _claim_runs(report: Report, seen: Seen) -> None:
 def _claim_money(report: Report, seen: Seen) -> None:
     """Charges of runs, of teams and of the report, each against the bill."""
     bill = seen.books["bill_nano"]
-    summed = {"runs and teams": sum(row["cost_nano"] for row in seen.books["charges"])}
+    summed = {"charges of runs and teams": sum(row["cost_nano"] for row in seen.books["charges"])}
     for by, answer in seen.costs.items():
-        summed[f"`rose cost --by {by}`"] = sum(line["cost_nano"] for line in answer["lines"])
+        summed[f"charges of `rose cost --by {by}`"] = sum(line["cost_nano"] for line in answer["lines"])
         summed[f"the bill of `rose cost --by {by}`"] = answer["bill_nano"]
     for view in ("amortized", "fully_loaded"):
         summed[f"`rose report`, {view}"] = round(seen.report[view]["total"]["value"])
     for name, nano in summed.items():
-        report.claim(f"charges of {name}, less the bill", abs(nano - bill), "nano-dollars", 0, "lower")
+        report.claim(f"{name}, less the bill", abs(nano - bill), "nano-dollars", 0, "lower")
     rounded = abs(bill - seen.books["exact_nano"])
     report.claim(
         "the bill less devices' time and syncs' bytes at their prices",

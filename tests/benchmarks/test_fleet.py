@@ -68,7 +68,7 @@ def seen():
     }
     books = {
         "problems": [],
-        "wrong": {"completed more than once": []},
+        "wrong": {"turns that were completed more than once": []},
         "runs": runs,
         "steps": [{"run_id": team.name, "steps": 4} for team in setting.TEAMS],
         "turns": turned,
@@ -106,7 +106,10 @@ def test_a_fleet_whose_books_are_in_order_has_all_claims_hold():
     [
         (lambda facts: facts.books["problems"].append("x"), "problems that verify finds in the ledger"),
         (lambda facts: facts.writers_there[0].update(events=8), "events of the second host that the ledger lacks"),
-        (lambda facts: facts.books["wrong"]["completed more than once"].append(["t"]), "completed more than once"),
+        (
+            lambda facts: facts.books["wrong"]["turns that were completed more than once"].append(["t"]),
+            "turns that were completed more than once",
+        ),
         (
             lambda facts: facts.books["syncs"][0].update(route="loopback"),
             "syncs with another source or route than theirs",
@@ -114,7 +117,7 @@ def test_a_fleet_whose_books_are_in_order_has_all_claims_hold():
         (lambda facts: facts.books["charges"][0].update(cost_nano=6), "charges of runs and teams, less the bill"),
         (
             lambda facts: facts.costs["team"].update(bill_nano=9),
-            "charges of the bill of `rose cost --by team`, less the bill",
+            "the bill of `rose cost --by team`, less the bill",
         ),
         (lambda facts: facts.steps_told.update(agents=5), "steps that trainers and ledger do not both know"),
         (lambda facts: setattr(facts, "fences", (1, 1)), "trainers killed and resumed"),
