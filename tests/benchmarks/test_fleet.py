@@ -13,7 +13,7 @@ from tests.runtime.service import hosts
 
 
 @pytest.mark.live
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
 def test_two_runs_of_two_teams_one_killed_and_resumed_come_to_the_bill(tmp_path):
     report = Report("fleet", quick=True)
