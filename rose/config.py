@@ -1,4 +1,4 @@
-"""The configuration of a deployment: one TOML file, validated at the edge, explained field by field.
+"""The configuration of a fleet: one TOML file, validated at the edge, explained field by field.
 
 Loading this module imports no torch, so that `rose config example` and every error about a file are instant.
 """

@@ -1,7 +1,7 @@
 """The serving engines beside which rollouts run: those of an owner are attached to, and left as they were.
 
-Where a device names none (the demo), the deployment starts one as an owner would, and is the only one that ends it.
-Agents, the gateway and rollout workers may die at any time: none of them has a serving engine.
+Where a device names none (the demo), one is started as an owner would, and only who started it ends it. Agents and the
+controller may die at any time: none of them has a serving engine.
 """
 
 from __future__ import annotations

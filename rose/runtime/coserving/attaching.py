@@ -1,4 +1,4 @@
-"""Joins a serving engine that runs to the page of a device, and lets go of it: for its owner, and for a deployment.
+"""Joins a serving engine that runs to the page of a device, and lets go of it: for its owner, and for a fleet.
 
 The engine is asked through SGLang's own `/set_internal_state` and `/server_info`, so it has to be on this host, but
 may belong to another user. What it serves goes on whatever the answer is.
@@ -221,7 +221,7 @@ class _KeyRefusedError(Exception):
 
 
 def pages_in_use(folder: Path) -> list[PageUse]:
-    """The pages of the deployments that keep theirs below `folder`."""
+    """The pages of the fleets that keep theirs below `folder`."""
     return [_use(path) for path in sorted(folder.glob("rose-*/*/page"))]
 
 

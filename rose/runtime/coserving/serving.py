@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: How often an engine looks for a page that is not there, and whether its page was replaced.
 _LOOK_NS = 1_000_000_000
 ATTACH = "rose_attach"
-#: `rose_attach` with one of these lets go; after the first a deployment that runs does not attach the engine again.
+#: `rose_attach` with one of these lets go; after the first agents that run do not attach the engine again.
 DETACH = -1
 RELEASE = -2
 

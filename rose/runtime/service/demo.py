@@ -26,7 +26,7 @@ from rose.runtime.service import local_ray, owner, places
 from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan
-from rose.runtime.service.up import Fleet, down, end, up
+from rose.runtime.service.up import Fleet, end, up
 
 #: The trainer loads while the fleet starts, and then waits for so long that it is ready.
 READY_S = 600.0
@@ -53,18 +53,20 @@ def run(
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
-    if FleetMemory(config).read() is not None:
-        _end_former(config, say)
+    if local_ray.find(folder := places.state_folder(config)) is not None:
+        raise DeploymentError(f"a fleet {config.name!r} runs already, in {folder}: end it, or give another --ledger")
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
 
     def tend() -> None:
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
+    # One that was killed together with its Ray goes on where it was.
+    remembered = FleetMemory(config).begin()
     # Known beforehand, so that the trainer can load while the fleet starts.
-    port = config.gateway.port or free_port(config.gateway.host)
+    port = config.gateway.port or remembered.port or free_port(config.gateway.host)
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": port})})
-    outcome = Outcome(FleetMemory(config).begin().run_id)
+    outcome = Outcome(remembered.run_id)
     with ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
@@ -99,28 +101,11 @@ def run(
     return outcome
 
 
-def _end_former(config: FleetConfig, say: Callable[[str], None]) -> None:
-    """End what a demo left that was killed together with its Ray; one that runs is another's."""
-    folder = places.state_folder(config)
-    say(f"a fleet {config.name!r} in {folder} was not ended: ending it first")
-    down(config, None, say)
-
-
 def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
     team = config.tags.get("team")
     return [
-        *(
-            sys.executable,
-            "-m",
-            "rose.cli",
-            "train",
-            "--url",
-            f"http://127.0.0.1:{port}",
-            "--config",
-            str(file),
-            "--json",
-        ),
-        *("--wait", str(READY_S)),
+        *(sys.executable, "-m", "rose.cli", "train", "--json"),
+        *("--url", f"http://127.0.0.1:{port}", "--config", str(file), "--wait", str(READY_S)),
         *("--device", next(device.id for device in config.device if device.pool == "rollout")),
         *(() if team is None else ("--team", team)),
     ]

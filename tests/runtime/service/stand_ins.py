@@ -7,6 +7,7 @@ engine, and `up FLEET_FILE [ADDRESS]` is `rose up` whose hosts start such engine
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import threading
@@ -18,6 +19,11 @@ from rose.runtime.engines.detach import start_detached
 from rose.runtime.engines.sglang import EngineProcess
 
 SERVING_PORT = 30000
+#: What a rank reports of each phase of a sync.
+HAS_THEM = {
+    "ok": True, "ranks": 1, "after_step": 0, "sha256": "", "drift": None,
+    "verify_ns": 1, "stage_ns": 1, "pause_ns": 1, "acknowledge_ns": 1,
+}  # fmt: skip
 
 
 class StandIn(EngineProcess):
@@ -37,6 +43,7 @@ class StandIn(EngineProcess):
 async def rollout(address: str, port: int, path: Path) -> None:
     from aiohttp import web
 
+    from rose.runtime.coserving.asking import TAKEN, asked
     from rose.runtime.coserving.page import ArbiterPage, Party
     from tests.runtime.scheduling.stand_ins import FakeEngine
 
@@ -45,8 +52,18 @@ async def rollout(address: str, port: int, path: Path) -> None:
     engine = FakeEngine(0.01)
 
     async def generate(request: web.Request) -> web.Response:
-        # Who started it asks for no more than that it answers.
-        return await engine.generate(request) if b'"rid"' in await request.read() else web.json_response({})
+        rid = (await request.json()).get("rid")
+        if rid is None:  # Who started it asks for no more than that it answers.
+            return web.json_response({})
+        question = asked(rid)
+        if question is None or question[0] == "end":
+            return await engine.generate(request)
+        # Whatever weights come, it has them.
+        verb, version = question
+        report = path.parent / "staging" / f"{version}.{verb}.0.json"
+        report.with_suffix(".partial").write_text(json.dumps(HAS_THEM))
+        report.with_suffix(".partial").replace(report)
+        return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
 
     app = web.Application()
     app.add_routes([web.post("/generate", generate)])
