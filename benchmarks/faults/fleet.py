@@ -133,7 +133,7 @@ class Fleet:
         self._service(
             "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", "/srv/fleet.json", "--json",
             "--checkpoint", "/srv/checkpoint", "--resume", "--steps", str(_STEPS), "--device", TRAINER_DEVICE,
-            ROSE_GATEWAY_TOKEN=_TOKEN,
+            ROSE_TOKEN=_TOKEN,
             heard=self._step,
         )  # fmt: skip
         for name in HOSTS:
