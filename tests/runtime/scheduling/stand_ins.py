@@ -30,13 +30,13 @@ class FakeEngine:
             self.aborted.add(question[1])
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
         self.requests.append(body)
-        made = []
+        made, tokens = [], self.tokens(body)
         self.running.add(body["rid"])
         response = None
         try:
-            while len(made) < body["sampling_params"]["max_new_tokens"] and body["rid"] not in self.aborted:
+            while len(made) < len(tokens) and body["rid"] not in self.aborted:
                 await asyncio.sleep(self.pause_s)
-                made.append(len(body["input_ids"]) + len(made))
+                made.append(tokens[len(made)])
                 if body.get("stream"):
                     response = response or await self.begin_stream(request)
                     await self.send(response, self.answer(made, None))
@@ -49,6 +49,11 @@ class FakeEngine:
         await self.send(response, answer)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    def tokens(self, body):
+        """What it makes of a request."""
+        first = len(body["input_ids"])
+        return list(range(first, first + body["sampling_params"]["max_new_tokens"]))
 
     def answer(self, made, finish_reason):
         return {

@@ -29,9 +29,12 @@ HAS_THEM = {
 class StandIn(EngineProcess):
     """A rollout engine that answers on its address, takes its page, and outlives who started it, like any other."""
 
+    #: Whose `rollout` it is.
+    module = __name__
+
     def launch(self) -> None:
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
-        program = ["-m", __name__, "rollout", self.spec.address, str(self.spec.port), str(self.spec.plugin.page)]
+        program = ["-m", self.module, "rollout", self.spec.address, str(self.spec.port), str(self.spec.plugin.page)]
         with self.spec.log.open("ab") as log:
             environment = {**os.environ, **adoption.environment(self.spec)}
             self._process = DetachedProcess.open(start_detached(program, environment, log))
@@ -84,11 +87,11 @@ def serving() -> None:
         threading.Event().wait()
 
 
-def up(file: str, address: str | None = None) -> None:
+def up(file: str, address: str | None = None, engine: type[EngineProcess] = StandIn) -> None:
     from rose import config
     from rose.runtime.service.up import up as start
 
-    fleet = start(config.load(Path(file)), address, print, {"make_engine": StandIn})
+    fleet = start(config.load(Path(file)), address, print, {"make_engine": engine})
     print("ready", fleet.wait_ready(print).url, flush=True)
 
 

@@ -1,0 +1,129 @@
+"""Stand-ins for the engines of a fleet whose clients play FrozenLake: they take any weights, and move at random.
+
+`python -m tests.runtime.service.players serving` is an owner's serving engine, `rollout ADDRESS PORT PAGE` a rollout
+engine, and `up FLEET_FILE ADDRESS` is `rose up` whose hosts start such engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
+from rose.runtime.coserving.settings import PAGES
+from rose.runtime.engines import adoption
+from rose.runtime.policy.slack import ServingLoad
+from rose.runtime.rollout import vocabulary
+from rose.runtime.transfer.manifest import Manifest
+from rose.runtime.weight_version import weights_name
+from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.scheduling.stand_ins import FakeEngine
+from tests.runtime.service import stand_ins
+
+TOKEN_S = 0.02
+_SPAN_S = 0.02
+_IDLE = ServingLoad(
+    wanted=False, waiting=0, waiting_prefill_ns=0, earliest_arrival_ns=0, running=0, oldest_token_ns=0, decode_ns=0,
+    largest_prefill_ns=1, usual_prefill_ns=1, regret_room_ns=0, worked_ns=0, finished=0, late_alone=0,
+    late_by_lending=0,
+)  # fmt: skip
+
+
+class Player(stand_ins.StandIn):
+    """As any stand-in is started, from this module."""
+
+    module = __name__
+
+
+class Engine(FakeEngine):
+    """Each turn is a move down or to the right. What it is told of weights it takes: who computes nothing with them
+    holds them as soon as they are there."""
+
+    def __init__(self, staging):
+        super().__init__(TOKEN_S)
+        self.staging, self.prepared = staging, None
+
+    def tokens(self, body):
+        wanted = body["sampling_params"]["max_new_tokens"]
+        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][:wanted]
+
+    async def generate(self, request):
+        rid = (await request.json()).get("rid", "")
+        question = asked(rid)
+        if not rid:
+            # Who started it asks for no more than that it answers.
+            return web.json_response({})
+        if question is None or question[0] == "end":
+            return await super().generate(request)
+        self.take(question[0], int(question[1]))
+        return web.json_response(
+            {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}}
+        )
+
+    def take(self, verb, version):
+        if verb == "prepare":
+            *_, last = sorted((self.staging / f"v{version}").glob("*.json"))
+            self.prepared = weights_name(Manifest.from_bytes(last.read_bytes()).run_id, version)
+        elif verb == "commit":
+            self.version = self.prepared
+        report = {
+            "ranks": 1, "ok": True, "verify_ns": 1, "stage_ns": 1, "pause_ns": 1, "acknowledge_ns": 1, "after_step": 1,
+            "sha256": "", "drift": None, "name": self.version,
+        }  # fmt: skip
+        partial = self.staging / f"{version}.{verb}.0.partial"
+        partial.write_text(json.dumps(report))
+        partial.rename(partial.with_suffix(".json"))
+
+
+async def rollout(address: str, port: int, path: Path) -> None:
+    adoption.watch_from_within()
+    page = ArbiterPage.attach(path, Party.ROLLOUT)
+    engine = Engine(path.parent / "staging")
+    app = web.Application()
+    app.add_routes([web.post("/generate", engine.generate)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, address, port).start()
+    while True:
+        began_ns = monotonic_ns()
+        await asyncio.sleep(_SPAN_S)
+        if engine.running:
+            page.write_span(Party.ROLLOUT, SpanRecord(Span.ROLLOUT, began_ns, monotonic_ns()))
+
+
+def serving() -> None:
+    """An engine that has a fifth of its time to do, and is never late with it."""
+    PAGES.mkdir(exist_ok=True)
+    owner = Owner(PAGES)
+    with served(owner, stand_ins.SERVING_PORT) as url:
+        print(url, flush=True)
+        while True:
+            time.sleep(4 * _SPAN_S)
+            page, began_ns = owner.page, monotonic_ns()
+            time.sleep(_SPAN_S)
+            with suppress(PageError, ValueError):
+                if page is not None:
+                    page.set_load(_IDLE)
+                    page.write_span(Party.SERVING, SpanRecord(Span.SERVING, began_ns, monotonic_ns()))
+
+
+if __name__ == "__main__":
+    # Under the name that a host's process knows it by.
+    from tests.runtime.service import players
+
+    what, *arguments = sys.argv[1:]
+    if what == "rollout":
+        asyncio.run(players.rollout(arguments[0], int(arguments[1]), Path(arguments[2])))
+    elif what == "serving":
+        players.serving()
+    else:
+        stand_ins.up(arguments[0], arguments[1], players.Player)
