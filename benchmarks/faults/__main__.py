@@ -16,8 +16,9 @@ from pathlib import Path
 from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books
 from benchmarks.faults.claims import Asked, Seen, Served
-from benchmarks.faults.fleet import HOSTS, Fleet, FleetError
+from benchmarks.faults.fleet import Fleet, FleetError
 from benchmarks.faults.plan import Victim, faults
+from benchmarks.faults.setting import HOSTS, Setting
 from benchmarks.faults.trial import Striker, Trial
 from benchmarks.report import Report, arguments, finish, phase
 from rose.config import CoservingConfig
@@ -64,7 +65,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     tried = 0
     ended = False
     began = time.monotonic()
-    fleet = Fleet(folder, given.seed, given.patience)
+    fleet = Fleet(folder, given.seed, Setting(given.engines, given.patience))
     with phase("fleet"):
         fleet.__enter__()
     try:
@@ -155,6 +156,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
     parser.add_argument("--patience", type=float, default=1.0, help="times the demo's latency budgets; 1 if left out")
+    parser.add_argument("--engines", choices=["sglang", "stand-in"], default="sglang", help="what serves and is lent")
     parser.add_argument("--minutes", type=float, help="begin no trial after this long")
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"

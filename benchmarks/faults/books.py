@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.fleet import DEVICES, ENGINES
 from benchmarks.faults.plan import Victim
+from benchmarks.faults.setting import DEVICES, ENGINES
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE
 from rose.events import BUCKETS

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.faults.books import Books
-from benchmarks.faults.fleet import ENGINES
 from benchmarks.faults.plan import HostName, Victim
+from benchmarks.faults.setting import ENGINES
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, back_ns, lease_end_ns, overrun_ns
 from benchmarks.report import Report

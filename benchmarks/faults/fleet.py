@@ -24,6 +24,19 @@ import psutil
 
 from benchmarks.faults.plan import HostName, Victim
 from benchmarks.faults.processes import Service, name_of, number_inside, processes_of, title_of
+from benchmarks.faults.setting import (
+    DEVICES,
+    DISK,
+    FILE,
+    GATEWAY_PORT,
+    HOSTS,
+    NAME,
+    SERVING_URL,
+    TOKEN,
+    TRAINER_DEVICE,
+    Setting,
+    make_model,
+)  # fmt: skip
 from benchmarks.faults.watch import PageWatch
 from rose.clock import monotonic_ns
 from rose.config import FleetConfig
@@ -33,20 +46,8 @@ from rose.runtime.service import local_ray
 from rose.runtime.service.places import HostPlan
 from tests.runtime.service.hosts import Host, Network, missing
 
-NAME = "faults"
-HOSTS: tuple[HostName, HostName] = ("one", "other")
-#: The device of each host, its lent engine, and the file system that the first one's ledger and state are on.
-DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
-#: The first host has one for rollouts alone as well, which a fleet wants, with the trainer on it.
-TRAINER_DEVICE = "rollout-one"
-ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
-DISK = "/srv/small"
 _DISK_BYTES = 256 << 20
-_RAY_PORT, _GATEWAY_PORT = 6379, 30100
-_TOKEN = "a-token-of-the-trials"
-#: What the model promises on a core of its own, as in the demo.
-TTFT_MS, TPOT_MS = 2000, 400
-_KV_BYTES = 64 << 20
+_RAY_PORT = 6379
 _STEPS = 1_000_000
 _START_TIMEOUT_S, _STOP_TIMEOUT_S = 600.0, 240.0
 _LOOK_S = 0.2
@@ -56,6 +57,20 @@ _TITLES = {
     Victim.CONTROLLER: "ray::ControllerActor", Victim.AGENT: "ray::HostActor", Victim.KEEPER: "ray::Keeper",
     Victim.LEDGER: "ray::CentralActor", Victim.WORKER: "rose.runtime.rollout.worker", Victim.TRAINER: "rose.cli train",
 }  # fmt: skip
+_STAND_INS = "tests.runtime.service.players"
+#: `rose up --stay` with stand-ins for engines.
+_UP = """
+import sys, time
+from pathlib import Path
+from rose import config
+from rose.runtime.service.up import up
+from tests.runtime.service.players import Player
+say = lambda text: print(text, flush=True)
+fleet = up(config.load(Path(sys.argv[1])), sys.argv[2], say, {"make_engine": Player})
+print("fleet run", fleet.wait_ready(say).run_id, flush=True)
+while fleet.goes_on():
+    time.sleep(1.0)
+"""
 _FILL = """
 import os, sys, time
 space = os.statvfs(sys.argv[1])
@@ -78,16 +93,15 @@ class Heard:
 
 
 class Fleet:
-    """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks, `patience` is how many times
-    the demo's latency budgets serving has. Raises FleetError."""
+    """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks. Raises FleetError."""
 
-    def __init__(self, folder: Path, seed: int, patience: float = 1.0) -> None:
+    def __init__(self, folder: Path, seed: int, setting: Setting) -> None:
         if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):
             raise FleetError(f"the trials need two CPU cores and this process has {cores}")
         if (reason := missing()) is not None:
             raise FleetError(reason)
         self.network = Network(folder)
-        self._seed, self._patience = seed, patience
+        self.setting, self._seed = setting, seed
         self.heard = Heard()
         self.steps: list[dict[str, Any]] = []
         self.watches: dict[HostName, PageWatch] = {}
@@ -122,18 +136,22 @@ class Fleet:
         for host in self.hosts.values():
             host.call("mkdir", "-p", DISK)
             (host.disk / "fleet.json").write_text(self._config().model_dump_json())
+            if self.setting.made:
+                make_model(host.disk / "model")
         for name in HOSTS:
+            if self.setting.made:
+                self._service(name, "serving", "-m", _STAND_INS, "serving")
             self._serve(name)
-        self._service(
-            "one", "up", "-u", "-m", "rose.cli", "up", "-c", "/srv/fleet.json", "--address", self._ray_address, "--stay"
-        )
+        own = ["-m", "rose.cli", "up", "-c", FILE, "--stay", "--address"]
+        made = ["-c", _UP, FILE]
+        self._service("one", "up", "-u", *(made if self.setting.made else own), self._ray_address)
         self._until("the fleet is ready", lambda: "fleet run" in (one.disk / "up.log").read_text())
         # It has a core that serves on the other host: what is played is played on what is lent.
-        self.rose("drain", TRAINER_DEVICE, "-c", "/srv/fleet.json", "--reason", "its core is another host's")
+        self.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
         self._service(
-            "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", "/srv/fleet.json", "--json",
+            "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", FILE, "--json",
             "--checkpoint", "/srv/checkpoint", "--resume", "--steps", str(_STEPS), "--device", TRAINER_DEVICE,
-            ROSE_GATEWAY_TOKEN=_TOKEN,
+            ROSE_TOKEN=TOKEN,
             heard=self._step,
         )  # fmt: skip
         for name in HOSTS:
@@ -167,9 +185,15 @@ class Fleet:
     def _attend(self, name: HostName) -> None:
         """Have users on a host whose serving engine is to be up; their program goes on beside it."""
         self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
-        controller = (self.url, _TOKEN) if name == "one" else ()
+        controller = (self.url, TOKEN) if name == "one" else ()
         ahead_ns = self.hosts[name].clock_ahead_s * 1_000_000_000
-        arguments = (str(self.serving_url(name)), str(self._seed), str(ahead_ns), str(self._patience), *controller)
+        arguments = (
+            str(self.serving_url(name)),
+            str(self._seed),
+            str(ahead_ns),
+            str(0.0 if self.setting.made else self.setting.patience),
+            *controller,
+        )
         service = Service(
             self.hosts[name], f"users-{monotonic_ns()}", sys.executable, "-m", "benchmarks.faults.users", *arguments,
             heard=lambda line: self._hear(name, line),
@@ -199,7 +223,7 @@ class Fleet:
         for service in [one for one in self.services if one.name == "up"]:
             service.stop(signal.SIGKILL)
         try:
-            self.rose("down", "-c", "/srv/fleet.json", "--address", self._ray_address, timeout_s=_STOP_TIMEOUT_S)
+            self.rose("down", "-c", FILE, "--address", self._ray_address, timeout_s=_STOP_TIMEOUT_S)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise FleetError(f"the fleet did not go down: {error}") from None
 
@@ -207,7 +231,7 @@ class Fleet:
 
     @property
     def url(self) -> str:
-        return f"http://{self.hosts['one'].address}:{_GATEWAY_PORT}"
+        return f"http://{self.hosts['one'].address}:{GATEWAY_PORT}"
 
     @property
     def ledger(self) -> str:
@@ -222,6 +246,8 @@ class Fleet:
         return Path(f"/proc/{self.hosts[name].first_pid}/root{path}")
 
     def serving_url(self, name: HostName) -> str | None:
+        if self.setting.made:
+            return SERVING_URL if self.hosts[name].up else None
         record = self._owner(name)
         return None if record is None else record["urls"].get(DEVICES[name])
 
@@ -272,35 +298,7 @@ class Fleet:
         return f"{self.hosts['one'].address}:{_RAY_PORT}"
 
     def _config(self) -> FleetConfig:
-        cores = sorted(os.sched_getaffinity(0))
-        return FleetConfig.model_validate(
-            {
-                "name": NAME, "ledger": self.ledger, "state": f"{DISK}/state",
-                "cache": Path("~/.cache/rose").expanduser(),
-                "tags": {"team": "research", "serving_team": "chat"},
-                "host": [{"name": name, "address": self.hosts[name].address} for name in HOSTS],
-                "device": [
-                    {
-                        "id": DEVICES[name], "host": name, "pool": "serving", "device_class": "cpu-core",
-                        "cores": [core], "kv_bytes": _KV_BYTES,
-                    }
-                    for name, core in zip(HOSTS, cores, strict=False)
-                ]
-                + [
-                    {
-                        "id": TRAINER_DEVICE, "host": "one", "pool": "rollout", "device_class": "cpu-core",
-                        "cores": [cores[1]], "kv_bytes": _KV_BYTES,
-                    }
-                ],
-                "serving": {
-                    "ttft_budget_ms": TTFT_MS * self._patience, "tpot_budget_ms": TPOT_MS * self._patience,
-                },
-                "coserving": {"holdout_share": 0},
-                "traffic": {"trace": "none"},
-                "training": {"staleness_max": 2},
-                "gateway": {"host": "0.0.0.0", "port": _GATEWAY_PORT, "token": _TOKEN},
-            }
-        )  # fmt: skip
+        return self.setting.config({name: host.address for name, host in self.hosts.items()})
 
     def _page(self, name: HostName) -> tuple[Path, int]:
         plan = HostPlan(config=self._config(), host=name, run_id="", controller_url="")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.faults.fleet import HOSTS, Fleet, empty, fill
+from benchmarks.faults.fleet import Fleet, empty, fill
 from benchmarks.faults.plan import AWAY, Fault, HostName, Victim
 from benchmarks.faults.processes import kill
+from benchmarks.faults.setting import HOSTS
 from rose.clock import monotonic_ns, utc_us
 
 #: Rollouts work and serving has been seen, before a fault.
@@ -156,7 +157,7 @@ class Striker:
     def _await_moment(self, fault: Fault) -> None:
         """Return when serving wants the device, or when it does not and rollouts work; at worst at any time."""
         watch, burst = self._fleet.watches[fault.host], fault.moment == "burst"
-        deadline = time.monotonic() + _MOMENT_TIMEOUT_S
+        deadline = time.monotonic() + (0.0 if self._fleet.setting.made else _MOMENT_TIMEOUT_S)
         while time.monotonic() < deadline:
             page = watch.page
             if page is not None and watch.lease(monotonic_ns()) is not None and bool(page.serving_wants()) == burst:

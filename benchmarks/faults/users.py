@@ -14,7 +14,7 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from benchmarks.faults.fleet import TPOT_MS, TTFT_MS
+from benchmarks.faults.setting import Setting
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig, TrafficConfig
 from rose.events import Event, Request
@@ -38,11 +38,15 @@ def main() -> None:
 
 class Users:
     def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
+        self._replayed = patience > 0
         self._url, self._seed, self._ahead_ns = url, seed, ahead_ns
-        self._budgets = ServingConfig(ttft_budget_ms=TTFT_MS * patience, tpot_budget_ms=TPOT_MS * patience)
+        self._budgets = ServingConfig(**Setting(patience=patience or 1.0).serving)
 
     async def replay(self) -> None:
         """The trace, again and again, until this process is ended."""
+        if not self._replayed:
+            # A stand-in is asked how it is, and nothing else.
+            await asyncio.Event().wait()
         traffic = TrafficConfig(seed=self._seed)
         trace = open_trace(traffic)
         assert trace is not None, "the sample trace is there"

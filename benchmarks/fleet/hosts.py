@@ -189,7 +189,7 @@ class Fleet:
         options += ["--checkpoint", team.checkpoint, "--steps", str(steps), *(["--resume"] if resume else [])]
         options += [] if team.device is None else ["--device", team.device]
         arguments = ("-m", "rose.cli", "train", *options)
-        return Program(self.hosts[team.host], f"train-{team.name}", *arguments, ROSE_GATEWAY_TOKEN=setting.TOKEN)
+        return Program(self.hosts[team.host], f"train-{team.name}", *arguments, ROSE_TOKEN=setting.TOKEN)
 
     def look(self) -> Program:
         """What the controller says, second by second."""

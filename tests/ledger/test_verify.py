@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rose.events import Power
 from rose.ledger import layout, rows, segments
+from rose.ledger.checks.chain import Chain
 from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
@@ -141,6 +142,22 @@ def test_what_cannot_be_read_is_a_problem_that_names_it(root: Path) -> None:
     _folder_in_place_of_a_segment(root)
     name = str(_names(root, 0)[1].relative_to(root))
     assert verify(root).problems == [f"{name}: it cannot be read (Is a directory)"]
+
+
+def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Chain._live
+
+    def merged_at_once(chain: Chain, part: layout.Part) -> None:
+        real(chain, part)
+        if part.folder == "live/a/000000":
+            # It stays for a while beside what it was merged to, for those who read it.
+            compaction.compact(root, grace_s=3600)
+
+    monkeypatch.setattr(Chain, "_live", merged_at_once)
+    report = verify(root)
+    assert report.problems == []
+    assert [writer.events for writer in report.writers] == [12, 2]
+    assert (layout.Part("a", 0, 0, "live"), True) in layout.all_parts(root, "a")
 
 
 def test_what_was_seen_is_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,8 @@ class Chain:
         """What was merged and awaits its removal is read like the rest: a query that began before still reads it."""
         chain = self.parts
         for part, superseded in layout.all_parts(self.root, self.report.writer):
-            if not superseded:
+            # One that was merged since the walk began was read as what it was.
+            if not superseded or part in chain:
                 continue
             wider = next((one for one in chain if one.first <= part.first and part.last <= one.last), None)
             problems = len(self.report.problems)
