@@ -248,7 +248,7 @@ def test_the_reference_names_no_option_that_is_not_there():
         command = COMMANDS
         for name in path.split()[1:]:
             command = command.commands[name]
-        known = {option for parameter in command.params for option in parameter.opts}
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         assert set(re.findall(r"`(--[\w-]+)`", text)) <= known, path
 
 

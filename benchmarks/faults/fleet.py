@@ -151,7 +151,7 @@ class Fleet:
         self._service(
             "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", FILE, "--json",
             "--checkpoint", "/srv/checkpoint", "--resume", "--steps", str(_STEPS), "--device", TRAINER_DEVICE,
-            ROSE_GATEWAY_TOKEN=TOKEN,
+            ROSE_TOKEN=TOKEN,
             heard=self._step,
         )  # fmt: skip
         for name in HOSTS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +50,9 @@ def _slice(from_s: int, device_id: str, run_id: str | None, lease_id: str | None
 
 def _turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: int, **more: Any) -> events.Event:
     return events.Turn(
-        run_id=run_id, trajectory_id="t", device_id=device_id, lease_id=lease_id, turn=0, outcome="completed",
+        run_id=run_id, device_id=device_id, lease_id=lease_id, turn=0, outcome="completed",
         placement="lease", prompt_tokens=10, cached_tokens=0, output_tokens=tokens, queue_ns=0, duration_ns=S,
-        policy_version=1, at_us=_us(at_s), **{"attempt": 0, **more},
+        policy_version=1, at_us=_us(at_s), **{"trajectory_id": "t", "attempt": 0, **more},
     )  # fmt: skip
 
 
@@ -156,6 +158,25 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(root: Path) -> None
     assert json.dumps(made.to_json())
 
 
+def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path: Path) -> None:
+    assert report.build(root, "fleet", BOOK).accept_by_step == {}
+    alone = tmp_path / "ledger"
+    with LedgerWriter.open(alone, "controller", "fleet") as writer:
+        for event in _events():
+            if "blue" not in dataclasses.asdict(event).values():
+                writer.record(event, durable=False)
+        writer.record(_turn("red", 1501, "s0", "L", 100, trajectory_id="next"), durable=False)
+        verdict = events.Verdict(
+            run_id="red", trajectory_id="next", group_id="h", step=1, verifier="v", reward=0.0, threshold=0.5,
+            accepted=False, at_us=_us(1501),
+        )  # fmt: skip
+        writer.record(verdict, durable=False)
+    for run_id in ("fleet", "red"):
+        made = report.build(alone, run_id, BOOK)
+        assert {step: figure.value for step, figure in made.accept_by_step.items()} == {0: 1.0, 1: 0.0}
+        assert [figure.text for figure in made.accept_by_step.values()] == ["100.0%", "0.0%"]
+
+
 @pytest.mark.parametrize(("run_id", "accepted", "borrowed_s"), [("red", 300, 700), ("blue", 0, 600)])
 def test_a_report_of_an_rl_run_is_of_its_own_part(root: Path, run_id: str, accepted: int, borrowed_s: int) -> None:
     made = report.build(root, run_id, BOOK)
@@ -230,3 +251,13 @@ def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) ->
         writer.record(events.Run(action="started", name="grpo", run_id="red"))
     for run_id in ("fleet", "red"):
         assert choice.choose(root, None, run_id=run_id).sha256 == BOOK.sha256
+
+
+def test_a_ledger_from_before_rl_runs_shared_fleets_is_charged_to_the_runs_of_its_devices(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    shutil.copytree(Path(__file__).parents[2] / "sample_traces" / "ledger", root)
+    frame = charges.price(root, choice.choose(root, None)).frame
+    assert frame["cost_nano"].sum() > 0
+    assert (frame["run_id"] == frame["fleet_run_id"]).all()
+    run_id = frame["run_id"][0]
+    assert charges.price(root, choice.choose(root, None), run_id=run_id).frame.equals(frame.filter(run_id=run_id))

@@ -58,7 +58,9 @@ def build(
 def _build(run: PricedRun) -> Report:
     make, allocation, borrow, tokens, connection = run.make, run.allocation, run.borrow, run.tokens, run.connection
     drawn = cost_per_correct.resample(run.groups)
-    shared = _runs(run)
+    # Steps of several RL runs have nothing to do with one another.
+    judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
+    one_run_judged = judged["run_id"].n_unique() <= 1
     compared = alternatives.compare(run.charged, allocation, borrow, run.groups, [], run.cost.spreads, market=False)
     c3, c3_per_correct = price_lines.c3(run, drawn)
     set_variables(connection, period_end_ns=run.stamp.to_ns)
@@ -73,7 +75,7 @@ def _build(run: PricedRun) -> Report:
         device_time={bucket: make.number(ns, "ns") for bucket, ns in bucket_ns.items()},
         device_share={bucket: make.part(ns, provisioned_ns) for bucket, ns in bucket_ns.items()},
         devices=_devices(make, allocation),
-        runs=shared,
+        runs=_runs(run),
         amortized=_with_total(make, allocation.amortized_nano_usd(), AMORTIZED),
         fully_loaded=_with_total(make, allocation.fully_loaded_nano_usd(), FULLY_LOADED),
         marginal={
@@ -99,8 +101,7 @@ def _build(run: PricedRun) -> Report:
         accept_by_step={
             row["step"]: make.part(row["accepted"], row["judged"])
             for row in rows(connection, "run/accept_by_step")
-            # Steps of several RL runs have nothing to do with one another.
-            if not shared
+            if one_run_judged
         },
         cost_per_correct=price_lines.price_lines(run, drawn),
         c3=c3,

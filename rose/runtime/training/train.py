@@ -69,7 +69,7 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
             raise CheckpointError(f"{options.folder} holds run {begun}: give --resume to go on, or another folder")
         task, training = _tables(options, checkpoint)
         rollout = RolloutConfig() if options.fleet is None else options.fleet.rollout
-        if begun is None and not options.wait_s:
+        if not options.resume and not options.wait_s:
             _check_fleet(options, rollout.model)
         # Before torch is loaded, which takes the number of its threads once.
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
@@ -150,7 +150,8 @@ def _device(options: TrainOptions) -> DeviceConfig | None:
 
 
 def _check_fleet(options: TrainOptions, model: str) -> None:
-    """Before a model is made, which takes a minute: that the fleet is there, and generates with this one.
+    """Before a model is made, which takes a minute: that the fleet is there, and generates with this one. What goes on
+    by itself, or waits, comes to a fleet that may be away.
 
     Raises DeploymentError if it is not there, UserError if it refuses, TrainError if it has another model.
     """

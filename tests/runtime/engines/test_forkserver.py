@@ -190,7 +190,7 @@ def answers(path):
     """Whether a server answers at all, once it has loaded SGLang."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
-            connection.settimeout(60)
+            connection.settimeout(180)
             connection.connect(str(path))
             connection.send(b"{}")
             return bool(connection.recv(1 << 16))

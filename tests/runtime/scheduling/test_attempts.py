@@ -179,7 +179,10 @@ def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
             while not turn.done():
                 await run.beat(run.report(other_url, "other"))
                 await asyncio.sleep(0.05)
-            assert [attempt.outcome for attempt in (await turn).attempts] == ["failed", "completed"]
+            # On a busy machine the other one may have fallen silent in between, too.
+            first, *_, last = (await turn).attempts
+            assert (first.engine_id, first.outcome) == ("hung", "failed")
+            assert (last.engine_id, last.outcome) == ("other", "completed")
 
     asyncio.run(scenario())
 

@@ -86,7 +86,11 @@ def test_a_device_is_drained_and_lent_again(url):
     [
         (["drain", "d9", "--token", TOKEN], 2, "there is no device 'd9'; there is d0, d1, d2"),
         (["status", "--token", "another"], 2, "has another token than the one given"),
-        (["runs"], 2, "asks for its token: it is `gateway.token` of the fleet file; give it by --token, or in ROSE_TOKEN"),
+        (
+            ["runs"],
+            2,
+            "asks for its token: it is `gateway.token` of the fleet file; give it by --token, or in ROSE_TOKEN",
+        ),
         (["status", "--watch", "--json", "--token", TOKEN], 2, "leave one of them out"),
         (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny' and that of the fleet at"),
         (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),
