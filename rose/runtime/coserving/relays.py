@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +27,12 @@ RELAYS_MAX = 8
 class Relays:
     """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads.
 
-    What is published on this host is fetched there itself, over `loopback`; all else by a relay, whose origin is at the
-    other end of `route`. A relay keeps at most `budget_bytes` in `folder`, on this host's loopback, behind a token.
+    What is published on this host is fetched there itself, over `loopback`; all else by a relay. `route` says by an
+    origin's URL what lies between it and this host. A relay keeps at most `budget_bytes` in `folder`, on this host's
+    loopback, behind a token.
     """
 
-    def __init__(self, folder: Path, budget_bytes: int, route: str) -> None:
+    def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str]) -> None:
         self._folder, self._budget_bytes, self._route = folder, budget_bytes, route
         self._token = secrets.token_urlsafe(32)
         self._lock = threading.Lock()
@@ -51,7 +52,7 @@ class Relays:
             relay, _ = self._relays[origin]
             gone = [self._relays.popitem(last=False)[1] for _ in range(len(self._relays) - RELAYS_MAX)]
         _stop(gone)
-        return replace(target, url=relay.url, token=self._token, source="relay", route=self._route)
+        return replace(target, url=relay.url, token=self._token, source="relay", route=self._route(target.url))
 
     def stop(self) -> None:
         """End all of them, and let go of what they keep."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import threading
+import time
 from typing import Any
 
+from rose.errors import UserError
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service.local_ray import ENVIRONMENT
 
 #: Enough to be told apart, and so little that any number of actors fit on a host.
 _SHARE = 0.001
+#: A Ray that is being started listens after so long. Ray itself would try for minutes.
+_LISTENS_S = 20.0
 _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",)}
 
 
@@ -26,7 +32,9 @@ class Fabric:
         self._namespace = namespace
 
     def join(self, address: str) -> None:
-        """Join the cluster at `address` from one of its hosts. Raises DeploymentError if there is none."""
+        """Join the cluster at `address` from one of its hosts. Raises UserError for what is no address, DeploymentError
+        if there is no cluster."""
+        _wait_listening(address)
         # Read when Ray is imported. That a process died is in Ray's logs, and whoever watches it says so.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
         import ray
@@ -124,3 +132,21 @@ class Fabric:
         import ray
 
         ray.shutdown()
+
+
+def _wait_listening(address: str) -> None:
+    """Raises UserError for what is no address, DeploymentError if nothing listens there."""
+    if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:
+        raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
+    until = time.monotonic() + _LISTENS_S
+    while True:
+        try:
+            socket.create_connection((parts[1], int(parts[2])), timeout=_LISTENS_S).close()
+            return
+        except (OSError, OverflowError) as error:
+            if time.monotonic() > until or isinstance(error, (socket.gaierror, OverflowError)):
+                raise DeploymentError(
+                    f"no Ray cluster is at {address} ({error}): correct `--address`, start Ray's head there "
+                    "(`ray start --head`), or leave `--address` out for a Ray of this host's own"
+                ) from None
+        time.sleep(0.5)

@@ -32,6 +32,7 @@ from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service import logs, owner, places
+from rose.runtime.service.memory import note_run
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingEngines
 
@@ -81,6 +82,7 @@ class HostActor:
         self._thread.join()
         if serving:
             owner.stop(self._runner.plan)
+            note_run(self._runner.plan.state, None)
             # Nothing is left to find here.
             with suppress(OSError):
                 shutil.rmtree(self._runner.plan.memory)
@@ -151,6 +153,7 @@ class HostRunner:
         plan = self.plan
         plan.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         plan.memory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note_run(plan.state, plan.run_id)
         self._say = logs.log_to(plan.logs / "host.log")
         self._lock = (plan.memory / "host.lock").open("w")
         try:
@@ -292,11 +295,10 @@ class HostRunner:
 
     def _relays(self) -> Relays:
         """What is published on another host comes over the network once."""
-        hosts = places.hosts(self.plan.config)
-        here = next(host for host in hosts if host.name == self.plan.host)
-        model = models.resolve(self.plan.config.rollout.model, self.plan.config.cache.expanduser(), self._say)
+        config, host = self.plan.config, self.plan.host
+        model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
         budget_bytes = max(_RELAY_BYTES_MIN, 3 * weights_bytes(model))
-        return Relays(self.plan.state / "relays", budget_bytes, places.route(here, hosts[0]))
+        return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url))
 
     # ------------------------------------------------------------------ end
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.runtime.service.places import state_folder
 
-#: In the state folder of a fleet.
+#: In the state folder of a fleet, on its first host.
 FILE = "fleet.json"
+#: In the state folder of each host: the fleet run that its agents work for.
+_HOST_FILE = "run.json"
 
 
 @dataclass(slots=True)
@@ -71,4 +73,23 @@ def read(folder: Path) -> Remembered | None:
     try:
         return Remembered(**json.loads((folder / FILE).read_text()))
     except (OSError, ValueError, TypeError):
+        return None
+
+
+def note_run(folder: Path, run_id: str | None) -> None:
+    """Remember in a host's folder which fleet run goes on there; None: none does any more."""
+    file = folder / _HOST_FILE
+    if run_id is None:
+        file.unlink(missing_ok=True)
+        return
+    partial = folder / f".{_HOST_FILE}.partial"
+    partial.write_text(json.dumps({"run_id": run_id}))
+    partial.replace(file)
+
+
+def run_at(folder: Path) -> str | None:
+    """The fleet run that goes on at the host with this folder."""
+    try:
+        return str(json.loads((folder / _HOST_FILE).read_text())["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -7,6 +7,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rose.config import DeviceConfig, FleetConfig, HostConfig
 
@@ -38,6 +39,14 @@ def route(here: HostConfig, there: HostConfig) -> str:
     if here.region != there.region:
         return "inter-region"
     return "intra-zone" if here.zone == there.zone else "inter-zone"
+
+
+def route_to(config: FleetConfig, host: str, url: str) -> str:
+    """The priced route between a host and a server, by the address of the server's host; one that the fleet file does
+    not know by its address is taken to be where the first host is."""
+    by_address = {known.address: known for known in hosts(config)}
+    here = next(known for known in hosts(config) if known.name == host)
+    return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
 
 
 def namespace(config: FleetConfig) -> str:

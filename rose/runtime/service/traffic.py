@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from rose.clock import monotonic_ns
@@ -18,8 +19,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
 from rose.runtime.fleet import writer_name
-from rose.runtime.service import owner, places
-from rose.runtime.service.memory import FleetMemory
+from rose.runtime.service import memory, owner, places
 from rose.runtime.service.places import HostPlan
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
@@ -47,10 +47,11 @@ def _plan(config: FleetConfig, host: str | None) -> HostPlan:
         raise TrafficError(f"the fleet has the hosts {', '.join(names)}: say by --host which one this is")
     if host is not None and host not in names:
         raise TrafficError(f"there is no host {host!r} in the fleet file, only {', '.join(names)}")
-    remembered = FleetMemory(config).read()
-    if remembered is None:
+    plan = HostPlan(config=config, host=host or names[0], run_id="", controller_url="")
+    run_id = memory.run_at(plan.state)
+    if run_id is None:
         raise TrafficError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
-    return HostPlan(config=config, host=host or names[0], run_id=remembered.run_id, controller_url=remembered.url)
+    return replace(plan, run_id=run_id)
 
 
 async def _replay(config: FleetConfig, plan: HostPlan, say: Callable[[str], None]) -> None:

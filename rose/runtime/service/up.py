@@ -86,8 +86,7 @@ def up(
         if address is None:
             say("starting Ray")
             address = local_ray.start(folder)
-    fabric = Fabric(places.namespace(config))
-    fabric.join(address)
+    fabric = _join(config, address, say)
     first = places.hosts(config)[0]
     keeper = fabric.find(KEEPER)
     if keeper is None:
@@ -116,8 +115,7 @@ def down(config: FleetConfig, address: str | None, say: Say) -> bool:
     if address is None:
         local_ray.stop(folder)
         return False
-    fabric = Fabric(places.namespace(config))
-    fabric.join(address)
+    fabric = _join(config, address, say)
     try:
         keeper = fabric.find(KEEPER)
         if keeper is None:
@@ -143,8 +141,7 @@ def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> No
     address = address or local_ray.find(places.state_folder(config))
     if address is None:
         raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it")
-    fabric = Fabric(places.namespace(config))
-    fabric.join(address)
+    fabric = _join(config, address, say)
     try:
         keeper = fabric.find(KEEPER)
         if keeper is None:
@@ -156,6 +153,13 @@ def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> No
         Fleet(config, fabric, keeper).wait_ready(say)
     finally:
         fabric.leave()
+
+
+def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
+    say(f"joining Ray at {address}")
+    fabric = Fabric(places.namespace(config))
+    fabric.join(address)
+    return fabric
 
 
 def _stop(fleet: Fleet, say: Say) -> None:

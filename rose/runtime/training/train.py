@@ -60,7 +60,7 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
     device = _device(options)
     page = None if options.device is None or options.wait_s else page_of(options.device)
     if device is not None:
-        _keep_off_serving(options.fleet)
+        _keep_off_serving(options.fleet, device)
     with ExitStack() as stack:
         checkpoint = Checkpoint(options.folder)
         stack.callback(checkpoint.close)
@@ -163,11 +163,13 @@ def _check_fleet(options: TrainOptions, model: str) -> None:
         )
 
 
-def _keep_off_serving(fleet: FleetConfig | None) -> None:
-    """Keep this process and its workers off the cores of serving devices, as the rest of the fleet's host work is."""
+def _keep_off_serving(fleet: FleetConfig | None, beside: DeviceConfig) -> None:
+    """Keep this process and its workers off the cores that serve on the device's host, as the fleet's own work is."""
     available = os.sched_getaffinity(0)
     devices = () if fleet is None else fleet.device
-    serving = {core for device in devices if device.pool == "serving" for core in device.cores}
+    serving = {
+        core for device in devices if device.pool == "serving" and device.host == beside.host for core in device.cores
+    }
     os.sched_setaffinity(0, (available - serving) or available)
 
 

@@ -77,7 +77,7 @@ def test_every_shipped_book_prices_the_demonstration_and_cites_each_figure(name:
     for device_class in {price.device_class for price in book.device}:
         assert book.power_of(device_class).load_w > 0
         assert book.offers_at(device_class, at_ns)
-    for route in ("loopback", "intra-zone", "inter-region", "internet"):
+    for route in ("loopback", "intra-zone", "inter-zone", "inter-region", "internet"):
         assert book.transfer_at(route, at_ns).usd_per_gb >= 0
     assert book.verifier_at("frozenlake-goal", at_ns).usd_per_verdict == 0
     for table in ("device", "offer", "power"):

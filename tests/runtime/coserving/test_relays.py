@@ -16,7 +16,7 @@ from rose.runtime.transfer.store import VersionStore
 
 @pytest.fixture
 def made(tmp_path):
-    running = Relays(tmp_path / "relays", 1 << 24, "inter-region")
+    running = Relays(tmp_path / "relays", 1 << 24, lambda url: f"to {url}")
     yield running
     running.stop()
     assert list(tmp_path.glob("relays/*")) == []
@@ -41,7 +41,7 @@ def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_
     monkeypatch.setattr(relays, "is_here", lambda _url: False)
     way = made.via(origin)
     assert made.via(Target("a", 1, origin.url, origin.token)).url == way.url
-    assert (way.run_id, way.version, way.source, way.route) == ("a", 0, "relay", "inter-region")
+    assert (way.run_id, way.version, way.source, way.route) == ("a", 0, "relay", f"to {origin.url}")
     assert way.url != origin.url
     assert "of-the-run" not in (way.token, repr(way))
     for name in ("one", "two"):

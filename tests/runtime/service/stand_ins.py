@@ -13,12 +13,16 @@ import sys
 import threading
 from pathlib import Path
 
+from rose.runtime import preflight
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.detach import start_detached
 from rose.runtime.engines.sglang import EngineProcess
 
 SERVING_PORT = 30000
+
+# A host's process imports this with what it is to start: a machine that is full of other work has room for stand-ins.
+preflight.ENGINE_BYTES = preflight.REST_BYTES = 64 << 20
 #: What a rank reports of each phase of a sync.
 HAS_THEM = {
     "ok": True, "ranks": 1, "after_step": 0, "sha256": "", "drift": None,

@@ -25,3 +25,11 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
 def test_what_another_version_wrote_is_no_fleet_of_this_one(tmp_path):
     (tmp_path / memory.FILE).write_text('{"run_id": "r", "unknown": 1}')
     assert memory.read(tmp_path) is None
+
+
+def test_each_host_knows_the_fleet_run_of_its_agents(tmp_path):
+    assert memory.run_at(tmp_path) is None
+    memory.note_run(tmp_path, "r")
+    assert memory.run_at(tmp_path) == "r"
+    memory.note_run(tmp_path, None)
+    assert memory.run_at(tmp_path) is None

@@ -36,6 +36,19 @@ def test_a_host_is_known_by_its_resource_before_its_address():
     assert places.resource(host.model_copy(update={"resource": "rack"}), "10.0.0.9") == "rack"
 
 
+def test_what_lies_between_a_host_and_an_origin_is_by_where_the_origin_is():
+    zoned = config.parse(FLEET.replace('address = "10.77.0.2"', 'address = "10.77.0.2"\nzone = "b"'), "two")
+    routes = {
+        (host, url): places.route_to(zoned, host, url)
+        for host in ("one", "other")
+        for url in ("http://10.77.0.1:9", "http://10.77.0.2:9", "http://192.0.2.1:9")
+    }
+    assert [key for key, route in routes.items() if route == "inter-zone"] == [
+        ("one", "http://10.77.0.2:9"), ("other", "http://10.77.0.1:9"), ("other", "http://192.0.2.1:9"),
+    ]  # fmt: skip
+    assert routes["other", "http://10.77.0.2:9"] == "intra-zone"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
