@@ -28,7 +28,7 @@ from rose.errors import UserError
 _CALM_S = 20.0
 _CALM_QUICK_S = 5.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
-_BOOKS_TIMEOUT_S = 120.0
+_BOOKS_TIMEOUT_S = 300.0
 _INTERRUPTED = 130
 
 

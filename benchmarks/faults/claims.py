@@ -137,7 +137,9 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     calm = before(seen.served, trials)
     hit = {id(one): one for trial in trials for one in touched(seen.served, trial)}
     late_calm, late_hit = _share(calm), _share(list(hit.values()))
-    backs = [back for trial in trials if (back := device_back_s(seen, trial)) is not None]
+    # The agents of a Ray node that is killed go on for a moment, and renew.
+    told = [trial for trial in trials if trial.fault.victim in _TOLD]
+    backs = [back for trial in told if (back := device_back_s(seen, trial)) is not None]
     report.claim("trials carried out", len(trials), "trials", seen.planned, "higher")
     report.claim("faults that ended the fleet", int(seen.ended), "faults", 0, "lower")
     report.claim("serving requests failed because of a fault", len(failed), "requests", 0, "lower")

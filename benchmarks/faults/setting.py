@@ -74,7 +74,7 @@ class Setting:
                 "traffic": {"trace": "none"},
                 "task": {"workers": 1, "size": 3, "turns_max": 4} if self.made else {},
                 "training": {"staleness_max": 2}
-                | ({"minibatches": 1, "groups_per_step": 2, "group_size": 4} if self.made else {}),
+                | ({"minibatches": 1, "groups_per_step": 8, "group_size": 8} if self.made else {}),
                 "gateway": {"host": "0.0.0.0", "port": GATEWAY_PORT, "token": TOKEN},
             }
         )
