@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -60,7 +61,6 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The fleet file.", no_args_is_help=True)
 _FLEET, _COST, _LEDGER = "Fleet", "Cost", "Ledger"
-app.command("up", rich_help_panel=_FLEET)(up_command)
 app.command("status", rich_help_panel=_FLEET)(status_command)
 app.command("runs", rich_help_panel=_FLEET)(runs_command)
 app.command("train", rich_help_panel=_FLEET)(train_command)
@@ -91,6 +91,16 @@ app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
 app.add_typer(jobs_app(planned), name="jobs", rich_help_panel=_LEDGER)
 
 LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
+
+
+@app.command("up", rich_help_panel=_FLEET)
+@functools.wraps(up_command)
+def up(config: Path, **options: Any) -> None:
+    from rose import config as configuration
+
+    with _errors():
+        _has_prices(configuration.load(config))  # found wrong now, not when somebody asks what it cost
+    up_command(config, **options)
 
 
 @app.command(rich_help_panel=_FLEET)
@@ -162,7 +172,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
     root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
     book = choice.choose_for_new_run(root, fleet.price_book)
     if book is None:
-        typer.secho(f"This run will not be priced: no price book. {choice.WAYS}", fg=typer.colors.YELLOW, err=True)
+        typer.secho(f"Nothing will be priced: no price book. {choice.WAYS}", fg=typer.colors.YELLOW, err=True)
         return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)
