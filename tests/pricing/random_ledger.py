@@ -95,7 +95,7 @@ def ledgers(draw: st.DrawFn, portions: int = PORTIONS, punctual: bool = True, mo
     """Ledgers of one or two runs, everything in one portion or spread over several.
 
     If `punctual`, it is known from the beginning when devices come and go, but for the last time that they leave.
-    Unless `moving`, they come and go once, stay what they are, and are of one run alone.
+    Unless `moving`, they come and go once, stay what they are, and are of one run alone, which no RL runs share.
     """
     recorded: list[Recorded] = []
     for run_id in ["a", "b"][: draw(st.integers(1, 2))]:
@@ -114,7 +114,10 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
             tags_json=draw(st.sampled_from(TAGS)),
         )
     ]  # fmt: skip
-    tenants: list[str | None] = [None, *(f"{run_id}-rl{n}" for n in range(draw(st.sampled_from([0, 0, 2, 3]))))]
+    tenants: list[str | None] = [
+        None,
+        *(f"{run_id}-rl{n}" for n in range(draw(st.sampled_from([0, 0, 2, 3] if moving else [0])))),
+    ]
     fixed += [
         events.Run(action="started", name="rl", run_id=tenant, at_us=2, tags_json=draw(st.sampled_from(TAGS)))
         for tenant in tenants[1:]
