@@ -89,12 +89,12 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         read(tmp_path / "binary.csv")
 
 
-def test_the_default_configuration_names_the_sample_trace() -> None:
-    bursty = load(TrafficConfig().trace)
+def test_a_fleet_replays_nothing_unless_its_file_names_a_trace() -> None:
+    bursty = load("bursty")
     assert bursty.name == "bursty"
     assert len(bursty) == 3526
-    assert open_trace(TrafficConfig(trace="none")) is None
-    opened = open_trace(TrafficConfig())
+    assert open_trace(TrafficConfig()) is None
+    opened = open_trace(TrafficConfig(trace="bursty"))
     assert opened is not None
     assert opened.arrival_ns.tolist() == bursty.arrival_ns.tolist()
 
