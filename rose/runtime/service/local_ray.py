@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
 
 _START_TIMEOUT_S = 120.0
@@ -55,6 +56,8 @@ def start(folder: Path) -> str:
         "--port=0",
         f"--temp-dir={temporary}",
         "--include-dashboard=false",
+        # It cannot be left out; its usual port may be another Ray's.
+        f"--ray-client-server-port={free_port()}",
         "--disable-usage-stats",
         f"--num-cpus={len(os.sched_getaffinity(0))}",
     ]
@@ -126,11 +129,14 @@ def _temporary(folder: Path) -> Path:
 
 
 def _processes(folder: Path) -> list[psutil.Process]:
-    """Those of this user's that were told of its folder: Ray's own servers."""
-    temporary, ours = str(_temporary(folder)), []
+    """Those of this user's that were told of its folder or its address: Ray's own servers."""
+    named, ours = [str(_temporary(folder))], []
+    with suppress(OSError, ValueError, KeyError):
+        named.append(f"--address={json.loads((folder / _RECORD).read_text())['address']}")
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if any(temporary in word for word in process.cmdline()) and process.uids().real == os.getuid():
+            line = " ".join(process.cmdline())
+            if any(name in line for name in named) and process.uids().real == os.getuid():
                 ours.append(process)
     return ours
 
