@@ -144,6 +144,11 @@ def _charges(ledger: Path, rows: Rows) -> dict[str, Any]:
         "kinds": by_kind.to_dicts(),
         "bill_nano": int(frame["cost_nano"].sum()),
         "exact_nano": float(exact),
+        # A device's hour, and a transfer of one hour, lease, route and version, is rounded once.
+        "rounded": frame.select("fleet_run_id", "device_id", "hour", "kind", "lease_id", "route", "policy_version")
+        .filter(pl.col("kind") == "transfer")
+        .n_unique()
+        + frame.select("fleet_run_id", "device_id", "hour").n_unique(),
     }
 
 

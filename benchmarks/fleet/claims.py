@@ -11,8 +11,6 @@ from benchmarks.fleet.processes import Sample
 from benchmarks.report import Report
 
 GROWTH_MAX = 1.05
-#: Charges are whole nano-dollars, what they are of is not.
-ROUNDED_NANO_MAX = 1.0
 
 
 @dataclass(slots=True)
@@ -91,7 +89,7 @@ def _claim_money(report: Report, seen: Seen) -> None:
         "the bill less devices' time and syncs' bytes at their prices",
         rounded,
         "nano-dollars",
-        ROUNDED_NANO_MAX,
+        seen.books["rounded"] / 2,
         "lower",
     )
     charged = {line["team"] for line in seen.costs["team"]["lines"] if line["cost_nano"] > 0}

@@ -9,11 +9,13 @@ from benchmarks.fleet.__main__ import measure
 from benchmarks.fleet.claims import Seen
 from benchmarks.fleet.processes import Sample
 from benchmarks.report import Report
+from tests.long_form import LONG
 from tests.runtime.service import hosts
 
 
 @pytest.mark.live
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(not LONG, reason="it takes minutes: set ROSE_TESTS_LONG=1")
 @pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
 def test_two_runs_of_two_teams_one_killed_and_resumed_come_to_the_bill(tmp_path):
     report = Report("fleet", quick=True)
@@ -78,6 +80,7 @@ def seen():
         "charges": [{"run_id": run_id, "team": team, "cost_nano": nano} for run_id, team, nano in lines],
         "bill_nano": 10,
         "exact_nano": 10.0,
+        "rounded": 2,
     }
     return Seen(
         books=books,

@@ -270,7 +270,8 @@ def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_an
     slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
     assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
     runs = [run_id for (run_id,) in host.rows("SELECT rollout_run_id FROM device_slice ORDER BY t0_ns")]
-    assert list(dict.fromkeys(runs)) == ["fleet", "one", "two"]
+    # It may be one's before its first slice is over.
+    assert list(dict.fromkeys(runs))[-2:] == ["one", "two"]
     assert runs == sorted(runs, key=["fleet", "one", "two"].index)
 
 
