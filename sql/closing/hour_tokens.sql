@@ -6,6 +6,9 @@ WITH tenant AS (
     SELECT DISTINCT run_id
     FROM event
     WHERE kind = 'run' AND fleet_run_id = getvariable('run_id') AND run_id <> getvariable('run_id')
+      AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND coalesce(isfinite(trace_keep_share), true)
+      AND coalesce(isfinite(trace_length_scale), true) AND coalesce(isfinite(trace_output_length_scale), true) AND
+      coalesce(isfinite(trace_time_scale), true)
 ),
 mine AS (
     SELECT *
