@@ -47,8 +47,8 @@ def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy
     assert len(stored) == len(recorded)
     for seq, (event, row) in enumerate(zip(recorded, stored, strict=True)):
         given = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
-        given |= {"writer": "w", "seq": seq, "event_id": f"w/{seq}", "run_id": "r", "provenance": "replay"}
-        given |= {"kind": event.kind}
+        given |= {"writer": "w", "seq": seq, "event_id": f"w/{seq}", "provenance": "replay"}
+        given |= {"kind": event.kind, "run_id": event.run_id or "r"}
         for name in all_columns():
             assert _same(row[name], given.get(name)), name
 
