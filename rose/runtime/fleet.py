@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,13 @@ BACKGROUND_NICE = 10
 def writer_name(host: str, writer: str) -> str:
     """The ledger writer of a part of the fleet; `host` keeps those of several hosts apart."""
     return f"{host}.{writer}" if host else writer
+
+
+def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
+    """Of the cores that this process may have, those that serve on none of `devices`; all if that leaves none."""
+    available = os.sched_getaffinity(0)
+    serving = {core for device in devices if device.pool == "serving" for core in device.cores}
+    return (available - serving) or available
 
 
 def recorded_config(config: FleetConfig) -> str:
@@ -114,9 +121,7 @@ class FleetPlan:
 
     def _host_cores(self) -> list[int]:
         """The cores that are not a serving device's: those for the HTTP and the text of what runs on them."""
-        available = os.sched_getaffinity(0)
-        serving = {core for device in self.config.device if device.pool == "serving" for core in device.cores}
-        return sorted((available - serving) or available)
+        return sorted(host_cores(self.config.device))
 
     def _serving(self, device: DeviceConfig) -> EngineSpec:
         config = self.config.serving

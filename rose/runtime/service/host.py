@@ -29,7 +29,7 @@ from rose.runtime.coserving.relays import Relays
 from rose.runtime.engines import models
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.engines.shape import weights_bytes
-from rose.runtime.fleet import FleetPlan, writer_name
+from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service import logs, owner, places
 from rose.runtime.service.memory import note_run
@@ -225,9 +225,7 @@ class HostRunner:
     def _take_cores(self, own: FleetConfig) -> None:
         """The cores that the host's own work may have: not those that serve."""
         named = next((host.cores for host in self.plan.config.hosts if host.name == self.plan.host), [])
-        available = os.sched_getaffinity(0)
-        serving = {core for device in own.device if device.pool == "serving" for core in device.cores}
-        os.sched_setaffinity(0, set(named) or (available - serving) or available)
+        os.sched_setaffinity(0, set(named) or host_cores(own.device))
 
     def _wait_serving(self) -> dict[str, str]:
         """The URLs of the engines that are ROSE's own, once each answers."""

@@ -18,7 +18,7 @@ from rose.errors import UserError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
-from rose.runtime.fleet import writer_name
+from rose.runtime.fleet import host_cores, writer_name
 from rose.runtime.service import memory, owner, places
 from rose.runtime.service.places import HostPlan
 from rose.runtime.traffic.replay import Replay, Target
@@ -60,7 +60,8 @@ async def _replay(config: FleetConfig, plan: HostPlan, say: Callable[[str], None
         raise TrafficError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
     fitted = fit(trace, config.traffic)
     own, urls = plan.own, owner.urls(plan)
-    _keep_off_serving(own)
+    # Clients are no part of the devices whose latency they measure.
+    os.sched_setaffinity(0, host_cores(own.device))
     devices = [device for device in own.device if device.pool == "serving"]
     name = writer_name(own.host, "traffic")
     with LedgerWriter.open(plan.ledger, name, plan.run_id) as writer:
@@ -139,13 +140,6 @@ class _LeaseAt:
             if lease.expires_ns > monotonic_ns():
                 return lease_id_of(self._run_id, self._device_id, lease.number)
         return None
-
-
-def _keep_off_serving(config: FleetConfig) -> None:
-    """Clients are no part of the devices whose latency they measure."""
-    available = os.sched_getaffinity(0)
-    serving = {core for device in config.device if device.pool == "serving" for core in device.cores}
-    os.sched_setaffinity(0, (available - serving) or available)
 
 
 def main() -> None:

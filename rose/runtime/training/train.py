@@ -14,6 +14,7 @@ from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, Tr
 from rose.errors import UserError, did_you_mean
 from rose.events import Step
 from rose.runtime.engines import models
+from rose.runtime.fleet import host_cores
 from rose.runtime.rollout.worker import Setting
 from rose.runtime.rollout.workers import Workers
 from rose.runtime.service.console import ControllerClient
@@ -165,12 +166,8 @@ def _check_fleet(options: TrainOptions, model: str) -> None:
 
 def _keep_off_serving(fleet: FleetConfig | None, beside: DeviceConfig) -> None:
     """Keep this process and its workers off the cores that serve on the device's host, as the fleet's own work is."""
-    available = os.sched_getaffinity(0)
     devices = () if fleet is None else fleet.device
-    serving = {
-        core for device in devices if device.pool == "serving" and device.host == beside.host for core in device.cores
-    }
-    os.sched_setaffinity(0, (available - serving) or available)
+    os.sched_setaffinity(0, host_cores(device for device in devices if device.host == beside.host))
 
 
 def _model(
