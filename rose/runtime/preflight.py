@@ -191,5 +191,3 @@ def _check_folders(config: FleetConfig) -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PreflightError(f"cache {cache} cannot be made ({error.strerror}): set `cache` to a folder you own")
-    if not os.access(cache, os.W_OK):
-        raise PreflightError(f"cache {cache} cannot be written: set `cache` to a folder you own")
