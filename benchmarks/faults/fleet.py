@@ -44,7 +44,7 @@ from rose.errors import UserError
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.service import local_ray
 from rose.runtime.service.places import HostPlan
-from tests.runtime.service.hosts import Host, Network, missing
+from tests.runtime.service.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
 _RAY_PORT = 6379
@@ -129,7 +129,10 @@ class Fleet:
 
     def _start(self) -> None:
         for name in HOSTS:
-            host = self.network.add(clock_ahead_s=0 if name == "one" else _AHEAD_S)
+            host = self.network.add(
+                clock_ahead_s=0 if name == "one" else _AHEAD_S,
+                clock_is_set=name == "other" and clock_library() is not None,
+            )
             self.hosts[name] = host
         one = self.hosts["one"]
         one.call("sh", "-c", f"mkdir {DISK} && mount -n -t tmpfs -o size={_DISK_BYTES} tmpfs {DISK}")
@@ -279,7 +282,9 @@ class Fleet:
                 schedulers = [process for process in family if number_inside(process) == number]
                 if victim is Victim.SCHEDULER:
                     return schedulers
-                return [parent for one in schedulers if (parent := one.parent()) is not None]
+                # A stand-in is one process, which nobody but the host's first one is the parent of.
+                parents = [one.parent() or one for one in schedulers]
+                return schedulers if self.setting.made else parents
             title = _TITLES[victim]
             return [process for process in family if title in title_of(process) and "nsenter" not in title_of(process)][
                 :1

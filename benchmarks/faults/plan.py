@@ -12,7 +12,7 @@ HostName = Literal["one", "other"]
 #: This share of the trials of a process stops it for a while instead of ending it.
 STOPPED_SHARE = 0.15
 _STOP_MIN_S, _STOP_MAX_S = 1.0, 6.0
-#: A line is cut, or a disk full, for so long.
+#: A line is cut, a disk full, or a clock wrong, for so long.
 _AWAY_MIN_S, _AWAY_MAX_S = 5.0, 20.0
 #: From the moment that was waited for to the blow: at most about a step of either engine.
 _DELAY_MAX_S = 0.05
@@ -34,24 +34,26 @@ class Victim(StrEnum):
     HOST = "host"
     LINE = "line"
     DISK = "disk"
+    CLOCK = "wall clock"
 
 
 #: Where each can be struck. The first host has what a fleet has once, and its serving is never a victim.
 _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | {
     Victim.AGENT: ("one", "other"), Victim.SERVER: ("one", "other"), Victim.SCHEDULER: ("one", "other"),
-    Victim.NODE: ("other",), Victim.HOST: ("other",), Victim.LINE: ("other",),
+    Victim.NODE: ("other",), Victim.HOST: ("other",), Victim.LINE: ("other",), Victim.CLOCK: ("other",),
 }  # fmt: skip
 #: What is no process is away for a while, and comes back as it was.
-AWAY = frozenset({Victim.LINE, Victim.DISK})
+AWAY = frozenset({Victim.LINE, Victim.DISK, Victim.CLOCK})
 #: Processes of Ray's own, and a whole host, are killed and never stopped.
 _KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
 #: How it is said what becomes of them.
-_AWAY_WORDS = {Victim.LINE: "cut", Victim.DISK: "full"}
+_AWAY_WORDS = {Victim.LINE: "cut", Victim.DISK: "full", Victim.CLOCK: "set to another hour"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One blow. `stop_s` None: it is killed; otherwise stopped, cut or full for so many seconds, and then let go on."""
+    """One blow. `stop_s` None: it is killed; otherwise stopped, cut, full or wrong for so many seconds, and then as
+    it was."""
 
     victim: Victim
     host: HostName

@@ -30,6 +30,8 @@ _LOOK_S = 0.1
 #: A host is without power for so long, and comes back with a clock that begins somewhere else.
 _POWER_OFF_S = 3.0
 _CLOCK_MAX_S = 100_000
+#: A wall clock is set at most so far ahead or back.
+_CLOCK_SET_MAX_S = 7_200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +136,9 @@ class Striker:
                 with suppress(AssertionError, subprocess.TimeoutExpired):
                     fill(fleet)
                 return lambda: empty(fleet)
+            case Victim.CLOCK:
+                host.set_clock(self._luck.choice((-1, 1)) * self._luck.randrange(60, _CLOCK_SET_MAX_S))
+                return lambda: host.set_clock(0)
         if fault.stop_s is None:
             return (lambda: None) if kill(parts, signal.SIGKILL) else None
         return (lambda: kill(parts, signal.SIGCONT)) if kill(parts, signal.SIGSTOP) else None

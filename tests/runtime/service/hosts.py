@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ ROOT = Path(__file__).parents[3]
 #: What a host has of its own in place of the machine's, all of it in memory.
 _PRIVATE = ("/dev/shm", "/tmp", "/var/tmp", "/run")
 _SUBNET = "10.77.0"
+#: On the disk of a host whose wall clock can be set: how many nanoseconds it is ahead of the machine's.
+_CLOCK = "clock"
 _AS_USER = os.geteuid() != 0
 _USER = ["--user", "--map-root-user"] if _AS_USER else []
 _START_TIMEOUT_S = 120.0
@@ -70,14 +74,34 @@ def missing() -> str | None:
     return None if done.returncode == 0 else f"namespaces cannot be made here: {done.stderr.strip()}"
 
 
+@functools.cache
+def clock_library() -> Path | None:
+    """What gives a host's processes a wall clock of their own, as no namespace does; None without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    # In the checkout's own folders: hosts see no other.
+    library = ROOT / "build" / "wall_clock.so"
+    library.parent.mkdir(exist_ok=True)
+    partial = library.with_suffix(f".{os.getpid()}.partial")
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", partial, source, "-ldl"], check=True)
+    partial.replace(library)
+    return library
+
+
 @dataclass(eq=False)
 class Host:
-    """One of them. `clock_ahead_s`: its monotonic clock is ahead of the machine's, as if it had run for longer."""
+    """One of them. `clock_ahead_s`: its monotonic clock is ahead of the machine's, as if it had run for longer.
+
+    `clock_is_set`: its wall clock can be set, by `set_clock`, which needs the `clock_library`.
+    """
 
     network: Network
     number: int
     disk: Path
     clock_ahead_s: int = 0
+    clock_is_set: bool = False
     _unshare: subprocess.Popen[bytes] | None = None
     _init: int = 0
 
@@ -134,7 +158,9 @@ class Host:
 
     def command(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
         """What runs a program there: from the checkout, with this Python's environment and a home of its own."""
+        own_clock = {"LD_PRELOAD": str(clock_library()), "WALL_CLOCK": f"/srv/{_CLOCK}"} if self.clock_is_set else {}
         given = {
+            **own_clock,
             "HOME": "/srv/home",
             "TMPDIR": "/tmp",
             "PYTHONPATH": str(ROOT),
@@ -184,6 +210,12 @@ class Host:
         with suppress(AssertionError):
             self.network.ip(f"link del port{self.number}")
 
+    def set_clock(self, ahead_s: float) -> None:
+        """Have the wall clock of all that runs there tell so much more than the machine's."""
+        assert self.clock_is_set
+        with (self.disk / _CLOCK).open("r+b" if (self.disk / _CLOCK).exists() else "wb") as file:
+            file.write(struct.pack("=q", round(ahead_s * 1e9)))
+
     def unplug(self) -> None:
         """Cut its line to the switch: it hears of nobody, and nobody of it."""
         self.network.ip(f"link set port{self.number} down")
@@ -223,11 +255,13 @@ class Network:
         self._switch.kill()
         self._switch.wait()
 
-    def add(self, *, clock_ahead_s: int = 0) -> Host:
+    def add(self, *, clock_ahead_s: int = 0, clock_is_set: bool = False) -> Host:
         """Boot one more host."""
         disk = self.folder / f"disk-{len(self.hosts) + 1}"
         disk.mkdir(parents=True)
-        host = Host(self, len(self.hosts) + 1, disk, clock_ahead_s)
+        host = Host(self, len(self.hosts) + 1, disk, clock_ahead_s, clock_is_set)
+        if clock_is_set:
+            host.set_clock(0)
         self.hosts.append(host)
         host.boot()
         return host

@@ -23,6 +23,7 @@ from rose.ledger.verify import verify
 from rose.pricing.run import report
 from rose.runtime.coserving.attachment import described
 from rose.runtime.service.places import HostPlan
+from tests.long_form import LONG
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -179,6 +180,7 @@ def test_its_report_prices_it(stopped_run):
     assert json.loads(done.stdout)["amortized"] == priced["amortized"]
 
 
+@pytest.mark.skipif(not LONG, reason="it takes minutes: set ROSE_TESTS_LONG=1")
 def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger)

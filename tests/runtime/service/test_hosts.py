@@ -38,7 +38,7 @@ except OSError as error:
 def network(tmp_path_factory) -> Iterator[Network]:
     with Network(tmp_path_factory.mktemp("network")) as network:
         network.add()
-        network.add(clock_ahead_s=_CLOCK_AHEAD_S)
+        network.add(clock_ahead_s=_CLOCK_AHEAD_S, clock_is_set=hosts.clock_library() is not None)
         yield network
 
 
@@ -99,3 +99,17 @@ def test_one_that_is_killed_loses_its_processes_and_its_memory_and_keeps_its_dis
     assert "kept" not in other.call("ls", "/dev/shm").split()
     assert "sleep 2000" not in other.processes()
     assert one.up
+
+
+_CLOCKS = "import time; print(time.time(), time.monotonic())"
+
+
+@pytest.mark.skipif(hosts.clock_library() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("ahead_s", [3600.75, -7200.25, 0])
+def test_a_hosts_wall_clock_can_be_set_and_nothing_else_of_it(network, ahead_s):
+    one, other = network.hosts
+    other.set_clock(ahead_s)
+    for host, wall_s, monotonic_s in ((one, 0, 0), (other, ahead_s, _CLOCK_AHEAD_S)):
+        wall, monotonic = map(float, host.python(_CLOCKS).split())
+        assert abs(wall - time.time() - wall_s) < 30
+        assert abs(monotonic - time.monotonic() - monotonic_s) < 30

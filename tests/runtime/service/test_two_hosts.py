@@ -7,7 +7,6 @@ own. Engines are stand-ins: what is tried here is what carries them.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.long_form import LONG
 from tests.runtime.service import hosts
 from tests.runtime.service.hosts import Host, Network
 
@@ -241,7 +241,7 @@ def test_a_host_that_loses_its_power_is_waited_for_and_goes_on_when_it_is_back(f
     assert json.loads(fleet.one.python(TURN, TOKEN))[0] == [3, 4, 5, 6]
 
 
-@pytest.mark.skipif(os.environ.get("ROSE_TESTS_LONG") != "1", reason="Ray is started once more on both hosts")
+@pytest.mark.skipif(not LONG, reason="Ray is started once more on both hosts: set ROSE_TESTS_LONG=1")
 def test_the_loss_of_rays_head_loses_no_fleet(fleet):
     (run_id,) = fleet.runs()
     fleet.one.call("pkill", "-9", "gcs_server")
