@@ -20,6 +20,7 @@ from benchmarks.faults.fleet import Fleet, FleetError
 from benchmarks.faults.plan import Victim, faults
 from benchmarks.faults.setting import HOSTS, Setting
 from benchmarks.faults.trial import Striker, Trial
+from benchmarks.fleet.processes import Watch
 from benchmarks.report import Report, arguments, finish, phase
 from rose.config import CoservingConfig
 from rose.errors import UserError
@@ -29,6 +30,7 @@ _CALM_S = 20.0
 _CALM_QUICK_S = 5.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
+_MEMORY_LOOK_S = 5.0
 _INTERRUPTED = 130
 
 
@@ -68,6 +70,8 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     fleet = Fleet(folder, given.seed, Setting(given.engines, given.patience))
     with phase("fleet"):
         fleet.__enter__()
+    memory = Watch(fleet.hosts, lambda: 0, _MEMORY_LOOK_S)
+    memory.start()
     try:
         striker = Striker(fleet, given.seed)
         with phase("calm before the first fault"):
@@ -92,6 +96,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         ended = True
         raise
     finally:
+        memory.stop()
         try:
             last = _end(fleet, given.ledger)
         finally:
@@ -99,7 +104,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             report.detail["steps"] = len(fleet.steps)
             fleet.__exit__()
         if struck:
-            seen = replace(_seen(fleet, struck, tried), ended=ended)
+            seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
             claims.claim(report, seen, last)
             claims.show(seen)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +14,8 @@ from benchmarks.faults.plan import HostName, Victim
 from benchmarks.faults.setting import ENGINES
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, back_ns, lease_end_ns, overrun_ns
+from benchmarks.fleet.claims import GROWTH_MAX
+from benchmarks.fleet.processes import Sample, growth, longest_lived
 from benchmarks.report import Report
 from rose.runtime.coserving.page import SpanRecord
 
@@ -21,6 +23,8 @@ from rose.runtime.coserving.page import SpanRecord
 WINDOW_NS = 8_000_000_000
 #: How much more often than before a request may miss a budget after a fault, as a share of requests.
 _LATE_MORE_MAX = 0.02
+#: Of a process that lives for so long it is claimed that its memory does not grow.
+_LONG_LIFE_S = 1800.0
 #: Parts whose end ends a lease at once, or changes an engine; the others' shows only if they had something to do.
 _TOLD = frozenset({Victim.SERVER, Victim.SCHEDULER, Victim.AGENT})
 #: Parts that, while they are away, have somebody else end the lease by its time.
@@ -66,6 +70,8 @@ class Seen:
     planned: int
     #: Whether the fleet was lost.
     ended: bool = False
+    #: Of the fleet's own processes, by part.
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
 
 
 def touched(served: Sequence[Served], trial: Trial) -> list[Served]:
@@ -156,6 +162,16 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     report.claim("trials after which something was wrong in the ledger", wrong, "trials", 0, "lower")
     if books is not None:
         _claim_books(report, trials, books)
+    report.detail["processes"] = {}
+    for name, samples in sorted(seen.samples.items()):
+        life = longest_lived(samples)
+        life_s, grown = life[-1].at_s - life[0].at_s, growth(life)
+        if life_s >= _LONG_LIFE_S and grown is not None:
+            report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
+        report.detail["processes"][name] = {
+            "processes": len({sample.pid for sample in samples}), "longest_life_s": life_s, "memory_growth": grown,
+            "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
+        }  # fmt: skip
     report.detail["serving"] = {
         "requests": len(seen.served), "touched": len(hit), "untouched": len(calm),
         "over_budget_untouched": late_calm, "over_budget_touched": late_hit,

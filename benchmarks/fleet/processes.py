@@ -54,12 +54,9 @@ class Watch:
             self._thread.join()
 
     def _loop(self) -> None:
-        parts: list[tuple[str, psutil.Process]] = []
         while not self._stopping.wait(self.look_s):
-            if not parts or not all(process.is_running() for _, process in parts):
-                parts = self._find()
             turns, now = self.turns(), time.monotonic()
-            for name, process in parts:
+            for name, process in self._find():
                 with suppress(psutil.Error):
                     times = process.cpu_times()
                     memory_bytes = process.memory_full_info().uss
@@ -69,13 +66,24 @@ class Watch:
     def _find(self) -> list[tuple[str, psutil.Process]]:
         parts = []
         for host_name, host in self.hosts.items():
-            for process in psutil.Process(host.first_pid).children(recursive=True):
+            family: list[psutil.Process] = []
+            with suppress(psutil.Error):  # A host without power has none.
+                family = psutil.Process(host.first_pid).children(recursive=True)
+            for process in family:
                 with suppress(psutil.Error):
                     title = " ".join(process.cmdline())
                     name = next((name for start, name in _TITLES.items() if title.startswith(start)), None)
                     if name is not None:
                         parts.append((f"{name} of host {host_name}" if name == "host agent" else name, process))
         return parts
+
+
+def longest_lived(samples: list[Sample]) -> list[Sample]:
+    """Those of the process that was the part for the longest time; none of none."""
+    lives: dict[int, list[Sample]] = {}
+    for sample in samples:
+        lives.setdefault(sample.pid, []).append(sample)
+    return max(lives.values(), key=lambda life: life[-1].at_s - life[0].at_s, default=[])
 
 
 def growth(samples: list[Sample]) -> float | None:

@@ -17,6 +17,7 @@ from benchmarks.faults.plan import AWAY, Fault, Victim, faults
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, back_ns, lease_end_ns, overrun_ns
 from benchmarks.report import ROOT, Report
+from benchmarks.fleet.processes import Sample
 from rose.clock import monotonic_ns, utc_us
 from rose.events import BUCKETS, DeviceSlice, Engine, Lease, Trajectory, Turn
 from rose.ledger.writer import LedgerWriter
@@ -92,6 +93,24 @@ def test_every_part_is_struck_where_it_can_be_before_one_is_again():
     assert 5 <= len(stopped) <= 45
     assert all(1 <= stop_s <= 6 for stop_s in stopped)
     assert {fault.victim for fault in faults(9, 1, (Victim.LINE, Victim.NODE))} == {Victim.LINE, Victim.NODE}
+
+
+def test_memory_is_claimed_of_what_lived_long_and_told_of_the_rest():
+    def life(pid, seconds, mib):
+        return [Sample(second, pid, mib(second) << 20, 0.0, 0) for second in range(0, seconds, 60)]
+
+    samples = {
+        "controller": life(1, 3600, lambda _: 100),
+        "keeper": life(2, 3600, lambda second: 100 + second),
+        "host agent of host one": life(3, 600, lambda second: 100 + second),
+    }
+    report, detail = claimed(seen(samples=samples))
+    told = {name: claim.holds for name, claim in report.items() if name.startswith("memory")}
+    assert told == {
+        "memory of controller, last third over the one before": True,
+        "memory of keeper, last third over the one before": False,
+    }
+    assert set(detail["processes"]) == set(samples)
 
 
 # ------------------------------------------------------------------ what is seen of the device

@@ -40,6 +40,12 @@ def test_memory_that_grows_is_told_by_thirds():
     assert processes.growth(flat[:2]) is None
 
 
+def test_of_a_part_that_was_started_again_the_longest_life_is_looked_at():
+    lives = [sample(0, 1), sample(1, 1, pid=2), sample(5, 2, pid=2), sample(6, 1, pid=3)]
+    assert processes.longest_lived(lives) == lives[1:3]
+    assert processes.longest_lived([]) == []
+
+
 def test_a_part_that_was_started_again_is_counted_on():
     taken = [
         sample(0, 1, cpu_s=1.0), sample(1, 1, cpu_s=2.0, turns=10), sample(2, 1, pid=2, cpu_s=0.5, turns=15),
