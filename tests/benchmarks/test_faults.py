@@ -16,8 +16,8 @@ from benchmarks.faults.claims import Asked, Served
 from benchmarks.faults.plan import AWAY, Fault, Victim, faults
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, back_ns, lease_end_ns, overrun_ns
-from benchmarks.report import ROOT, Report
 from benchmarks.fleet.processes import Sample
+from benchmarks.report import ROOT, Report
 from rose.clock import monotonic_ns, utc_us
 from rose.events import BUCKETS, DeviceSlice, Engine, Lease, Trajectory, Turn
 from rose.ledger.writer import LedgerWriter
