@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.faults import books, claims
-from benchmarks.faults.books import Books
+from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet, FleetError
 from benchmarks.faults.plan import Victim, faults
@@ -72,6 +71,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         fleet.__enter__()
     memory = Watch(fleet.hosts, lambda: 0, _MEMORY_LOOK_S)
     memory.start()
+    reader = Reader(fleet.hosts["one"], fleet.ledger)
     try:
         striker = Striker(fleet, given.seed)
         with phase("calm before the first fault"):
@@ -87,7 +87,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             if trial is None:
                 print(f"trial {number} of {len(planned)}: {fault}: could not be carried out", file=sys.stderr)
                 continue
-            trial = replace(trial, wrong=tuple(_books_now(fleet)))
+            trial = replace(trial, wrong=tuple(_books_now(reader)))
             struck.append(trial)
             took_s = time.monotonic() - begun
             text = claims.line(_seen(fleet, struck, tried), trial)
@@ -97,6 +97,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         raise
     finally:
         memory.stop()
+        reader.stop()
         try:
             last = _end(fleet, given.ledger)
         finally:
@@ -134,12 +135,12 @@ def _books(fleet: Fleet) -> Books:
     )
 
 
-def _books_now(fleet: Fleet) -> list[str]:
+def _books_now(reader: Reader) -> list[str]:
     """What is wrong in the ledger by now."""
     try:
-        return _books(fleet).now_wrong()
-    except (AssertionError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-        return [f"the ledger cannot be read: {str(error)[-500:]}"]
+        return reader.read(_BOOKS_TIMEOUT_S).now_wrong()
+    except (OSError, ValueError) as error:
+        return [f"the ledger cannot be read: {error}"]
 
 
 def _seen(fleet: Fleet, struck: list[Trial], tried: int) -> Seen:

@@ -1,9 +1,15 @@
-"""What the ledger says of the faults; `python -m benchmarks.faults.books LEDGER` prints it as JSON."""
+"""What the ledger says of the faults; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
+
+With `asked` it does so for each line that it is sent.
+"""
 
 from __future__ import annotations
 
 import json
+import select
+import subprocess
 import sys
+import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,8 +21,11 @@ from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE
 from rose.events import BUCKETS
 from rose.ledger import catalog
+from rose.ledger.examine import Seen
 from rose.ledger.verify import verify
+from tests.runtime.service.hosts import Host
 
+_ASKED = "asked"
 _CLOSES = ("released", "preempted", "expired")
 #: The clock of a fault and that of an event are the same; what the event is about may have been seen a little before.
 _EARLY_US = 50_000
@@ -153,8 +162,8 @@ class Books:
         ]  # fmt: skip
 
 
-def read(ledger: Path) -> Books:
-    """The ledger as it is now."""
+def read(ledger: Path, seen: Seen | None = None) -> Books:
+    """The ledger as it is now; every byte of it is read, or with `seen` what was not there the last time."""
     buckets = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
     with catalog.connect(ledger) as connection:
 
@@ -182,7 +191,7 @@ def read(ledger: Path) -> Books:
             steps=rows("select count(*) from step")[0][0],
             steps_twice=twice,
             steps_missing=missing,
-            problems=[str(problem) for problem in verify(ledger).problems],
+            problems=[str(problem) for problem in verify(ledger, seen=seen).problems],
         )
 
 
@@ -192,12 +201,53 @@ def from_json(text: str) -> Books:
     return Books(
         **values
         | {
-            "leases": [LeaseChanged(**one) for one in values["leases"]],
-            "engines": [EngineChanged(**one) for one in values["engines"]],
-            "gaps": [Gap(**one) for one in values["gaps"]],
+            "leases": [LeaseChanged(**one) for one in values.get("leases", ())],
+            "engines": [EngineChanged(**one) for one in values.get("engines", ())],
+            "gaps": [Gap(**one) for one in values.get("gaps", ())],
         }
     )
 
 
+class Reader:
+    """A program on a host that reads its ledger whenever it is asked, and each file of it once."""
+
+    def __init__(self, host: Host, ledger: str) -> None:
+        command = host.command([sys.executable, "-m", "benchmarks.faults.books", ledger, _ASKED])
+        self._log = (host.disk / "books.log").open("w")
+        self._program = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True
+        )
+
+    def read(self, timeout_s: float) -> Books:
+        """Raises OSError if the program ended, TimeoutError if it does not answer, ValueError if it cannot read."""
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write("\n")
+        self._program.stdin.flush()
+        if not select.select([self._program.stdout], [], [], timeout_s)[0]:
+            raise TimeoutError(f"the ledger was not read within {timeout_s:.0f} s")
+        return from_json(self._program.stdout.readline())
+
+    def stop(self) -> None:
+        self._program.kill()
+        self._program.wait()
+        self._log.close()
+
+
+def main() -> None:
+    ledger = Path(sys.argv[1])
+    if _ASKED not in sys.argv:
+        print(json.dumps(asdict(read(ledger))))
+        return
+    seen = Seen()
+    for _ in sys.stdin:
+        try:
+            answer = json.dumps(asdict(read(ledger, seen)))
+        except Exception as error:  # Whatever it is, whoever asked is told.
+            traceback.print_exc()
+            answer = json.dumps({"problems": [f"the ledger cannot be read: {error}"]})
+        print(answer, flush=True)
+
+
 if __name__ == "__main__":
-    print(json.dumps(asdict(read(Path(sys.argv[1])))))
+    main()
