@@ -22,6 +22,8 @@ from rose.clock import monotonic_ns, utc_us
 _LENDING_TIMEOUT_S = 240.0
 _RECENT_NS = 2_000_000_000
 _MOMENT_TIMEOUT_S = 20.0
+#: A lease may end while the moment is waited for.
+_TRIES = 5
 _MOMENT_LOOK_S = 0.002
 #: Time for the consequences of a fault to show, however soon it is mended.
 OBSERVED_S = 6.0
@@ -78,16 +80,18 @@ class Striker:
         """One trial; None if the part was not there, or nothing was lent. Raises FleetError if the fleet is lost."""
         fleet = self._fleet
         watch = fleet.watches[fault.host]
-        if not self.wait_lending(fault.host):
-            return None
-        before = self._parts(fault)
-        if not before and fault.victim not in AWAY | {Victim.HOST}:
-            return None
-        serving = {host: fleet.serving_pid(host) for host in HOSTS}
-        steps = len(fleet.steps)
-        self._await_moment(fault)
-        lease, page = watch.lease(monotonic_ns()), watch.page
-        if lease is None or page is None:
+        for _ in range(_TRIES):
+            if not self.wait_lending(fault.host):
+                continue
+            before = self._parts(fault)
+            serving = {host: fleet.serving_pid(host) for host in HOSTS}
+            steps = len(fleet.steps)
+            self._await_moment(fault)
+            lease, page = watch.lease(monotonic_ns()), watch.page
+            is_there = bool(before) or fault.victim in AWAY | {Victim.HOST}
+            if is_there and lease is not None and page is not None:
+                break
+        else:
             return None
         wanted = bool(page.serving_wants())
         at_ns, at_us = monotonic_ns(), utc_us()
