@@ -266,7 +266,8 @@ class DeviceAgent:
             history=self._history,
             memory=self._page.memory() or self._spec.memory(),
             idle_share=1.0 - self._serving_share,
-            switch_ns=self._lives.switch_ns + self._activation_ns,
+            # Weights come beside serving, before the engine is wanted: they are no part of what a lease costs.
+            switch_ns=self._activation_ns,
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
         )

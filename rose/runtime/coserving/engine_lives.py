@@ -47,8 +47,6 @@ class EngineLives:
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
         self._guard: DriftGuard | None = None
-        #: How long the last sync took: what a borrow costs before it brings anything.
-        self.switch_ns = 0
 
     @property
     def fault(self) -> str | None:
@@ -81,7 +79,6 @@ class EngineLives:
         except (OSError, ValueError, TransferError) as error:
             # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
             event = sync.missed(target, f"{type(error).__name__}: {error}")
-        self.switch_ns = event.total_ns
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
         self._record(event)
         return event

@@ -22,6 +22,8 @@ class DemandFacts:
     follow_share: float
     #: The lowest version that one of the turns accepts.
     version_min: int
+    #: For how long the first of them has waited for an engine.
+    waited_ns: int = 0
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts]) -> dict[str, int]:
@@ -29,7 +31,9 @@ def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts]) -> dict[str, 
 
     Wanted is every live engine whose weights are new enough, with a lease or not. Turns on one engine run side by side,
     so its device is wanted for as many turn lengths as the turns fill all engines, and less if there are fewer turns
-    than engines. A trajectory that may go on is expected to do so for 1 / (1 - follow_share) turns.
+    than engines. A trajectory that may go on is expected to do so for 1 / (1 - follow_share) turns. What waits is
+    wanted for as long as it has waited, at least: however dear a lease is and short the turns are, they come to be
+    worth one.
     """
     if demand.turns == 0:
         return {}
@@ -39,5 +43,5 @@ def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts]) -> dict[str, 
         return {}
     fill = max(min(1.0, demand.turns / len(usable)), demand.turns / capacity)
     rounds = min(ROUNDS_MAX, 1.0 / max(1.0 - demand.follow_share, 1.0 / ROUNDS_MAX))
-    expected = max(1, int(demand.turn_ns * fill * rounds))
+    expected = max(1, int(demand.turn_ns * fill * rounds), demand.waited_ns)
     return {worker.engine_id: expected for worker in usable if worker.capacity}

@@ -36,7 +36,7 @@ class BorrowCase:
     wanted_ns: int
     #: Share of the device's time that serving has left over lately, 0 to 1.
     idle_share: float
-    #: Time to bring the rollout engine to the wanted version and into routing.
+    #: Time to have the rollout engine's memory on the device.
     switch_ns: int
 
 

@@ -359,6 +359,7 @@ class Controller:
                     turn_ns=load.expected_ns,
                     follow_share=self.trajectories.follow_share,
                     version_min=load.version_min,
+                    waited_ns=self.queue.waited_ns(run_id, now_ns),
                 )
                 engines_ns |= wanted_ns(facts, self.workers.serving(run_id, now_ns))
         wanted = Wanted(

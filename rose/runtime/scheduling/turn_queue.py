@@ -50,6 +50,11 @@ class TurnQueue:
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
 
+    def waited_ns(self, run_id: str, now_ns: int) -> int:
+        """For how long the run's first turn has waited; 0 if none waits."""
+        firsts = [waiting[0].since_ns for key, waiting in self._waiting.items() if key[0] == run_id and waiting]
+        return now_ns - min(firsts, default=now_ns)
+
     def end(self, run_id: str) -> None:
         """Let go of the run's turns, which have been told that they are not to go on."""
         for key in [key for key in self._waiting if key[0] == run_id]:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.policy.demand import ROUNDS_MAX, DemandFacts, wanted_ns
+from rose.runtime.policy.lease import BorrowCase, worth_borrowing
 from tests.runtime.policy.workers import BORROWED, DEDICATED, workers
 
 UNLEASED = replace(BORROWED, engine_id="unleased", lease_left_ns=0)
@@ -17,6 +18,7 @@ facts = st.builds(
     turn_ns=st.integers(0, 10**12),
     follow_share=st.floats(0, 1),
     version_min=st.integers(0, 5),
+    waited_ns=st.integers(0, 10**12),
 )
 
 
@@ -37,6 +39,13 @@ def test_trajectories_that_go_on_want_the_turns_that_follow():
 def test_an_engine_that_could_take_none_of_the_turns_is_not_wanted():
     assert wanted_ns(DEMAND, [replace(UNLEASED, policy_version=2), DEDICATED]).keys() == {"dedicated"}
     assert wanted_ns(DEMAND, [replace(UNLEASED, alive=False)]) == {}
+
+
+@given(facts, workers, st.integers(0, 10**10), st.floats(0.01, 1))
+def test_turns_that_wait_come_to_be_worth_a_lease_however_short_they_are(demand, table, switch_ns, idle_share):
+    waits = replace(demand, waited_ns=int(switch_ns / idle_share) + 2)
+    for value in wanted_ns(waits, table).values():
+        assert worth_borrowing(BorrowCase(wanted_ns=value, idle_share=idle_share, switch_ns=switch_ns))
 
 
 @given(facts, workers)

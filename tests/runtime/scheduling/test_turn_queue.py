@@ -95,3 +95,23 @@ def test_turns_of_a_run_that_ends_are_let_go():
         await asyncio.gather(other, return_exceptions=True)
 
     asyncio.run(scenario())
+
+
+def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
+    now = [100]
+    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: now[0])
+
+    async def scenario():
+        queue = Queue()
+        waiting = [queue.begin(0)]
+        await asyncio.sleep(0)
+        now[0] = 250
+        waiting += [queue.begin(1, version_min=4), queue.begin(2, "b")]
+        await asyncio.sleep(0)
+        assert [queue.queue.waited_ns(run_id, 300) for run_id in ("a", "b", "c")] == [200, 50, 0]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert queue.queue.waited_ns("a", 300) == 0
+
+    asyncio.run(scenario())
