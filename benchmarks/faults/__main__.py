@@ -25,8 +25,8 @@ from rose.config import CoservingConfig
 from rose.errors import UserError
 
 #: Serving is watched for so long before the first fault.
-_CALM_S = 20.0
-_CALM_QUICK_S = 5.0
+_CALM_S = 30.0
+_CALM_QUICK_S = 15.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
 _MEMORY_LOOK_S = 5.0
@@ -75,9 +75,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     try:
         striker = Striker(fleet, given.seed)
         with phase("calm before the first fault"):
-            if not all(striker.wait_lending(host, 600.0) for host in HOSTS):
-                raise FleetError("not every device was lent before the first fault")
-            time.sleep(_CALM_QUICK_S if report.quick else _CALM_S)
+            _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
         for number, fault in enumerate(planned, 1):
             if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
                 break
@@ -108,6 +106,15 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
             claims.claim(report, seen, last)
             claims.show(seen)
+
+
+def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
+    """Wait until all is lent and served, and for a while more."""
+    if not all(striker.wait_lending(host, 600.0) for host in HOSTS):
+        raise FleetError("not every device was lent before the first fault")
+    time.sleep(seconds)
+    if not fleet.setting.made and {one["host"] for one in fleet.heard.served} != set(HOSTS):
+        raise FleetError("no user of serving was answered on every host before the first fault")
 
 
 def _end(fleet: Fleet, keep: Path | None) -> Books | None:
