@@ -16,6 +16,7 @@ from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import gpu
+from rose.runtime.engines.door import Door
 from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
@@ -63,8 +64,8 @@ class FleetPlan:
     serving_model: Path
     rollout_model: Path
     gateway_url: str
-    #: Where the controller reaches rollout engines if it is on another host; None: by loopback.
-    address: str | None = None
+    #: How the controller reaches rollout engines if it is on another host; None: by loopback.
+    door: Door | None = None
     #: The socket of the fork server that engines start from, if there is one.
     fork_server: Path | None = None
     #: Bytes that were free on GPUs before the run, by device id.
@@ -154,8 +155,8 @@ class FleetPlan:
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
             model_name=config.model,
-            address=self.address or "127.0.0.1",
-            port=free_port(self.address or "127.0.0.1"),
+            door=self.door,
+            port=free_port("127.0.0.1", *([] if self.door is None else [self.door.address])),
             any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device),
             plugin=PluginSettings(

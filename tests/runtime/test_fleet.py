@@ -12,6 +12,7 @@ from rose import config
 from rose.clock import Anchor
 from rose.config_demo import demo
 from rose.runtime.engines.adoption import spec_sha256
+from rose.runtime.engines.door import Door
 from rose.runtime.fleet import FleetPlan, recorded_config
 
 SHAPE = {
@@ -42,6 +43,18 @@ def plan(fleet, model):
         rollout_model=model,
         gateway_url="http://127.0.0.1:1",
     )
+
+
+def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all(model):
+    fleet = demo([0, 1], ledger=Path("x"))
+    fleet_plan = replace(plan(fleet, model), door=Door("127.0.0.3", "secret"))
+    serving = fleet_plan.serving(fleet.device[0])
+    rollout = fleet_plan.agent_spec(fleet.device[0], serving).rollout
+    assert rollout.url == f"http://127.0.0.1:{rollout.port}"
+    assert rollout.outer_url == f"http://127.0.0.3:{rollout.port}"
+    assert replace(rollout, door=Door("::1", "secret")).outer_url == f"http://[::1]:{rollout.port}"
+    assert serving.spec.addresses == ["127.0.0.1"]
+    assert serving.spec.outer_url == serving.spec.url
 
 
 def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model):

@@ -287,7 +287,8 @@ class DeviceAgent:
         report = EngineReport(
             engine_id=engine.spec.engine_id,
             device_id=self._spec.device.id,
-            url=engine.url,
+            url=engine.spec.outer_url,
+            token=None if engine.spec.door is None else engine.spec.door.token,
             borrowed=leasing is not None,
             alive=engine.alive and self._engine_fault is None,
             capacity=self._spec.rollout_capacity,

@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rose.runtime.engines import adoption
+from rose.runtime.engines import adoption, door
 
 if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
     from rose.runtime.engines import cpu
@@ -62,6 +62,7 @@ def serve(arguments: Sequence[str]) -> None:
     from rose.runtime.coserving.plugin import require_hooks
 
     adoption.watch_from_within()
+    door.open_from_within()
     load_plugins()
     require_hooks()
     server_args = prepare_server_args(list(arguments))

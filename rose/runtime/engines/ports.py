@@ -20,18 +20,20 @@ _PORTS = range(20_000, 22_000)
 _claims: list[socket.socket] = []
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that a server can listen on at `host`, and that no other call gives while this process lives.
+def free_port(*hosts: str) -> int:
+    """A port that a server can listen on at all `hosts`, loopback if none are named, and that no other call gives while
+    this process lives.
 
     Raises UserError if there is none.
     """
+    hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):
-        if _claim(port) and _can_listen(host, port):
+        if _claim(port) and all(_can_listen(host, port) for host in hosts):
             return port
     raise UserError(
-        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free on {host}: stop what listens there, or name "
-        "ports in the fleet file"
+        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free on {' and '.join(hosts)}: stop what listens "
+        "there, or name ports in the fleet file"
     )
 
 

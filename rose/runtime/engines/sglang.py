@@ -21,14 +21,16 @@ import psutil
 
 from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import adoption, leftovers, placement, ports
+from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord
 from rose.runtime.engines.detach import start_detached
+from rose.runtime.engines.door import Door
 from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
 
 START_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
+_LOOPBACK = "127.0.0.1"
 
 
 class EngineError(UserError):
@@ -72,17 +74,30 @@ class EngineSpec:
     fork_server: Path | None = None
     any_port: bool = False
     orphan_s: float | None = None
-    #: What it listens on: loopback, or the address by which another host's controller reaches it.
-    address: str = "127.0.0.1"
+    #: How other hosts reach it; None: they do not.
+    door: Door | None = None
 
     @property
     def url(self) -> str:
-        """Where it answers."""
-        return f"http://[{self.address}]:{self.port}" if ":" in self.address else f"http://{self.address}:{self.port}"
+        """Where it answers on its host."""
+        return f"http://{_LOOPBACK}:{self.port}"
+
+    @property
+    def outer_url(self) -> str:
+        """Where it answers whoever is to give it turns."""
+        if self.door is None:
+            return self.url
+        address = f"[{self.door.address}]" if ":" in self.door.address else self.door.address
+        return f"http://{address}:{self.port}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """What it listens on."""
+        return [_LOOPBACK] if self.door is None else [_LOOPBACK, self.door.address]
 
     def elsewhere(self) -> EngineSpec | None:
         """The same on another port; None if it has to be on this one."""
-        return dataclasses.replace(self, port=ports.free_port(self.address)) if self.any_port else None
+        return dataclasses.replace(self, port=ports.free_port(*self.addresses)) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
@@ -129,7 +144,8 @@ class EngineProcess:
         kills it then. One with `orphan_s` outlives both.
         """
         spec = self.spec
-        require_free_port(spec.port, f"engine {spec.engine_id}", spec.address)
+        for address in spec.addresses:
+            require_free_port(spec.port, f"engine {spec.engine_id}", address)
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self._environment()}
         leftovers.shift_logs(spec.log)
@@ -275,7 +291,7 @@ class EngineProcess:
             f"--model-path={spec.model}",
             # What the ledger calls it: a folder of this machine means nothing to its readers.
             f"--served-model-name={spec.model_name}",
-            f"--host={spec.address}",
+            f"--host={_LOOPBACK}",
             f"--port={spec.port}",
             f"--max-total-tokens={spec.max_total_tokens}",
             "--skip-server-warmup",
@@ -303,6 +319,7 @@ class EngineProcess:
             **spec.plugin.to_environment(),
             **start_cores(spec.start_cores),
             **adoption.environment(spec),
+            **door.environment(spec.door, spec.port),
         }
         if spec.plugin.role == "rollout" and not self._tensor_parallel and has_embedded_server():
             environment |= {"SGLANG_RUST_SERVER": "1", "RUST_LOG": "warn"}

@@ -13,6 +13,7 @@ import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
+from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turn_queue import Placed
 from rose.runtime.scheduling.turns import Turn
 from rose.runtime.scheduling.workers import InFlight, Worker
@@ -84,14 +85,13 @@ class EngineCalls:
             "return_logprob": True,
             "rid": item.request_id,
         }
-        url = f"{report.url}/generate"
         item.waiting = asyncio.current_task()
         try:
             reply = await (
-                self._post(url, body) if turn.news is None else self._stream(url, body | {"stream": True}, turn)
+                self._post(report, body) if turn.news is None else self._stream(report, body | {"stream": True}, turn)
             )
         except asyncio.CancelledError:
-            self._spawn(self._abort(report.url, item.request_id))
+            self._spawn(self._abort(report, item.request_id))
             # What was streamed before the engine was given up is kept. Who is cancelled as well as cut goes.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
                 turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
@@ -125,7 +125,7 @@ class EngineCalls:
         chosen = list(items)
         for item in chosen:
             item.taken_off = True
-        await asyncio.gather(*(self._abort(worker.report.url, item.request_id) for item in chosen))
+        await asyncio.gather(*(self._abort(worker.report, item.request_id) for item in chosen))
         for item in chosen:
             self._spawn(self._insist(worker, item))
 
@@ -137,33 +137,38 @@ class EngineCalls:
     async def _insist(self, worker: Worker, item: InFlight) -> None:
         deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
-            await self._abort(worker.report.url, item.request_id)
+            await self._abort(worker.report, item.request_id)
             await asyncio.sleep(_REPEAT_S)
         if item.request_id in worker.in_flight:
             item.give_up()
 
-    async def _abort(self, url: str, request_id: str) -> None:
+    async def _abort(self, engine: EngineReport, request_id: str) -> None:
         try:
             # Not SGLang's own abort: that may answer without the tokens that were made.
             body = question("end", request_id)
-            async with self._session.post(f"{url}/generate", json=body, timeout=_ABORT_TIMEOUT):
+            async with self._generate(engine, body, timeout=_ABORT_TIMEOUT):
                 pass
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
             pass  # the engine is gone, and its requests with it
 
-    async def _post(self, url: str, body: dict[str, Any]) -> _Reply:
+    def _generate(self, engine: EngineReport, body: dict[str, Any], **options: Any) -> Any:
+        """A request that is being sent to an engine."""
+        headers = _JSON if engine.token is None else _JSON | {"Authorization": f"Bearer {engine.token}"}
+        return self._session.post(f"{engine.url}/generate", data=orjson.dumps(body), headers=headers, **options)
+
+    async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:
         try:
-            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
+            async with self._generate(engine, body) as response:
                 if response.status == 200:
                     return _Reply(200, orjson.loads(await response.read()))
                 return _Reply(response.status, error=await response.text())
         except (aiohttp.ClientError, ConnectionError, ValueError) as error:
             return _Reply(0, error=str(error))
 
-    async def _stream(self, url: str, body: dict[str, Any], turn: Turn) -> _Reply:
+    async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
         """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
         try:
-            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
+            async with self._generate(engine, body) as response:
                 if response.status != 200:
                     return _Reply(response.status, error=await response.text())
                 async for line in response.content:

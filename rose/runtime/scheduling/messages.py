@@ -71,6 +71,8 @@ class EngineReport(Report):
     engine_id: str = Field(min_length=1)
     device_id: str = Field(min_length=1)
     url: str
+    #: What it asks for there.
+    token: str | None = Field(default=None, repr=False)
     borrowed: bool
     alive: bool
     capacity: int = Field(ge=0)

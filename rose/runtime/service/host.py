@@ -27,12 +27,13 @@ from rose.runtime.coserving.host_agent import HostAgent
 from rose.runtime.coserving.lease_file import LeaseFile
 from rose.runtime.coserving.relays import Relays
 from rose.runtime.engines import models
+from rose.runtime.engines.door import Door
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service import logs, owner, places
-from rose.runtime.service.memory import note_run
+from rose.runtime.service.memory import engines_token, note_run
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingEngines
 
@@ -259,7 +260,7 @@ class HostRunner:
             serving_model=memory.serving_model,
             rollout_model=memory.rollout_model,
             gateway_url=plan.controller_url,
-            address=plan.address,
+            door=None if plan.address is None else Door(plan.address, engines_token(plan.state)),
             fork_server=owner.fork_server(plan),
             free_bytes=self._free_bytes(memory),
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from rose.runtime.service.places import state_folder
 FILE = "fleet.json"
 #: In the state folder of each host: the fleet run that its agents work for.
 _HOST_FILE = "run.json"
+_TOKEN_FILE = "engines.token"
 
 
 @dataclass(slots=True)
@@ -74,6 +77,21 @@ def read(folder: Path) -> Remembered | None:
         return Remembered(**json.loads((folder / FILE).read_text()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def engines_token(folder: Path) -> str:
+    """What other hosts show to the engines of the host with this folder; made once, and for its user alone."""
+    file = folder / _TOKEN_FILE
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(FileNotFoundError):
+        return file.read_text()
+    partial = folder / f".{_TOKEN_FILE}.{os.getpid()}.partial"
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as written:
+        written.write(secrets.token_urlsafe(24))
+    with suppress(FileExistsError):
+        os.link(partial, file)
+    partial.unlink()
+    return file.read_text()
 
 
 def note_run(folder: Path, run_id: str | None) -> None:

@@ -1,6 +1,6 @@
 """Stand-ins for the engines of a fleet whose clients play FrozenLake: they take any weights, and move at random.
 
-`python -m tests.runtime.service.players serving` is an owner's serving engine, `rollout ADDRESS PORT PAGE` a rollout
+`python -m tests.runtime.service.players serving` is an owner's serving engine, `rollout PORT PAGE` a rollout
 engine, and `up FLEET_FILE ADDRESS` is `rose up` whose hosts start such engines.
 """
 
@@ -20,7 +20,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
 from rose.runtime.coserving.settings import PAGES
-from rose.runtime.engines import adoption
+from rose.runtime.engines import adoption, door
 from rose.runtime.policy.slack import ServingLoad
 from rose.runtime.rollout import vocabulary
 from rose.runtime.transfer.manifest import Manifest
@@ -84,15 +84,16 @@ class Engine(FakeEngine):
         partial.rename(partial.with_suffix(".json"))
 
 
-async def rollout(address: str, port: int, path: Path) -> None:
+async def rollout(port: int, path: Path) -> None:
     adoption.watch_from_within()
+    door.open_from_within()
     page = ArbiterPage.attach(path, Party.ROLLOUT)
     engine = Engine(path.parent / "staging")
     app = web.Application()
     app.add_routes([web.post("/generate", engine.generate)])
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, address, port).start()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
     while True:
         began_ns = monotonic_ns()
         await asyncio.sleep(_SPAN_S)
@@ -122,7 +123,7 @@ if __name__ == "__main__":
 
     what, *arguments = sys.argv[1:]
     if what == "rollout":
-        asyncio.run(players.rollout(arguments[0], int(arguments[1]), Path(arguments[2])))
+        asyncio.run(players.rollout(int(arguments[0]), Path(arguments[1])))
     elif what == "serving":
         players.serving()
     else:

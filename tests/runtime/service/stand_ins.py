@@ -1,6 +1,6 @@
 """What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
 
-`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout ADDRESS PORT PAGE` a rollout
+`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout PORT PAGE` a rollout
 engine, and `up FLEET_FILE [ADDRESS]` is `rose up` whose hosts start such engines.
 """
 
@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from rose.runtime import preflight
-from rose.runtime.engines import adoption
+from rose.runtime.engines import adoption, door
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.detach import start_detached
 from rose.runtime.engines.sglang import EngineProcess
@@ -38,16 +38,18 @@ class StandIn(EngineProcess):
 
     def launch(self) -> None:
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
-        program = ["-m", self.module, "rollout", self.spec.address, str(self.spec.port), str(self.spec.plugin.page)]
+        program = ["-m", self.module, "rollout", str(self.spec.port), str(self.spec.plugin.page)]
         with self.spec.log.open("ab") as log:
-            environment = {**os.environ, **adoption.environment(self.spec)}
+            environment = {
+                **os.environ, **adoption.environment(self.spec), **door.environment(self.spec.door, self.spec.port)
+            }  # fmt: skip
             self._process = DetachedProcess.open(start_detached(program, environment, log))
 
     def settle(self) -> None:
         """It may run anywhere."""
 
 
-async def rollout(address: str, port: int, path: Path) -> None:
+async def rollout(port: int, path: Path) -> None:
     from aiohttp import web
 
     from rose.runtime.coserving.asking import TAKEN, asked
@@ -55,6 +57,7 @@ async def rollout(address: str, port: int, path: Path) -> None:
     from tests.runtime.scheduling.stand_ins import FakeEngine
 
     adoption.watch_from_within()
+    door.open_from_within()
     page = ArbiterPage.attach(path, Party.ROLLOUT)
     engine = FakeEngine(0.01)
 
@@ -76,7 +79,7 @@ async def rollout(address: str, port: int, path: Path) -> None:
     app.add_routes([web.post("/generate", generate)])
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, address, port).start()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
     assert page.alive(Party.ROLLOUT)
     await asyncio.Event().wait()
 
@@ -105,7 +108,7 @@ if __name__ == "__main__":
 
     what, *arguments = sys.argv[1:]
     if what == "rollout":
-        asyncio.run(stand_ins.rollout(arguments[0], int(arguments[1]), Path(arguments[2])))
+        asyncio.run(stand_ins.rollout(int(arguments[0]), Path(arguments[1])))
     elif what == "serving":
         stand_ins.serving()
     else:

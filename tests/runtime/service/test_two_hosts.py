@@ -33,6 +33,16 @@ SHAPE = {
     "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
     "tie_word_embeddings": True, "torch_dtype": "float32",
 }  # fmt: skip
+#: What a stranger is answered by an engine.
+DOORS = """
+import json, sys, urllib.error, urllib.request
+def status(path):
+    try:
+        return urllib.request.urlopen(sys.argv[1] + path, data=b"{}", timeout=10).status
+    except urllib.error.HTTPError as error:
+        return error.code
+print(json.dumps([status(path) for path in ("/generate", "/update_weights_from_disk")]))
+"""
 FLEET = f"""
 name = "two"
 ledger = "/srv/ledger"
@@ -175,6 +185,15 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
         "Keeper on host-1", "ControllerActor on host-1", "CentralActor on host-1", "HostActor on host-1",
         "HostActor on host-2",
     }  # fmt: skip
+
+
+def test_an_engine_asks_other_hosts_for_a_token_and_has_nothing_for_them_but_turns(fleet):
+    (port,) = {
+        match[1]
+        for line in fleet.other.processes()
+        if "/r2/" in line and (match := re.search(r"rollout (\d+) /", line))
+    }
+    assert json.loads(fleet.one.python(DOORS, f"http://{fleet.other.address}:{port}")) == [401, 404]
 
 
 def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(fleet):
