@@ -188,11 +188,7 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
 
 
 def test_an_engine_asks_other_hosts_for_a_token_and_has_nothing_for_them_but_turns(fleet):
-    (port,) = {
-        match[1]
-        for line in fleet.other.processes()
-        if "/r2/" in line and (match := re.search(r"rollout (\d+) /", line))
-    }
+    (port,) = set(re.findall(r"rollout (\d+) /\S*/r2/", "\n".join(fleet.other.processes())))
     assert json.loads(fleet.one.python(DOORS, f"http://{fleet.other.address}:{port}")) == [401, 404]
 
 
