@@ -15,6 +15,7 @@ import psutil
 from tests.runtime.service.hosts import Host
 
 _LOOK_S, _RESTART_S = 0.2, 2.0
+_ENTER = "nsenter"
 
 
 class Service:
@@ -70,6 +71,9 @@ def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
             sent = True
+            # What entered the host's namespaces for a program stops when that does, and does not go on with it.
+            if number is signal.SIGCONT and (parent := process.parent()) is not None and name_of(parent) == _ENTER:
+                parent.send_signal(number)
     return sent
 
 
