@@ -22,6 +22,7 @@ from rose.runtime.engines import models
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
 
+_TRACE = "bursty"
 _LOOK_S = 0.5
 _TIMEOUT_S = 5.0
 _lock = threading.Lock()
@@ -32,7 +33,8 @@ def main() -> None:
     users = Users(url, int(seed), int(ahead_ns), float(patience))
     threading.Thread(target=users.ask, args=["health", f"{url}/health", None], daemon=True).start()
     if controller:
-        threading.Thread(target=users.ask, args=["controller", f"{controller[0]}/status", controller[1]]).start()
+        asking = ["controller", f"{controller[0]}/status", controller[1]]
+        threading.Thread(target=users.ask, args=asking, daemon=True).start()
     asyncio.run(users.replay())
 
 
@@ -47,7 +49,7 @@ class Users:
         if not self._replayed:
             # A stand-in is asked how it is, and nothing else.
             await asyncio.Event().wait()
-        traffic = TrafficConfig(seed=self._seed)
+        traffic = TrafficConfig(trace=_TRACE, seed=self._seed)
         trace = open_trace(traffic)
         assert trace is not None, "the sample trace is there"
         target = Target(url=self._url, model=models.SMOLLM2)
