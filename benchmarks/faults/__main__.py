@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet, FleetError
-from benchmarks.faults.plan import Victim, faults
+from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, faults
 from benchmarks.faults.setting import HOSTS, Setting
 from benchmarks.faults.trial import Striker, Trial
 from benchmarks.fleet.processes import Watch
@@ -30,6 +31,8 @@ _CALM_QUICK_S = 15.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
 _MEMORY_LOOK_S = 5.0
+#: More faults than fit in any time.
+_MANY = 100_000
 _INTERRUPTED = 130
 
 
@@ -61,7 +64,7 @@ def main() -> None:
 def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     """Start a fleet, strike it again and again, end it, and read its ledger."""
     victims = tuple(Victim(name) for name in given.only) if given.only else _QUICK if given.quick else tuple(Victim)
-    planned = faults(given.trials or (3 if given.quick else 100), given.seed, victims)
+    trials = given.trials or (3 if given.quick else 100)
     struck: list[Trial] = []
     tried = 0
     ended = False
@@ -76,20 +79,20 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         striker = Striker(fleet, given.seed)
         with phase("calm before the first fault"):
             _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
-        for number, fault in enumerate(planned, 1):
+        for number, fault in enumerate(_planned(trials, given.seed, victims, given.unbroken), 1):
             if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
                 break
             tried += 1
             begun = time.monotonic()
             trial = striker.strike(number, fault)
             if trial is None:
-                print(f"trial {number} of {len(planned)}: {fault}: could not be carried out", file=sys.stderr)
+                print(f"trial {number}: {fault}: could not be carried out", file=sys.stderr)
                 continue
             trial = replace(trial, wrong=tuple(_books_now(reader)))
             struck.append(trial)
             took_s = time.monotonic() - begun
             text = claims.line(_seen(fleet, struck, tried), trial)
-            print(f"trial {number} of {len(planned)}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
+            print(f"trial {number}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
     except FleetError:
         ended = True
         raise
@@ -106,6 +109,19 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
             claims.claim(report, seen, last)
             claims.show(seen)
+
+
+def _planned(trials: int, seed: int, victims: tuple[Victim, ...], unbroken: float | None) -> Iterator[Fault]:
+    """The faults of a run; those that spare controller and agents for `unbroken` minutes, and the others after that."""
+    if unbroken is None:
+        yield from faults(trials, seed, victims)
+        return
+    until = time.monotonic() + 60 * unbroken
+    for fault in faults(_MANY, seed, tuple(victim for victim in victims if victim not in ENDS_OWN)):
+        if time.monotonic() >= until:
+            break
+        yield fault
+    yield from faults(trials, seed, tuple(victim for victim in victims if victim in ENDS_OWN))
 
 
 def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
@@ -174,6 +190,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
     )
+    parser.add_argument(
+        "--unbroken", type=float, metavar="MINUTES",
+        help="before the trials strike for so long what leaves controller and agents alive, and watch their memory",
+    )  # fmt: skip
     parser.add_argument("--ledger", type=Path, metavar="FOLDER", help="keep the ledger there")
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, with the logs of all parts"

@@ -44,6 +44,8 @@ _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | 
 }  # fmt: skip
 #: What is no process is away for a while, and comes back as it was.
 AWAY = frozenset({Victim.LINE, Victim.DISK, Victim.CLOCK})
+#: What ends a controller or an agent: theirs, or Ray's, which ends with them, or takes a host for dead that is cut off.
+ENDS_OWN = frozenset({Victim.CONTROLLER, Victim.AGENT, Victim.HEAD, Victim.NODE, Victim.HOST, Victim.LINE})
 #: Processes of Ray's own, and a whole host, are killed and never stopped.
 _KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
 #: How it is said what becomes of them.

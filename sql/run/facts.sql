@@ -1,12 +1,12 @@
--- What a run is: its state, the serving traffic it saw, and whether any engine of it did without SGLang's compiled
--- kernels. One row, or more if its events differ in provenance.
+-- What a run is: its state, the serving traffic it saw, and whether any engine of it or of its fleet did without
+-- SGLang's compiled kernels. One row, or more if its events differ in provenance.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
     run_id, name, status, provenance, reason,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
     EXISTS (
         FROM engine
-        WHERE engine.run_id = run.run_id AND engine.compute_mechanism LIKE 'native-kernels+%'
+        WHERE engine.run_id IN (run.run_id, run.fleet_run_id) AND engine.compute_mechanism LIKE 'native-kernels+%'
     ) AS native_kernels
 FROM run
 WHERE run_id = getvariable('run_id')

@@ -115,6 +115,7 @@ class RolloutGate:
                 budgets=self._page.budgets(),
                 lease=self._lease,
                 preempt_ns=preempt_ns,
+                step_ns=step_ns,
                 # A prefill takes no more than fits (`KvGuard.withheld_tokens`), a decode a slot for each request.
                 kv_tokens=self._view.kv_tokens_used() + (0 if prefill else running),
                 busy_share=self._busy_share(now_ns),

@@ -41,7 +41,8 @@ class EngineTelemetry:
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self._kind = view, page, party, kind
         self._begun: dict[int, _Begun] = {}
-        self._previous_end_ns = 0
+        #: When the step before it ended, and what others had taken by then.
+        self._previous_end_ns = self._previous_excluded_ns = 0
         self._steps = 0
         #: The running step shared the device with the other engine: its length says nothing of the step.
         self.disturbed = False
@@ -54,6 +55,10 @@ class EngineTelemetry:
 
     def _excluded_ns(self, now_ns: int) -> int:
         raise NotImplementedError
+
+    def _beside(self, length_ns: int, excluded_ns: int) -> bool:
+        """Whether what others took of a step of this length says nothing of what it takes without them."""
+        return False
 
     def begin(self, number: int) -> None:
         """Step `number` begins."""
@@ -74,13 +79,13 @@ class EngineTelemetry:
         if not self._begun:
             self._close(now, len(batch.reqs))
         # With overlapped scheduling a step begins before its predecessor ended: count only its own time.
-        duration_ns = now - max(begun.at_ns, self._previous_end_ns)
-        duration_ns -= self._excluded_ns(now) - begun.excluded_ns
-        self._previous_end_ns = now
-        if self.disturbed:
-            self.disturbed = False
-        else:
-            self._learn(batch, max(1, duration_ns))
+        length_ns = now - max(begun.at_ns, self._previous_end_ns)
+        excluded_now_ns = self._excluded_ns(now)
+        excluded_ns = excluded_now_ns - max(begun.excluded_ns, self._previous_excluded_ns)
+        self._previous_end_ns, self._previous_excluded_ns = now, excluded_now_ns
+        if not self.disturbed and not self._beside(length_ns, excluded_ns):
+            self._learn(batch, max(1, length_ns - excluded_ns))
+        self.disturbed = False
 
     def forget(self, number: int) -> None:
         """Step `number` was given up."""
@@ -133,6 +138,10 @@ class ServingTelemetry(EngineTelemetry):
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self._page.rollout_worked_ns(now_ns)
+
+    def _beside(self, length_ns: int, excluded_ns: int) -> bool:
+        # Rollouts that give way are soon gone. Those that do not, or compile a kernel meanwhile, run beside the step.
+        return 2 * excluded_ns >= length_ns
 
     def arriving(self) -> None:
         """Something is about to be taken in: if it is requests, the device is wanted before they are unpacked."""

@@ -9,7 +9,8 @@ layer's where it gives way between layers.
 
 *Regret* says what lending costs: the time that rollouts had on the device since a request arrived may be at most a
 share of what serving alone would have taken over it until then. Where no request lives, the same holds for the next
-one: half of what it would wait for a running step to give way is what it is expected to wait.
+one: half of what it would wait for a running step to give way is what it is expected to wait. A step for which that is
+several times the share is held until it meets that many times fewer of the next requests.
 
 Predictions come from steps that ran; a time that nobody knows admits nothing beside a serving request.
 """
@@ -105,6 +106,8 @@ class StepFacts:
     lease: LeaseTerms
     #: How long serving would wait for the step to give way, as predicted. None: too few steps like it ran yet.
     preempt_ns: int | None
+    #: How long the step would keep the device if it ran to its end, as predicted.
+    step_ns: int | None
     #: KV slots that rollouts would hold after the step.
     kv_tokens: int
     #: Share of the last second that rollouts worked, and device time they took in all.
@@ -172,19 +175,25 @@ def admit(facts: StepFacts) -> Decision:
         return Decision(True) if attainable(load, budgets) else Decision(False, Hold.NEXT_REQUEST)
     decision = _by_slack(load, budgets, facts.preempt_ns, facts.now_ns)
     if decision.admitted:
-        decision = _by_regret(load, lease, facts, alone, decision)
+        decision = _by_regret(load, facts, alone, decision)
     about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load, budgets)
-    if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts.preempt_ns, lease):
+    if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts, load):
         # One slow moment can make a step look as if it never fitted, and then none would run that could show otherwise.
         return Decision(True, Hold.NONE, decision.slack_ns)
     return decision
 
 
-def _probe_after_ns(hold: Hold, preempt_ns: int, lease: LeaseTerms) -> int:
-    """What only regret holds may run for the regret's share of the time: few requests meet it, and it learns soon."""
-    if hold is not Hold.REGRET or preempt_ns >= lease.regret_share * PROBE_AFTER_NS:
+def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
+    """How long a step is held that only the next request speaks against.
+
+    One that would cost it k times its share may have the device for 1/k of the time: of the requests that come, it then
+    meets 1/k, and over all of them the share is kept.
+    """
+    expected_ns, room = _next_regret(load, facts)
+    if hold is not Hold.REGRET or room <= 0:
         return PROBE_AFTER_NS
-    return int(preempt_ns / lease.regret_share)
+    step_ns = facts.step_ns or facts.preempt_ns or 0
+    return min(PROBE_AFTER_NS, -(-step_ns * (expected_ns - room) // room))
 
 
 def _unknown(load: ServingLoad) -> bool:
@@ -210,15 +219,19 @@ def _by_slack(load: ServingLoad, budgets: Budgets, preempt_ns: int, now_ns: int)
     return Decision(True, Hold.NONE, slack)
 
 
-def _by_regret(load: ServingLoad, lease: LeaseTerms, facts: StepFacts, alone: bool, admitted: Decision) -> Decision:
-    assert facts.preempt_ns is not None, "known, or not asked for"
+def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decision) -> Decision:
     if alone:
-        usual_ns = load.usual_prefill_ns if load.usual_prefill_ns is not None else load.largest_prefill_ns
-        expected_ns, room = facts.preempt_ns // 2, int(lease.regret_share * (usual_ns or 0))
+        expected_ns, room = _next_regret(load, facts)
     else:
         # Serving goes on with its next step right away, so what it waits for is the step's giving way.
-        expected_ns, room = facts.preempt_ns, load.regret_room_ns - (facts.worked_ns - load.worked_ns)
+        expected_ns, room = facts.preempt_ns or 0, load.regret_room_ns - (facts.worked_ns - load.worked_ns)
     return admitted if expected_ns <= room else Decision(False, Hold.REGRET, admitted.slack_ns)
+
+
+def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
+    """What the next request is expected to wait for a step to give way, and its share of what it takes alone."""
+    usual_ns = load.usual_prefill_ns if load.usual_prefill_ns is not None else load.largest_prefill_ns
+    return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * (usual_ns or 0))
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,13 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger import layout, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.console import WIDTH
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import report, tables
+from rose.pricing.run import priced, report, tables
 from tests.pricing.conftest import OURS, printed, shown
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
@@ -272,3 +273,14 @@ def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) 
     built = report.build(sample)
     assert built.to_json()["run"]["native_kernels"] is True
     assert shown(tables.tables(built)).startswith(tables.NATIVE_KERNELS[:40])
+
+
+def test_a_run_on_a_fleet_of_stand_ins_for_kernels_says_so_too(sample: Path) -> None:
+    """Engines are the fleet's: what they are is on record under its run."""
+    fleet = report.build(sample).run.run_id
+    with LedgerWriter.open(sample, "agent-late", fleet, provenance="replay") as writer:
+        writer.record(events.Engine(action="started", role="serving", model="m", compute_mechanism="native-kernels+x"))
+    with LedgerWriter.open(sample, "controller-late", "of-a-team", provenance="replay") as writer:
+        writer.record(events.Run(action="started", name="of-a-team", fleet_run_id=fleet))
+    with closing(catalog.connect(sample)) as connection:
+        assert priced.run_facts(connection, "of-a-team")[0].native_kernels is True

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving import memory
+from rose.runtime.coserving import memory, telemetry
 from rose.runtime.coserving.attachment import EngineState, described
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span
 from rose.runtime.coserving.serving import DETACH, RELEASE, ServingPlugin
@@ -24,6 +24,7 @@ MEMORY = KvMemory(
     device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10, headroom=0.2, high_watermark=0.5
 )
 LEASE_NS = 60_000_000_000
+MS = 1_000_000
 
 
 @pytest.fixture
@@ -33,9 +34,15 @@ def page(tmp_path):
     return page
 
 
-def lend(page, regret_share=0.5):
+def lend(page, regret_share=0.5, policy="rose"):
     page.set_lease(
-        LeaseTerms(number=1, expires_ns=monotonic_ns() + LEASE_NS, compute_share=1.0, regret_share=regret_share)
+        LeaseTerms(
+            number=1,
+            expires_ns=monotonic_ns() + LEASE_NS,
+            compute_share=1.0,
+            regret_share=regret_share,
+            policy=NAMES.index(policy),
+        )
     )
 
 
@@ -44,11 +51,19 @@ def looks_now(plugin):
     plugin.received()
 
 
-def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001)):
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only where a test says so."""
+    made = SimpleNamespace(now_ns=monotonic_ns())
+    monkeypatch.setattr(telemetry, "monotonic_ns", lambda: made.now_ns)
+    return made
+
+
+def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001), new_tokens=4):
     plugin = ServingPlugin(scheduler, page.path, None)
     loop = Loop(scheduler, plugin, overlap=overlap, work=work)
     plugin.received()
-    scheduler.waiting_queue = [Request(f"r{index}") for index in range(requests)]
+    scheduler.waiting_queue = [Request(f"r{index}", new_tokens=new_tokens) for index in range(requests)]
     wanted = []
     for _ in range(turns):
         loop.turn()
@@ -72,6 +87,33 @@ def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
     assert {span.kind for span in spans} == {Span.SERVING}
     # Running ahead, SGLang begins one step more before it learns that its requests have ended.
     assert page.get(Party.SERVING, Field.STEPS) == (5 if overlap else 4)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("share", "learned"), [(0, 4), (0.25, 4), (0.75, 0), (40, 0)])
+def test_steps_that_rollouts_shared_for_more_than_half_teach_nothing(page, clock, overlap, share, learned):
+    """What is left of them is not what they would have taken, and rollouts would be held for it long after."""
+    lend(page, policy="share_all")
+
+    def work():
+        clock.now_ns += 10 * MS
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + int(share * 10 * MS))
+
+    served(page, Scheduler(), overlap=overlap, work=work)
+    assert page.serving_load().finished == 3
+    assert page.get(Party.SERVING, Field.STEPS) == learned
+
+
+def test_a_step_that_was_launched_ahead_is_charged_with_what_rollouts_took_of_its_own_time(page, clock):
+    """Not with what they took of the one before it, from which its time is reckoned on."""
+    lend(page)
+
+    def work():
+        clock.now_ns += 10 * MS
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 4 * MS)
+
+    plugin, _ = served(page, Scheduler(), overlap=True, turns=24, requests=1, work=work, new_tokens=20)
+    assert plugin._telemetry.times.decode_ns(1, 20) == pytest.approx(6 * MS, rel=0.01)
 
 
 def test_a_device_is_kept_between_steps_where_a_layer_would_cost_too_much(page):
@@ -223,12 +265,12 @@ def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, le
     assert (load.late_alone, load.late_by_lending) == late
 
 
-def test_step_times_leave_out_what_rollouts_took_meanwhile(page):
+def test_step_times_leave_out_what_rollouts_took_meanwhile(page, clock):
     lend(page)
 
     def work():
-        time.sleep(0.02)
-        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 18_000_000)
+        clock.now_ns += 20 * MS
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 8 * MS)
 
     plugin, _ = served(page, Scheduler(), overlap=False, requests=1, turns=40, work=work)
     for number in range(30):
@@ -236,7 +278,7 @@ def test_step_times_leave_out_what_rollouts_took_meanwhile(page):
         loop = Loop(plugin._scheduler, plugin, overlap=False, work=work)
         for _ in range(5):
             loop.turn()
-    assert 0 < page.serving_load().usual_prefill_ns < 18_000_000
+    assert page.serving_load().usual_prefill_ns == pytest.approx(12 * MS, rel=0.01)
 
 
 def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
@@ -458,10 +500,7 @@ def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkey
         case "own cores":  # It runs beside serving, as on a GPU, and cuts by itself.
             shared.set(Party.ROLLOUT, Field.PREEMPTIBLE, 0)
         case "no guard":
-            share_all = LeaseTerms(
-                number=1, expires_ns=monotonic_ns() + LEASE_NS, compute_share=1.0, policy=NAMES.index("share_all")
-            )
-            page.set_lease(share_all)
+            lend(page, policy="share_all")
     presses(page, Scheduler(), prompt=100 if case == "fits" else 950)
     assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == 0
 
