@@ -238,16 +238,29 @@ def lost(seen: Seen, trial: Trial) -> list[str]:
     return [*words, *trial.wrong]
 
 
+_COLUMNS = ("cause", "trials", "device back", "controller noticed", "there again", "lent again", "lost")
+
+
+def cells(rows: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """What each kind of fault did, by `by_cause`, as text under `_COLUMNS`: median and worst, in seconds."""
+    return [
+        [
+            cause,
+            str(row["trials"]),
+            *("" if row[name] is None else f"{row[name]['median']:.1f} / {row[name]['worst']:.1f}" for name in _TIMES),
+            "; ".join(dict.fromkeys(row["lost"])) or "nothing",
+        ]
+        for cause, row in rows.items()
+    ]
+
+
 def show(seen: Seen) -> None:
     """Print what each kind of fault did, as a table."""
     table = Table(title="Faults: median and worst, seconds")
-    for column in ("cause", "trials", "device back", "controller noticed", "there again", "lent again", "lost"):
+    for column in _COLUMNS:
         table.add_column(column, justify="left" if column in ("cause", "lost") else "right")
-    for cause, row in by_cause(seen).items():
-        times = [
-            "" if row[name] is None else f"{row[name]['median']:.1f} / {row[name]['worst']:.1f}" for name in _TIMES
-        ]
-        table.add_row(cause, str(row["trials"]), *times, "; ".join(dict.fromkeys(row["lost"])) or "nothing")
+    for row in cells(by_cause(seen)):
+        table.add_row(*row)
     Console(width=140).print(table)
 
 
