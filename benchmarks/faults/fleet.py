@@ -260,11 +260,12 @@ class Fleet:
         return page.get(Party.SERVING, Field.PID) if page is not None and page.alive(Party.SERVING) else None
 
     def _owner(self, name: HostName) -> dict[str, Any] | None:
+        """The owner process of a host's serving, by its own record; None if there is none since the host booted."""
         with suppress(OSError, ValueError):
-            record: dict[str, Any] = json.loads(
-                self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json").read_text()
-            )
-            return record
+            path = self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json")
+            if path.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
+                record: dict[str, Any] = json.loads(path.read_text())
+                return record
         return None
 
     def find(self, victim: Victim, name: HostName) -> list[psutil.Process]:

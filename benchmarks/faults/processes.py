@@ -78,9 +78,12 @@ def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
 
 
 def processes_of(host: Host) -> list[psutil.Process]:
-    """What runs on a host, whoever started it."""
-    there = _space(host.first_pid)
+    """What runs on a host, whoever started it; nothing on one without power."""
     found: list[psutil.Process] = []
+    try:
+        there = _space(host.first_pid)
+    except OSError:
+        return found
     for process in psutil.process_iter():
         with suppress(OSError):
             if _space(process.pid) == there:

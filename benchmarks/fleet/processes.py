@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from benchmarks.faults.processes import processes_of
 from benchmarks.fleet.setting import HostName
 from tests.runtime.service.hosts import Host
 
@@ -66,10 +67,7 @@ class Watch:
     def _find(self) -> list[tuple[str, psutil.Process]]:
         parts = []
         for host_name, host in self.hosts.items():
-            family: list[psutil.Process] = []
-            with suppress(psutil.Error):  # A host without power has none.
-                family = psutil.Process(host.first_pid).children(recursive=True)
-            for process in family:
+            for process in processes_of(host):
                 with suppress(psutil.Error):
                     title = " ".join(process.cmdline())
                     name = next((name for start, name in _TITLES.items() if title.startswith(start)), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -323,15 +322,6 @@ def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_
     assert (ledger.turns, len(ledger.turns_twice), len(ledger.turns_lost)) == (3, 1, 1)
     assert ledger.problems == []
     assert ledger.now_wrong() == ["1 turns counted twice"]
-
-
-def test_the_documents_have_the_table_of_the_last_trials():
-    newest = max((ROOT / "benchmarks" / "results").glob("faults-*.json"), key=lambda path: path.stem[-10:])
-    detail = json.loads(newest.read_text())["detail"]
-    text = (ROOT / "docs" / "fleet.md").read_text()
-    for row in claims.cells(detail["by_cause"]):
-        assert f"| {' | '.join(row)} |" in text
-    assert newest.name in text
 
 
 # ------------------------------------------------------------------ what cannot be started

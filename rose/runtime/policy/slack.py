@@ -12,7 +12,8 @@ share of what serving alone would have taken over it until then. Where no reques
 one: half of what it would wait for a running step to give way is what it is expected to wait. A step for which that is
 several times the share is held until it meets that many times fewer of the next requests.
 
-Predictions come from steps that ran; a time that nobody knows admits nothing beside a serving request.
+Predictions come from steps that ran; a time that nobody knows admits nothing beside a serving request. Where none lives
+and serving has served nobody yet, its budget is taken for what its prefills take.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def admit(facts: StepFacts) -> Decision:
     if facts.busy_share > lease.compute_share:
         return Decision(False, Hold.COMPUTE_SHARE)
     alone = load.waiting == 0 and load.running == 0
-    if _unknown(load):
+    if not alone and _unknown(load):
         return Decision(False, Hold.UNKNOWN_TIMES)
     if facts.preempt_ns is None:
         # The first steps of their sort: they give way like any other, and only they can tell how long such steps are.
@@ -229,9 +230,13 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """What the next request is expected to wait for a step to give way, and its share of what it takes alone."""
-    usual_ns = load.usual_prefill_ns if load.usual_prefill_ns is not None else load.largest_prefill_ns
-    return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * (usual_ns or 0))
+    """What the next request is expected to wait for a step to give way, and its share of what it takes alone.
+
+    Of an engine that has served nobody yet its budget is known: one that nobody uses would never be lent otherwise.
+    """
+    known = (load.usual_prefill_ns, load.largest_prefill_ns, facts.budgets.ttft_ns if facts.budgets else 0)
+    usual_ns = next(ns for ns in known if ns is not None)
+    return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:

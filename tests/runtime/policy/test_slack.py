@@ -76,9 +76,17 @@ def test_a_step_waits_from_the_arrival_of_a_request_on():
 
 
 def test_a_time_that_nobody_knows_admits_nothing():
-    assert decide(load=replace(IDLE, largest_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
+    assert decide(load=replace(RUNNING, largest_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
     assert decide(load=replace(RUNNING, decode_ns=None)).hold is Hold.UNKNOWN_TIMES
     assert decide(load=replace(WAITING, waiting_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
+
+
+def test_an_engine_that_has_served_nobody_yet_is_lent_within_what_its_budget_allows():
+    fresh = replace(IDLE, largest_prefill_ns=None, usual_prefill_ns=None)
+    share_ns = int(LEASE.regret_share * BUDGETS.ttft_ns)
+    assert decide(load=fresh, preempt_ns=2 * share_ns).admitted
+    assert decide(load=fresh, preempt_ns=2 * share_ns + 2).hold is Hold.REGRET
+    assert decide(load=fresh, preempt_ns=BUDGETS.ttft_ns).hold is Hold.NEXT_REQUEST
 
 
 def test_first_steps_run_only_where_nobody_is_served():
@@ -219,8 +227,8 @@ def test_an_admitted_step_breaks_no_limit(
     assert decision.admitted == (decision.hold is Hold.NONE)
     if not decision.admitted:
         return
-    assert largest_ns is not None
     if running or waiting:
+        assert largest_ns is not None
         assert preempt_ns is not None
         assert preempt_ns + worked_ns <= room
         assert BUDGETS.ttft_ns - largest_ns - (prefill_ns or 0) - preempt_ns > 0
