@@ -89,8 +89,8 @@ def create(root: Path | str) -> Path:
     if not marker.exists():
         if root.exists() and not root.is_dir():
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
-        # Another process may be writing the marker at this moment, under a temporary name.
-        if foreign := sorted(name for name in names(root) if not name.startswith(f".{MARKER}")):
+        # Another process may be writing the marker at this moment, under a temporary name, or have just written it.
+        if foreign := sorted(name for name in names(root) if name != MARKER and not name.startswith(f".{MARKER}")):
             raise LedgerError(
                 f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
             )

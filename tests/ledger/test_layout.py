@@ -99,6 +99,21 @@ def test_those_who_make_a_ledger_at_once_agree_on_its_id(tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "ledger").iterdir()] == [layout.MARKER]
 
 
+def test_a_ledger_that_another_makes_meanwhile_is_nothing_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, names = tmp_path / "ledger", layout.names
+
+    def made_meanwhile(folder: Path) -> list[str]:
+        monkeypatch.undo()
+        layout.create(root)
+        return names(folder)
+
+    monkeypatch.setattr(layout, "names", made_meanwhile)
+    assert layout.create(root) == root
+    assert layout.names(root) == [layout.MARKER]
+
+
 def test_a_ledger_of_an_older_version_is_given_an_id_once(tmp_path: Path) -> None:
     (tmp_path / layout.MARKER).write_text('{"rose_ledger": 1}')
     assert layout.ledger_id(layout.create(tmp_path)) == ""
