@@ -17,7 +17,7 @@ from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet, FleetError
-from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, faults
+from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, endless, faults
 from benchmarks.faults.setting import HOSTS, Setting
 from benchmarks.faults.trial import Striker, Trial
 from benchmarks.fleet.processes import Watch
@@ -31,8 +31,6 @@ _CALM_QUICK_S = 15.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
 _MEMORY_LOOK_S = 5.0
-#: More faults than fit in any time.
-_MANY = 100_000
 _INTERRUPTED = 130
 
 
@@ -117,7 +115,7 @@ def _planned(trials: int, seed: int, victims: tuple[Victim, ...], unbroken: floa
         yield from faults(trials, seed, victims)
         return
     until = time.monotonic() + 60 * unbroken
-    for fault in faults(_MANY, seed, tuple(victim for victim in victims if victim not in ENDS_OWN)):
+    for fault in endless(seed, tuple(victim for victim in victims if victim not in ENDS_OWN)):
         if time.monotonic() >= until:
             break
         yield fault

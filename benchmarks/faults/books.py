@@ -202,9 +202,9 @@ def from_json(text: str) -> Books:
     return Books(
         **values
         | {
-            "leases": [LeaseChanged(**one) for one in values.get("leases", ())],
-            "engines": [EngineChanged(**one) for one in values.get("engines", ())],
-            "gaps": [Gap(**one) for one in values.get("gaps", ())],
+            "leases": [LeaseChanged(**one) for one in values["leases"]],
+            "engines": [EngineChanged(**one) for one in values["engines"]],
+            "gaps": [Gap(**one) for one in values["gaps"]],
         }
     )
 
@@ -249,7 +249,7 @@ def main() -> None:
             answer = json.dumps(asdict(read(ledger, seen)))
         except Exception as error:  # Whatever it is, whoever asked is told.
             traceback.print_exc()
-            answer = json.dumps({"problems": [f"the ledger cannot be read: {error}"]})
+            answer = json.dumps(asdict(Books(problems=[f"the ledger cannot be read: {error}"])))
         print(answer, flush=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -75,10 +77,14 @@ class Fault:
 
 
 def faults(trials: int, seed: int, victims: tuple[Victim, ...] = tuple(Victim)) -> list[Fault]:
+    """The first faults of `endless`."""
+    return list(itertools.islice(endless(seed, victims), trials))
+
+
+def endless(seed: int, victims: tuple[Victim, ...]) -> Iterator[Fault]:
     """The faults of a run, the same for the same seed. No victim comes again on a host before all the others came."""
     luck = random.Random(seed)
-    planned: list[Fault] = []
-    while len(planned) < trials:
+    while True:
         deck = [(victim, host) for victim in victims for host in _PLACES[victim]]
         luck.shuffle(deck)
         for victim, host in deck:
@@ -88,5 +94,4 @@ def faults(trials: int, seed: int, victims: tuple[Victim, ...] = tuple(Victim)) 
             if victim in AWAY:
                 stop_s = luck.uniform(_AWAY_MIN_S, _AWAY_MAX_S)
             moment: Moment = "burst" if luck.random() < 0.5 else "idle"
-            planned.append(Fault(victim, host, moment, luck.uniform(0, _DELAY_MAX_S), stop_s))
-    return planned[:trials]
+            yield Fault(victim, host, moment, luck.uniform(0, _DELAY_MAX_S), stop_s)

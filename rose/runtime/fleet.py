@@ -16,7 +16,7 @@ from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import gpu
-from rose.runtime.engines.door import Door
+from rose.runtime.engines.door import Door, addresses
 from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
@@ -156,7 +156,7 @@ class FleetPlan:
             model=str(self.rollout_model),
             model_name=config.model,
             door=self.door,
-            port=free_port("127.0.0.1", *([] if self.door is None else [self.door.address])),
+            port=free_port(*addresses(self.door)),
             any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device),
             plugin=PluginSettings(

@@ -12,7 +12,7 @@ from rose import config
 from rose.clock import Anchor
 from rose.config_demo import demo
 from rose.runtime.engines.adoption import spec_sha256
-from rose.runtime.engines.door import Door
+from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config
 
 SHAPE = {
@@ -53,7 +53,8 @@ def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all
     assert rollout.url == f"http://127.0.0.1:{rollout.port}"
     assert rollout.outer_url == f"http://127.0.0.3:{rollout.port}"
     assert replace(rollout, door=Door("::1", "secret")).outer_url == f"http://[::1]:{rollout.port}"
-    assert serving.spec.addresses == ["127.0.0.1"]
+    assert addresses(serving.spec.door) == ["127.0.0.1"]
+    assert addresses(rollout.door) == ["127.0.0.1", "127.0.0.3"]
     assert serving.spec.outer_url == serving.spec.url
 
 

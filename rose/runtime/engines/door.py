@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 import aiohttp
 from aiohttp import web
 
+LOOPBACK = "127.0.0.1"
 _VARIABLE = "ROSE_ENGINE_DOOR"
 _START_TIMEOUT_S = 30.0
 #: A prompt of a million tokens is some 7 MB.
@@ -29,6 +30,11 @@ class Door:
 
     address: str
     token: str = field(repr=False)
+
+
+def addresses(door: Door | None) -> list[str]:
+    """What is listened on for an engine: loopback by itself, and by its door if it has one."""
+    return [LOOPBACK] if door is None else [LOOPBACK, door.address]
 
 
 def environment(door: Door | None, port: int) -> dict[str, str]:
@@ -64,7 +70,7 @@ def open_from_within(environment: Mapping[str, str] = os.environ) -> None:
 
 
 async def _serve(door: Door, port: int, listening: threading.Event) -> None:
-    url, wanted = f"http://127.0.0.1:{port}/generate", f"Bearer {door.token}".encode()
+    url, wanted = f"http://{LOOPBACK}:{port}/generate", f"Bearer {door.token}".encode()
     timeout, connector = aiohttp.ClientTimeout(total=None), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False) as session:
 

@@ -24,13 +24,12 @@ from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord
 from rose.runtime.engines.detach import start_detached
-from rose.runtime.engines.door import Door
+from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
 
 START_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
-_LOOPBACK = "127.0.0.1"
 
 
 class EngineError(UserError):
@@ -80,7 +79,7 @@ class EngineSpec:
     @property
     def url(self) -> str:
         """Where it answers on its host."""
-        return f"http://{_LOOPBACK}:{self.port}"
+        return f"http://{LOOPBACK}:{self.port}"
 
     @property
     def outer_url(self) -> str:
@@ -90,14 +89,9 @@ class EngineSpec:
         address = f"[{self.door.address}]" if ":" in self.door.address else self.door.address
         return f"http://{address}:{self.port}"
 
-    @property
-    def addresses(self) -> list[str]:
-        """What it listens on."""
-        return [_LOOPBACK] if self.door is None else [_LOOPBACK, self.door.address]
-
     def elsewhere(self) -> EngineSpec | None:
         """The same on another port; None if it has to be on this one."""
-        return dataclasses.replace(self, port=ports.free_port(*self.addresses)) if self.any_port else None
+        return dataclasses.replace(self, port=ports.free_port(*addresses(self.door))) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
@@ -144,7 +138,7 @@ class EngineProcess:
         kills it then. One with `orphan_s` outlives both.
         """
         spec = self.spec
-        for address in spec.addresses:
+        for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self._environment()}
@@ -291,7 +285,7 @@ class EngineProcess:
             f"--model-path={spec.model}",
             # What the ledger calls it: a folder of this machine means nothing to its readers.
             f"--served-model-name={spec.model_name}",
-            f"--host={_LOOPBACK}",
+            f"--host={LOOPBACK}",
             f"--port={spec.port}",
             f"--max-total-tokens={spec.max_total_tokens}",
             "--skip-server-warmup",

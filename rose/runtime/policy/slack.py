@@ -234,7 +234,8 @@ def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
 
     Of an engine that has served nobody yet its budget is known: one that nobody uses would never be lent otherwise.
     """
-    known = (load.usual_prefill_ns, load.largest_prefill_ns, facts.budgets.ttft_ns if facts.budgets else 0)
+    assert facts.budgets is not None, "nothing is admitted without"
+    known = (load.usual_prefill_ns, load.largest_prefill_ns, facts.budgets.ttft_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 

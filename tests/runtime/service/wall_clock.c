@@ -33,9 +33,9 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 {
     int failed = kernel_clock ? kernel_clock(clock, now) : (int)syscall(SYS_clock_gettime, clock, now);
     if (!failed && ahead_ns && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
-        int64_t ns = now->tv_nsec + *ahead_ns % 1000000000;
-        now->tv_sec += *ahead_ns / 1000000000 + (ns >= 1000000000) - (ns < 0);
-        now->tv_nsec = (ns + 1000000000) % 1000000000;
+        int64_t ns = now->tv_sec * INT64_C(1000000000) + now->tv_nsec + *ahead_ns;
+        now->tv_sec = ns / 1000000000;
+        now->tv_nsec = ns % 1000000000;
     }
     return failed;
 }
