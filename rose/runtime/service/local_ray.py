@@ -19,6 +19,7 @@ import psutil
 
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
+from rose.runtime.service import secret_file
 
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 5.0
@@ -44,7 +45,7 @@ ENVIRONMENT = {
 def start(folder: Path) -> str:
     """Start a Ray that remembers itself in `folder`, and return its address. Raises DeploymentError with its output."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write_secret(folder / _TOKEN, secrets.token_hex(32))
+    secret_file.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
     temporary = _temporary(folder)
     # The logs of the one before were kept until now.
@@ -145,14 +146,6 @@ def _name(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return Path(process.cmdline()[0]).name
     return ""
-
-
-def _write_secret(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    partial.replace(path)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rose.config import FleetConfig
+from rose.runtime.service import secret_file
 from rose.runtime.service.places import state_folder
 
 #: In the state folder of a fleet, on its first host.
@@ -59,12 +58,7 @@ class FleetMemory:
 
     def write(self, remembered: Remembered) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = self.folder / f".{FILE}.partial"
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json.dumps(asdict(remembered), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.folder / FILE)
+        secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
         """The run has ended."""
@@ -80,17 +74,10 @@ def read(folder: Path) -> Remembered | None:
 
 
 def engines_token(folder: Path) -> str:
-    """What other hosts show to the engines of the host with this folder; made once, and for its user alone."""
+    """What other hosts show to the engines of the host with this folder; made by its one process, and once."""
     file = folder / _TOKEN_FILE
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with suppress(FileNotFoundError):
-        return file.read_text()
-    partial = folder / f".{_TOKEN_FILE}.{os.getpid()}.partial"
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as written:
-        written.write(secrets.token_urlsafe(24))
-    with suppress(FileExistsError):
-        os.link(partial, file)
-    partial.unlink()
+    if not file.exists():
+        secret_file.write(file, secrets.token_urlsafe(24))
     return file.read_text()
 
 

@@ -31,6 +31,7 @@ from rose.runtime.engines import leftovers, models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.service import secret_file
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingDevice, ServingEngines
@@ -57,10 +58,7 @@ def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
         told: dict[str, Any] = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         if lives_with is not None:
             told["lives_with"] = lives_with
-        partial = plan.state / f".{_PLAN}.partial"
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json.dumps(told))
-        partial.replace(plan.state / _PLAN)
+        secret_file.write(plan.state / _PLAN, json.dumps(told))
         # Forked off: whoever ends this process and its children, as Ray does, has none of it.
         command = ["setsid", "--fork", sys.executable, "-m", __name__, str(plan.state)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -36,10 +36,12 @@ def test_each_host_knows_the_fleet_run_of_its_agents(tmp_path):
 
 
 def test_a_host_makes_the_token_of_its_engines_once_and_keeps_it_to_its_user(tmp_path):
-    folder = tmp_path / "state"
+    folder, other = tmp_path / "state", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
     token = memory.engines_token(folder)
     assert len(token) >= 32
     assert memory.engines_token(folder) == token
     (file,) = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    assert memory.engines_token(tmp_path / "other") != token
+    assert memory.engines_token(other) != token
