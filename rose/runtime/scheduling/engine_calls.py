@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
+from rose.runtime.scheduling.engine_connections import EngineConnections, Response
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turn_queue import Placed
 from rose.runtime.scheduling.turns import Turn
@@ -22,8 +23,7 @@ from rose.runtime.scheduling.workers import InFlight, Worker
 _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
-_JSON = {"Content-Type": "application/json"}
-_ABORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_ABORT_MAX_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,14 @@ class EngineCalls:
     """Calls over one pool of connections. Make it, and close it, inside a running loop."""
 
     def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None),
-            connector=aiohttp.TCPConnector(limit=0),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        self._connections = EngineConnections()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._session.close()
+        self._connections.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
         """One request for the tokens that the turn still wants. If the caller is cancelled, so is the request."""
@@ -146,23 +142,22 @@ class EngineCalls:
         try:
             # Not SGLang's own abort: that may answer without the tokens that were made.
             body = question("end", request_id)
-            async with self._generate(engine, body, timeout=_ABORT_TIMEOUT):
-                pass
-        except (aiohttp.ClientError, ConnectionError, TimeoutError):
+            async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
+                await response.read()
+        except (OSError, ValueError):
             pass  # the engine is gone, and its requests with it
 
-    def _generate(self, engine: EngineReport, body: dict[str, Any], **options: Any) -> Any:
+    def _generate(self, engine: EngineReport, body: dict[str, Any]) -> AbstractAsyncContextManager[Response]:
         """A request that is being sent to an engine."""
-        headers = _JSON if engine.token is None else _JSON | {"Authorization": f"Bearer {engine.token}"}
-        return self._session.post(f"{engine.url}/generate", data=orjson.dumps(body), headers=headers, **options)
+        return self._connections.post(f"{engine.url}/generate", orjson.dumps(body), engine.token)
 
     async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:
         try:
             async with self._generate(engine, body) as response:
                 if response.status == 200:
                     return _Reply(200, orjson.loads(await response.read()))
-                return _Reply(response.status, error=await response.text())
-        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+                return _Reply(response.status, error=_text(await response.read()))
+        except (OSError, ValueError) as error:
             return _Reply(0, error=str(error))
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
@@ -170,8 +165,8 @@ class EngineCalls:
         try:
             async with self._generate(engine, body) as response:
                 if response.status != 200:
-                    return _Reply(response.status, error=await response.text())
-                async for line in response.content:
+                    return _Reply(response.status, error=_text(await response.read()))
+                async for line in response.lines():
                     data = line.removeprefix(b"data:").strip()
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
@@ -181,13 +176,17 @@ class EngineCalls:
                             return _Reply(400, error=data.decode())
                         turn.grow(part)
             return _Reply(0, turn.part, "it broke off")
-        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:
             return _Reply(0, turn.part, str(error))
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _text(body: bytes) -> str:
+    return body.decode(errors="replace")
 
 
 def _engine_message(text: str) -> str:
