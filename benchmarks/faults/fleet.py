@@ -38,6 +38,7 @@ from benchmarks.faults.setting import (
     make_model,
 )  # fmt: skip
 from benchmarks.faults.watch import PageWatch
+from benchmarks.fleet.setting import make_models
 from rose.clock import monotonic_ns
 from rose.config import FleetConfig
 from rose.errors import UserError
@@ -134,6 +135,8 @@ class Fleet:
                 clock_is_set=name == "other" and clock_library() is not None,
             )
             self.hosts[name] = host
+        if not self.setting.made:
+            make_models(self._config())
         one = self.hosts["one"]
         one.call("sh", "-c", f"mkdir {DISK} && mount -n -t tmpfs -o size={_DISK_BYTES} tmpfs {DISK}")
         for host in self.hosts.values():

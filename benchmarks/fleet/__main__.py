@@ -20,7 +20,7 @@ from benchmarks.fleet import setting
 from benchmarks.fleet.claims import Seen, claim
 from benchmarks.fleet.hosts import Fleet, FleetError, Program, until
 from benchmarks.fleet.processes import Watch
-from benchmarks.fleet.setting import KILLED, TEAMS, Engines, Team
+from benchmarks.fleet.setting import KILLED, TEAMS, Engines, Team, make_models
 from benchmarks.report import Report, arguments, finish, phase
 
 #: The killed trainer has finished so many steps, ...
@@ -58,7 +58,7 @@ def measure(report: Report, folder: Path, engines: Engines, minutes: float | Non
     """Everything. Raises FleetError where a part of it does not start, or does not end."""
     report.detail |= {"engines": engines, "minutes": minutes}
     if engines == "sglang":
-        _make_models(engines)
+        make_models(setting.config(engines))
     with Fleet(folder, engines) as fleet:
         seen = Round(fleet, QUICK_STEPS if report.quick else STEPS, minutes).play()
         with phase("pricing"):
@@ -209,15 +209,6 @@ def _read_books(fleet: Fleet, seen: Seen) -> None:
         seen.costs[by] = fleet.asked("one", "-m", "rose.cli", "cost", "--by", by, *book)
     run_id = next(run["run_id"] for run in seen.books["runs"] if run["run_id"] == run["fleet_run_id"])
     seen.report = fleet.asked("one", "-m", "rose.cli", "report", "--run", run_id, *book)
-
-
-def _make_models(engines: Engines) -> None:
-    """The hosts can read the user's cache, and not write to it."""
-    from rose.runtime.engines import models
-
-    config = setting.config(engines)
-    for name in (config.serving.model, config.rollout.model):
-        models.resolve(name, config.cache, lambda text: print(text, file=sys.stderr))
 
 
 if __name__ == "__main__":

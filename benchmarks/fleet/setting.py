@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -75,6 +76,14 @@ def config(engines: Engines) -> FleetConfig:
             "gateway": {"host": "0.0.0.0", "port": 30100, "token": TOKEN},
         }
     )
+
+
+def make_models(config: FleetConfig) -> None:
+    """Make the fleet's models in the cache of the user who starts it: the hosts can read that, and not write to it."""
+    from rose.runtime.engines import models
+
+    for name in (config.serving.model, config.rollout.model):
+        models.resolve(name, config.cache, lambda text: print(text, file=sys.stderr))
 
 
 def training(engines: Engines) -> dict[str, Any]:
