@@ -21,7 +21,7 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import catalog_file, layout, rows, sources
+from rose.ledger import catalog_file, database, layout, rows, sources
 from rose.ledger.checks import definitions, schema_file
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
@@ -135,7 +135,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
         return catalog_file.make(fill, lambda built: _faults(built, selects, views_only=True), start=template)
     except OSError:
         # Either there is no room, or a source cannot be read: then this fails too, and names it.
-        with duckdb.connect() as reader:
+        with database.connect() as reader:
             _make(reader, made)
         raise
 
@@ -150,7 +150,7 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
     root = layout.check(root)
     # In memory, with the catalog attached: several connections in one process then share no settings. Python
     # variables are never taken for tables.
-    connection = duckdb.connect(config={"python_enable_replacements": False})
+    connection = database.connect(config={"python_enable_replacements": False})
     try:
         own = _attach(connection, root)
         connection.execute("SET TimeZone = 'UTC'")
@@ -189,7 +189,7 @@ def faults(root: Path) -> list[str]:
     if not (root / layout.CATALOG).exists() or _is_compared(root, sources.selects(root)):
         return []
     try:
-        with duckdb.connect() as connection:
+        with database.connect() as connection:
             connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
             (definition,) = connection.execute(_STORED_EVENT).fetchone() or ("",)
             place = sources.place(definition) or root

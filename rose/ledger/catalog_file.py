@@ -14,7 +14,7 @@ from pathlib import Path
 
 import duckdb
 
-from rose.ledger import layout
+from rose.ledger import database, layout
 
 #: Older DuckDB clients can open a file of this version.
 _STORAGE_VERSION = "v1.5.0"
@@ -37,7 +37,7 @@ def make(
     It is brought to its file, opened again as a reader does, and asked for its faults. Raises OSError: for want of
     room, for what `fill` raises of DuckDB's, or if it has faults.
     """
-    with _building() as path, duckdb.connect() as connection:
+    with _building() as path, database.connect() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
             connection.execute(f"{attach} (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")

@@ -21,7 +21,7 @@ import duckdb
 import pyarrow.compute as pc
 
 from rose.events import Ledger
-from rose.ledger import catalog, examine, layout, segments, sources, verify
+from rose.ledger import catalog, database, examine, layout, segments, sources, verify
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
@@ -130,7 +130,7 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     temporary = path.with_name(f".{path.name}.tmp")
     rows = sources.stored(root, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
-        with duckdb.connect() as connection:
+        with database.connect() as connection:
             connection.execute("SET threads = 1")
             # A filter that was forged would hide rows from readers, and nothing here reads by one.
             options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"

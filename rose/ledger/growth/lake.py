@@ -16,7 +16,7 @@ import duckdb
 
 import sql
 from rose.event_columns import all_columns
-from rose.ledger import catalog, layout
+from rose.ledger import catalog, database, layout
 from rose.ledger.catalog import quoted
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
@@ -106,7 +106,7 @@ def _state(lake: Path) -> _State:
     if not lake.exists():
         return _State(set(), set(), set())
     try:
-        with duckdb.connect() as connection:
+        with database.connect() as connection:
             connection.execute(f"ATTACH {quoted(str(lake))} AS lake (READ_ONLY)")
             columns = [
                 {name for (name,) in connection.execute(select).fetchall()} for select in (_FILES, _COLUMNS, _VIEWS)

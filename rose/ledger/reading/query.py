@@ -109,8 +109,9 @@ def query_arrow(
 
 def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows of a lossless table as DuckDB's own Python values; times with a zone as UTC without one."""
-    import duckdb
     import pyarrow as pa
+
+    from rose.ledger import database
 
     for index, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:
@@ -120,7 +121,7 @@ def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
         return []
     # Positions instead of names, which may be equal but for their case.
     table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
-    with duckdb.connect() as connection:
+    with database.connect() as connection:
         return connection.from_arrow(table).fetchall()
 
 

@@ -24,6 +24,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import Output
 
+from rose.ledger import database
 from rose.ledger.commands.common import print_table
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import dictionary, named
@@ -65,7 +66,7 @@ class Shell:
     words: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        with duckdb.connect() as connection:
+        with database.connect() as connection:
             keywords = {name for (name,) in connection.execute(_KEYWORDS).fetchall()}
         columns = {column.name for view in self.views for column in view.columns}
         self.words = sorted({*columns, *(view.name for view in self.views), *keywords, *_UNRESERVED})

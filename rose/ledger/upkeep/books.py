@@ -18,7 +18,7 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import catalog, layout
+from rose.ledger import catalog, database, layout
 from rose.ledger.layout import LedgerError
 
 BOOKS = "books.duckdb"
@@ -61,7 +61,7 @@ def change(root: Path | str, steps: Sequence[Migration] | None = None) -> Iterat
         try:
             if path.exists():
                 shutil.copyfile(path, temporary)
-            with duckdb.connect() as connection:
+            with database.connect() as connection:
                 version = catalog.quoted(_STORAGE_VERSION)
                 connection.execute(f"ATTACH {catalog.quoted(str(temporary))} AS books (STORAGE_VERSION {version})")
                 connection.execute("USE books")
@@ -87,7 +87,7 @@ def connect(root: Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
     if not path.exists():
         raise LedgerError(f"{path} is not there yet; `rose jobs run price --price-book FILE` makes it")
     known = migrations()
-    with duckdb.connect() as connection:
+    with database.connect() as connection:
         _attach(connection, path)
         if len(_applied(connection, path, known)) < len(known):
             connection.execute("USE memory")

@@ -8,10 +8,10 @@ in proportion to its cost by largest remainder; a device that did nothing gives 
 
 from __future__ import annotations
 
-import duckdb
 import polars as pl
 
 import sql
+from rose.ledger import database
 
 #: What fully loaded cost goes to.
 WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
@@ -22,7 +22,7 @@ def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
 
     `loaded_nano` sums to the `cost_nano` of the frame, for each device and day. Rows that were spread are left out.
     """
-    with duckdb.connect() as connection:
+    with database.connect() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
     return loaded

@@ -22,7 +22,7 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger import catalog, layout, rows
+from rose.ledger import catalog, database, layout, rows
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
@@ -58,11 +58,11 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     config: dict[str, Any] = {"python_enable_replacements": False}
     try:
         if not path.exists() and (increment.since(root, {}).events < KEPT_EVENTS or not os.access(root, os.W_OK)):
-            with duckdb.connect(config=config) as connection:
+            with database.connect(config=config) as connection:
                 yield _brought_up_to_date(connection, root, new=True)
             return
         with layout.locked(root / "locks" / "pricing.lock"):
-            with duckdb.connect(config=config) as connection:
+            with database.connect(config=config) as connection:
                 yield _brought_up_to_date(connection, root, new=not _attach(connection, path))
     except (duckdb.Error, OSError) as error:
         raise PricingError(

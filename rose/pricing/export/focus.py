@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import sql
+from rose.ledger import database
 from rose.ledger.commands.output import FORMULA
 from rose.pricing.export import focus_check, out, prices
 from rose.pricing.export.bill import Bill
@@ -94,7 +95,7 @@ def charges_nano(bill: Bill) -> dict[str, int]:
 
 def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
     script, writer, done = sql.read("export/focus.sql"), None, 0
-    with duckdb.connect() as connection:
+    with database.connect() as connection:
         connection.execute(sql.read("export/amounts.sql"))
         connection.execute("SET VARIABLE verified = $verified", {"verified": bill.stamp.verified})
         connection.execute("SET VARIABLE example = $example", {"example": bill.stamp.book.example})

@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 
 import sql
+from rose.ledger import database
 from rose.pricing.money import PricingError
 from rose.pricing.query import records
 
@@ -88,7 +89,7 @@ def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Report:
         raise PricingError(f"{path}: a FOCUS file is called .parquet or .csv")
     if not path.is_file():
         raise PricingError(f"{path}: there is no such file")
-    with duckdb.connect() as connection, tempfile.TemporaryDirectory(prefix="rose-focus-") as folder:
+    with database.connect() as connection, tempfile.TemporaryDirectory(prefix="rose-focus-") as folder:
         try:
             if faults := _of_columns(_columns(connection, path)):
                 return Report(0, {}, faults)

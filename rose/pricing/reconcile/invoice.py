@@ -20,7 +20,7 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import catalog
+from rose.ledger import catalog, database
 from rose.pricing.money import PricingError
 from rose.pricing.query import records
 
@@ -85,7 +85,7 @@ def _database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     options: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY, "temp_directory": str(folder / "spill"), "threads": "2",
     }  # fmt: skip
-    with duckdb.connect(str(folder / "work.duckdb"), config=options) as connection:
+    with database.connect(str(folder / "work.duckdb"), config=options) as connection:
         connection.execute("SET TimeZone = 'UTC'; SET autoinstall_known_extensions = false")
         yield connection
 

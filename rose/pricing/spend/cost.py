@@ -19,7 +19,7 @@ import polars as pl
 import sql
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import catalog
+from rose.ledger import catalog, database
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
@@ -210,7 +210,7 @@ def ask(
     ruled = Ruled()
     if asked_rules:
         ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us)
-    with duckdb.connect() as connection:
+    with database.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
         _set_tags(connection, root, question, gathered.stamp.provenance, entries)
