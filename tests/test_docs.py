@@ -195,8 +195,11 @@ def check_rose(arguments: list[str]) -> None:
 
 
 def check_gateway_call(words: list[str]) -> None:
+    from starlette.routing import Match
+
     from rose.runtime.scheduling import messages
     from rose.runtime.scheduling.gateway import Gateway
+    from rose.runtime.scheduling.gateway.turns import is_turn
 
     bodies = {
         "generate": messages.GenerateRequest,
@@ -209,11 +212,9 @@ def check_gateway_call(words: list[str]) -> None:
     (url,) = (word for word in words if word.startswith("http"))
     path = "/" + url.split("/", 3)[3]
     method = words[words.index("-X") + 1] if "-X" in words else "POST" if "-d" in words else "GET"
-    routes = Gateway("127.0.0.1", 0).application().router.resources()
-    assert any(
-        route.get_info().get("path") == path or re.fullmatch(route.get_info().get("pattern", "$^"), path)
-        for route in routes
-    ), f"the gateway has no {path}"
+    scope = {"type": "http", "method": method, "path": path}
+    routes = Gateway("127.0.0.1", 0).application().routes
+    assert is_turn(scope) or any(route.matches(scope)[0] is Match.FULL for route in routes), f"no {method} {path}"
     if "-d" in words:
         model = messages.CloseRun if method == "DELETE" else bodies[path.rpartition("/")[2]]
         given = json.loads(words[words.index("-d") + 1])

@@ -18,9 +18,14 @@ from typing import Any
 import aiohttp
 import uvloop
 from aiohttp import web
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling.engine_connections import EngineConnections
 from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.scheduling.gateway.answers import read
+from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 ENGINES = 4
@@ -58,16 +63,18 @@ async def engines(port: int, tokens: int) -> None:
 
 
 async def bare(port: int, engine_port: int) -> None:
-    """What forwarding costs anybody who does it with the same library: no choice, no record, nothing parsed."""
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    """What forwarding costs anybody who does it with the same libraries: no choice, no record, nothing parsed."""
+    connections = EngineConnections()
+    url = f"http://127.0.0.1:{engine_port}/generate"
 
-    async def forward(request: web.Request) -> web.Response:
-        body = await request.read()
-        url = f"http://127.0.0.1:{engine_port}/generate"
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
-            return web.Response(body=await response.read(), content_type="application/json")
+    async def forward(scope: Scope, receive: Receive, send: Send) -> None:
+        async with connections.post(url, await read(receive)) as response:
+            body = await response.read()
+        await Response(body, media_type="application/json")(scope, receive, send)
 
-    await _serve(port, forward)
+    await HttpServer(forward, "127.0.0.1", port).start()
+    _ready()
+    await asyncio.Event().wait()
 
 
 async def controller(port: int, engine_port: int, folder: str) -> None:

@@ -11,6 +11,8 @@ import pytest
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
 from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.gateway import answers
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve
 
 
@@ -123,5 +125,61 @@ def test_a_gateway_with_a_token_serves_nobody_without_it():
                         assert response.status == 401
             async with session.get("/workers") as response:
                 assert response.status == 200
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/runs/a/generate", 404),
+        ("POST", "/runs/a/b/generate", 404),
+        ("PUT", "/runs", 405),
+    ],
+)
+def test_what_there_is_not_is_refused_in_json(method, path, status):
+    async def scenario():
+        async with gateway() as (session, _), session.request(method, path) as response:
+            assert response.status == status
+            assert set(await response.json()) == {"error"}
+
+    asyncio.run(scenario())
+
+
+def test_a_body_beyond_the_bound_is_refused_with_or_without_its_length(monkeypatch):
+    monkeypatch.setattr(answers, "REQUEST_BYTES_MAX", 1000)
+
+    async def pieces():
+        for _ in range(20):
+            yield b"1" * 100
+
+    async def scenario():
+        async with gateway() as (session, _):
+            for path in ("/runs/a/generate", "/runs"):
+                for body in (b"1" * 2000, pieces()):
+                    async with session.post(path, data=body) as response:
+                        assert response.status == 413
+                        assert "at most" in (await response.json())["error"]
+
+    asyncio.run(scenario())
+
+
+def test_the_poll_of_an_agent_that_goes_away_ends():
+    async def alive(run):
+        async with run.session.get("/workers") as response:
+            return [worker["alive"] for worker in await response.json()]
+
+    async def scenario():
+        async with play() as run:
+            first = await run.beat(run.report())
+            poll = asyncio.create_task(run.beat(run.report(), seen=first["seq"], hold_s=10))
+            await asyncio.sleep(SILENCE_MAX_NS / 1e9 + 0.5)
+            assert await alive(run) == [True]
+            assert not poll.done()
+            poll.cancel()
+            # It is overdue from then on, and not once the poll would have been answered.
+            await asyncio.sleep(SILENCE_MAX_NS / 1e9 + 0.5)
+            assert await alive(run) == [False]
 
     asyncio.run(scenario())

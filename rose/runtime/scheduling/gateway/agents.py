@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.answers import message
+from rose.runtime.scheduling.gateway.answers import ends_with_client, message, read
 from rose.runtime.scheduling.messages import Heartbeat, PreemptRequest
 
 
-def routes(controller: Controller) -> list[web.RouteDef]:
-    async def heartbeat(request: web.Request) -> web.Response:
-        return message(await controller.heartbeat(Heartbeat.model_validate_json(await request.read())))
+def routes(controller: Controller) -> list[Route]:
+    async def heartbeat(request: Request) -> Response:
+        told = Heartbeat.model_validate_json(await read(request.receive))
+        with ends_with_client(request.receive):
+            reply = await controller.heartbeat(told)
+        return message(reply)
 
-    async def preempt(request: web.Request) -> web.Response:
-        return message(await controller.preempt(PreemptRequest.model_validate_json(await request.read())))
+    async def preempt(request: Request) -> Response:
+        return message(await controller.preempt(PreemptRequest.model_validate_json(await read(request.receive))))
 
-    return [web.post("/heartbeat", heartbeat), web.post("/preempt", preempt)]
+    return [Route("/heartbeat", heartbeat, methods=["POST"]), Route("/preempt", preempt, methods=["POST"])]

@@ -2,58 +2,60 @@
 
 from __future__ import annotations
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.answers import done, message
+from rose.runtime.scheduling.gateway.answers import done, message, read
 from rose.runtime.scheduling.messages import CloseRun, OpenedRun, OpenRun, PublishVersion, RenewRun, RunEvents
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import run_status
 
 
-def routes(controller: Controller) -> list[web.RouteDef]:
-    async def open_run(request: web.Request) -> web.Response:
-        run = controller.open_run(OpenRun.model_validate_json(await request.read()))
+def routes(controller: Controller) -> list[Route]:
+    async def open_run(request: Request) -> Response:
+        run = controller.open_run(OpenRun.model_validate_json(await read(request.receive)))
         return message(_opened(run, request))
 
-    async def list_runs(_request: web.Request) -> web.Response:
-        return web.json_response([run_status(controller, run) for run in controller.runs])
+    async def list_runs(_request: Request) -> Response:
+        return JSONResponse([run_status(controller, run) for run in controller.runs])
 
-    async def show(request: web.Request) -> web.Response:
-        return web.json_response(run_status(controller, controller.runs.get(_id(request))))
+    async def show(request: Request) -> Response:
+        return JSONResponse(run_status(controller, controller.runs.get(_id(request))))
 
-    async def renew(request: web.Request) -> web.Response:
-        wanted = RenewRun.model_validate_json(await request.read())
+    async def renew(request: Request) -> Response:
+        wanted = RenewRun.model_validate_json(await read(request.receive))
         return message(_opened(controller.renew(_id(request), wanted.fence, wanted.expires_s), request))
 
-    async def publish(request: web.Request) -> web.Response:
-        controller.publish(_id(request), PublishVersion.model_validate_json(await request.read()))
+    async def publish(request: Request) -> Response:
+        controller.publish(_id(request), PublishVersion.model_validate_json(await read(request.receive)))
         return done()
 
-    async def record(request: web.Request) -> web.Response:
-        await controller.record(_id(request), RunEvents.model_validate_json(await request.read()))
+    async def record(request: Request) -> Response:
+        await controller.record(_id(request), RunEvents.model_validate_json(await read(request.receive)))
         return done()
 
-    async def close(request: web.Request) -> web.Response:
-        controller.close_run(_id(request), CloseRun.model_validate_json(await request.read()))
+    async def close(request: Request) -> Response:
+        controller.close_run(_id(request), CloseRun.model_validate_json(await read(request.receive)))
         return done()
 
     return [
-        web.post("/runs", open_run),
-        web.get("/runs", list_runs),
-        web.get("/runs/{run_id}", show),
-        web.delete("/runs/{run_id}", close),
-        web.post("/runs/{run_id}/renew", renew),
-        web.post("/runs/{run_id}/versions", publish),
-        web.post("/runs/{run_id}/events", record),
+        Route("/runs", open_run, methods=["POST"]),
+        Route("/runs", list_runs),
+        Route("/runs/{run_id}", show),
+        Route("/runs/{run_id}", close, methods=["DELETE"]),
+        Route("/runs/{run_id}/renew", renew, methods=["POST"]),
+        Route("/runs/{run_id}/versions", publish, methods=["POST"]),
+        Route("/runs/{run_id}/events", record, methods=["POST"]),
     ]
 
 
-def _id(request: web.Request) -> str:
-    return request.match_info["run_id"]
+def _id(request: Request) -> str:
+    return str(request.path_params["run_id"])
 
 
-def _opened(run: Run, request: web.Request) -> OpenedRun:
+def _opened(run: Run, request: Request) -> OpenedRun:
     facts = run.facts
     return OpenedRun(
         run_id=facts.run_id,
@@ -61,6 +63,6 @@ def _opened(run: Run, request: web.Request) -> OpenedRun:
         version=facts.version,
         step=facts.step,
         # By the address that the client came to.
-        url=f"{request.url.origin()}/runs/{facts.run_id}",
+        url=f"{request.base_url}runs/{facts.run_id}",
         expires_s=facts.expires_s,
     )

@@ -6,31 +6,37 @@ A trainer points at `/runs/ID` as at one SGLang server, once it has opened that 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from aiohttp import web
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rose.errors import UserError
 from rose.events import Record
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import UnknownDeviceError
 from rose.runtime.scheduling.gateway import agents, operations, runs, turns
-from rose.runtime.scheduling.gateway.answers import failure
+from rose.runtime.scheduling.gateway.answers import (
+    REQUEST_BYTES_MAX,
+    BodyTooLongError,
+    ClientGoneError,
+    failure,
+)
+from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.runs.recorder import LedgerAwayError
 from rose.runtime.scheduling.runs.recording import EventRefusedError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turn_service import KeyReusedError
 from rose.runtime.scheduling.workers import UnknownEngineError
-
-#: A prompt of eight million tokens; a longer body is refused.
-REQUEST_BYTES_MAX = 64 << 20
-#: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
-BACKLOG = 4096
 
 _STATUSES: dict[type[UserError], int] = {
     UnknownRunError: 404,
@@ -60,48 +66,76 @@ class Gateway:
         fleet_run_id: str | None = None,
         devices: Sequence[str] = (),
     ) -> None:
-        self._host, self._port, self._token = host, port, token
+        self._token = token
         self.controller = Controller(
             policy, model=model, state=state, record=record, fleet_run_id=fleet_run_id, devices=devices
         )
-        self._runner: web.AppRunner | None = None
+        self._application = self.application()
+        self._server = HttpServer(self._serve, host, port)
 
-    def application(self) -> web.Application:
-        """All paths there are."""
-        app = web.Application(middlewares=[self._guard], client_max_size=REQUEST_BYTES_MAX)
-        # Those that are asked most come first: they are looked for in this order.
-        for part in (turns, agents, runs, operations):
-            app.add_routes(part.routes(self.controller))
-        return app
+    def application(self) -> Starlette:
+        """All paths but those of turns."""
+        parts = (agents, runs, operations)
+        return Starlette(
+            routes=[route for part in parts for route in part.routes(self.controller)],
+            exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
+        )
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError if the port is taken."""
         await self.controller.start()
-        # A client that goes away takes its turns with it: nobody would read them.
-        self._runner = web.AppRunner(
-            self.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
+        await self._server.start()
 
     async def stop(self) -> None:
         """Answer polls, give up turns, unbind."""
         self.controller.release_polls()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.stop()
         await self.controller.stop()
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if self._token is not None and not _same(request.headers.get("Authorization", ""), f"Bearer {self._token}"):
-            return failure(401, "send the gateway's token as `Authorization: Bearer ...`")
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            response: web.StreamResponse = await handler(request)
-            return response
-        except ValidationError as error:
+            if self._token is not None and not _same(_authorization(scope), f"Bearer {self._token}".encode()):
+                refusal = failure(401, "send the gateway's token as `Authorization: Bearer ...`")
+                await refusal(scope, receive, send)
+            elif turns.is_turn(scope):
+                try:
+                    await turns.answer(self.controller, scope, receive, send)
+                except _REFUSED as error:
+                    await _refusal(error)(scope, receive, send)
+            else:
+                await self._application(scope, receive, send)
+        except ClientGoneError:
+            pass
+        except asyncio.CancelledError:
+            if not self._server.stopping:
+                raise
+            # It did not end in the time that stopping leaves; a stream that has begun breaks off.
+            with suppress(RuntimeError):
+                await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
+
+
+#: What is answered with an error.
+_REFUSED = (ValidationError, BodyTooLongError, UserError)
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
+    return _refusal(error)
+
+
+def _refusal(error: Exception) -> Response:
+    match error:
+        case ValidationError():
             return failure(400, _explain(error))
-        except UserError as error:
-            return failure(_STATUSES[type(error)], str(error))
+        case BodyTooLongError():
+            return failure(413, f"a request has at most {REQUEST_BYTES_MAX} bytes")
+        case HTTPException():
+            return failure(error.status_code, error.detail, dict(error.headers or {}))
+        case _:
+            return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
+
+
+def _authorization(scope: Scope) -> bytes:
+    return next((value for name, value in scope["headers"] if name == b"authorization"), b"")
 
 
 def _explain(error: ValidationError) -> str:
@@ -110,6 +144,6 @@ def _explain(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the body'}: {item['msg']}" for item in wrong)
 
 
-def _same(given: str, secret: str) -> bool:
-    """Equal, in a time that does not tell how far. Headers may hold bytes that are no text, kept as surrogates."""
-    return hmac.compare_digest(given.encode(errors="surrogateescape"), secret.encode())
+def _same(given: bytes, secret: bytes) -> bool:
+    """Equal, in a time that does not tell how far."""
+    return hmac.compare_digest(given, secret)

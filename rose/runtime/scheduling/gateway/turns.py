@@ -5,56 +5,66 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import orjson
-from aiohttp import web
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.answers import failure
+from rose.runtime.scheduling.gateway.answers import ends_with_client, failure, read
 from rose.runtime.scheduling.messages import GenerateRequest
 from rose.runtime.scheduling.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns import Turn
 
 #: Turns at once at most; beyond it a caller is told to come back.
 TURNS_MAX = 10_000
+_BEFORE, _AFTER = "/runs/", "/generate"
+_NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
 
 
-def routes(controller: Controller) -> list[web.RouteDef]:
-    async def generate(request: web.Request) -> web.StreamResponse:
-        return await _answer(controller, request)
-
-    return [web.post("/runs/{run_id}/generate", generate), web.post("/generate", _refuse)]
+def is_turn(scope: Scope) -> bool:
+    return scope["method"] == "POST" and str(scope["path"]).endswith(_AFTER)
 
 
-async def _refuse(_request: web.Request) -> web.StreamResponse:
-    return failure(404, "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate")
-
-
-async def _answer(controller: Controller, request: web.Request) -> web.StreamResponse:
-    wanted = GenerateRequest.model_validate_json(await request.read())
-    run_id, now_ns = request.match_info["run_id"], monotonic_ns()
+async def answer(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one turn. It is asked for more than all else together, and goes through no routing or middleware."""
+    run_id = str(scope["path"])[len(_BEFORE) : -len(_AFTER)]
+    if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
+        await failure(404, _NO_RUN)(scope, receive, send)
+        return
+    wanted = GenerateRequest.model_validate_json(await read(receive))
+    now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     turns = sum(len(load.turns) for load in controller.loads.values())
     if turns >= TURNS_MAX:
-        return failure(429, f"{turns} turns wait already; try again later")
+        await failure(429, f"{turns} turns wait already; try again later")(scope, receive, send)
+        return
     turn = Turn.begin(wanted, now_ns, run_id, version_min)
     load = controller.loads[run_id]
     assert controller.turns is not None
-    if wanted.stream:
-        return await _stream(request, controller.turns.stream(turn, load))
-    outcome = await controller.turns.generate(turn, load)
-    return web.Response(body=outcome.body, status=outcome.status, content_type="application/json")
+    with ends_with_client(receive):
+        if wanted.stream:
+            await _stream(controller.turns.stream(turn, load), scope, receive, send)
+            return
+        outcome = await controller.turns.generate(turn, load)
+    await _whole(outcome)(scope, receive, send)
 
 
-async def _stream(request: web.Request, parts: AsyncIterator[Turn | Outcome]) -> web.StreamResponse:
+def _whole(outcome: Outcome) -> Response:
+    return Response(outcome.body, outcome.status, media_type="application/json")
+
+
+async def _stream(parts: AsyncIterator[Turn | Outcome], scope: Scope, receive: Receive, send: Send) -> None:
     """Each event holds all that was made so far, as SGLang's do."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    begun = False
     async for part in parts:
-        if not response.prepared:
+        if not begun:
             # What ends before its first token is answered as if it came whole.
             if isinstance(part, Outcome) and part.status != 200:
-                return web.Response(body=part.body, status=part.status, content_type="application/json")
-            await response.prepare(request)
+                await _whole(part)(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            begun = True
         body = part.body if isinstance(part, Outcome) else orjson.dumps(so_far(part))
-        await response.write(b"data: " + body + b"\n\n")
-    await response.write(b"data: [DONE]\n\n")
-    return response
+        await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n", "more_body": True})
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})

@@ -1,0 +1,75 @@
+"""An HTTP server in a loop that runs already: Uvicorn, with what the gateway needs set."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+#: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
+BACKLOG = 4096
+#: Clients keep connections open between two turns.
+_KEEP_ALIVE_S = 75
+#: Requests have so long to end when the server stops, and are cancelled after that.
+_STOP_S = 1
+
+
+class HttpServer:
+    """`start` binds, `stop` unbinds."""
+
+    def __init__(self, application: ASGIApp, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        config = uvicorn.Config(
+            application, interface="asgi3", http="httptools", ws="none", lifespan="off", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False, backlog=BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S,
+        )  # fmt: skip
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def stopping(self) -> bool:
+        return self._server.should_exit
+
+    async def start(self) -> None:
+        """Raises OSError if the port is taken."""
+        self._serving = asyncio.create_task(self._server.serve([_bound(self._host, self._port)]))
+        await self._server.listening.wait()
+
+    async def stop(self) -> None:
+        """Safe to call of a server that was not started."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for the process that the server is in."""
+        yield
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
