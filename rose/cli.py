@@ -17,6 +17,7 @@ from rose.ledger.commands import ledger_app, query_command, schema_command, sql_
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
 from rose.pricing.commands.books import books_app, explain_command
+from rose.pricing.commands.changes import changes_command
 from rose.pricing.commands.export import export_app
 from rose.pricing.commands.invoice import invoice_command
 from rose.pricing.commands.reconcile import reconcile_command
@@ -74,6 +75,7 @@ app.add_typer(config_app, name="config", rich_help_panel=_FLEET)
 app.add_typer(weights_app, name="weights", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
 app.command("cost", rich_help_panel=_COST)(cost_command)
+app.command("changes", rich_help_panel=_COST)(changes_command)
 app.command("saved", rich_help_panel=_COST)(saved_command)
 app.command("forecast", rich_help_panel=_COST)(forecast_command)
 app.command("invoice", rich_help_panel=_COST)(invoice_command)
