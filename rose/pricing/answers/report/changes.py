@@ -63,12 +63,17 @@ def sentence(made: Changes) -> str:
 
 
 def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
-    """The two periods, and a line for each of the `top` groups, the rest of them, and all."""
+    """The two periods, the change in words, and its table."""
     now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (made.stamp, made.before))
     yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
     if not made.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
     yield sentence(made)
+    yield table(made, top)
+
+
+def table(made: Changes, top: int = TOP) -> Table:
+    """A line for each of the `top` groups that changed most, one for the others, and their sum."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in made.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:
@@ -78,7 +83,7 @@ def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Elem
 
     rest = made.groups[top:]
     currency = made.stamp.currency
-    yield Table(
+    return Table(
         title="",
         columns=(Column(made.by), *(Column(name, "money", currency) for name in ("before", "now", "change", *shown))),
         rows=(
