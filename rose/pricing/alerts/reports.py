@@ -11,6 +11,7 @@ from rose.pricing.alerts import message
 from rose.pricing.alerts.config import AlertsConfig, ReportConfig
 from rose.pricing.alerts.message import Message, Section
 from rose.pricing.answers.report import changes
+from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
@@ -70,7 +71,10 @@ def _cost(
             root, period, before, by=report.by, price_book=config.price_book, provenance=config.provenance
         )
     except PricingError as error:
-        stamp = (charged := bill(root, period, book, provenance=config.provenance)).stamp
+        try:
+            stamp = (charged := bill(root, period, book, provenance=config.provenance)).stamp
+        except NothingChargedError as nothing:
+            return [f"Nothing was charged: {nothing}."], ()
         total = format_money(int(charged.frame["cost_nano"].sum()), stamp.currency)
         return [f"The fleet cost {total} ({AMORTIZED}; {stamp}).", f"It cannot be compared: {error}."], ()
     total = format_money(made.total.cost_nano, made.stamp.currency)
