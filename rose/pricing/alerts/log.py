@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,8 @@ from rose.pricing.alerts.message import Message
 WRITER = "alerts"
 QUEUED, DELIVERED, FAILED, GIVEN_UP = "alert_queued", "alert_delivered", "alert_failed", "alert_given_up"
 State = Literal["waiting", "delivered", "given up"]
+#: How a message stands after a try that ended so.
+_STATES: dict[str, State] = {DELIVERED: "delivered", FAILED: "waiting", GIVEN_UP: "given up"}
 _ERROR_CHARACTERS_MAX = 500
 
 
@@ -60,13 +62,15 @@ def load(root: Path) -> list[Entry]:
     entries: dict[str, Entry] = {}
     for action, detail in examine.all_recorded(layout.check(root), WRITER):
         if action == QUEUED:
-            entries[detail["id"]] = Entry(message=Message.from_record(detail))
-        elif action in (DELIVERED, FAILED, GIVEN_UP) and (known := entries.get(detail["id"])) is not None:
-            states: dict[str, State] = {DELIVERED: "delivered", FAILED: "waiting", GIVEN_UP: "given up"}
-            entries[detail["id"]] = Entry(
-                message=known.message, state=states[action], tries=detail["tries"], last_us=detail["at_us"],
-                error=detail["error"],
-            )  # fmt: skip
+            # What is no message was not written by `rose`.
+            with suppress(KeyError, TypeError):
+                entries[detail["id"]] = Entry(message=Message.from_record(detail))
+        elif (state := _STATES.get(action)) is not None and (known := entries.get(str(detail.get("id")))) is not None:
+            tries, last_us, error = detail.get("tries"), detail.get("at_us"), detail.get("error")
+            if type(tries) is int and type(last_us) is int:
+                entries[known.message.message_id] = Entry(
+                    message=known.message, state=state, tries=tries, last_us=last_us, error=error and str(error)
+                )
     return list(entries.values())
 
 
@@ -82,8 +86,7 @@ def tried(root: Path, message: Message, action: str, *, tries: int, error: str |
     error = None if error is None else error[:_ERROR_CHARACTERS_MAX]
     detail = {"id": message.message_id, "channel": message.channel, "tries": tries, "error": error, "at_us": at_us}
     _record(root, [(action, detail, at_us)])
-    states: dict[str, State] = {DELIVERED: "delivered", FAILED: "waiting", GIVEN_UP: "given up"}
-    return Entry(message=message, state=states[action], tries=tries, last_us=at_us, error=error)
+    return Entry(message=message, state=_STATES[action], tries=tries, last_us=at_us, error=error)
 
 
 def last_sent(entries: list[Entry]) -> dict[tuple[str, str], Sent]:

@@ -114,6 +114,12 @@ class Message:
     @classmethod
     def from_record(cls, kept: Mapping[str, Any]) -> Message:
         """Raises KeyError or TypeError for what is no message."""
+        texts = [kept[name] for name in ("id", "channel", "kind", "key", "title", "provenance")]
+        numbers = [kept[name] for name in ("level", "at_us")]
+        if not all(isinstance(text, str) for text in (*texts, *kept["sentences"])) or not all(
+            type(number) is int for number in numbers
+        ):
+            raise TypeError("a field has the wrong type")
         sections = tuple(
             Section(title=one["title"], columns=tuple(one["columns"]), rows=_rows(one["rows"]))
             for one in kept["sections"]

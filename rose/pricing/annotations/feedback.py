@@ -16,6 +16,7 @@ JUDGED, WITHDRAWN = "anomaly_judged", "anomaly_judgement_withdrawn"
 #: `expected`: it was meant to be so, and is not alerted on; `wrong`: the figure itself is not right.
 Verdict = Literal["expected", "unexpected", "wrong"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+_NEEDS = {JUDGED: ("provenance", "date", "metric", "verdict", "reason"), WITHDRAWN: ("provenance", "date", "metric")}
 _REASON_CHARACTERS_MAX = 500
 
 
@@ -48,7 +49,7 @@ class Judgement:
 def load(root: Path) -> Mapping[Subject, Judgement]:
     """What holds of each anomaly that somebody judged. Raises LedgerError."""
     known: dict[Subject, Judgement] = {}
-    for action, detail in record.read(root, JUDGED, WITHDRAWN):
+    for action, detail in record.read(root, _NEEDS):
         subject = Subject(detail["provenance"], date.fromisoformat(detail["date"]), detail["metric"])
         known.pop(subject, None)
         if action == JUDGED:

@@ -13,6 +13,7 @@ from rose.pricing.annotations import record
 from rose.pricing.money import PricingError
 
 ADDED, REMOVED = "note_added", "note_removed"
+_NEEDS = {ADDED: ("id", "date", "text"), REMOVED: ("id",)}
 _TEXT_CHARACTERS_MAX = 500
 
 
@@ -38,7 +39,7 @@ class Note:
 def load(root: Path, *, removed: bool = False) -> list[Note]:
     """The notes by day, with `removed` also those that were removed. Raises LedgerError."""
     known: dict[str, dict[str, Any]] = {}
-    for action, detail in record.read(root, ADDED, REMOVED):
+    for action, detail in record.read(root, _NEEDS):
         if action == ADDED:
             known[detail["id"]] = detail
         elif detail["id"] in known:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,29 @@ from rose.pricing.money import PricingError
 _NAME_CHARACTERS_MAX = 200
 
 
-def read(root: Path, *actions: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Action and details of each event of these actions, in order. Raises LedgerError for what is no ledger."""
+def read(root: Path, needs: Mapping[str, Collection[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Action and details of each event of the actions in `needs`, in order.
+
+    One that lacks a text that its action needs, or who recorded it and when, was not written by `rose` and is passed
+    over; `date` is a day. Raises LedgerError for what is no ledger.
+    """
     for action, detail in examine.all_recorded(layout.check(root), CLOSING_WRITER):
-        if action in actions:
+        if (
+            action in needs
+            and all(_is_text(name, detail.get(name)) for name in (*needs[action], "by"))
+            and type(detail.get("at_us")) is int
+        ):
             yield action, detail
+
+
+def _is_text(name: str, value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    if name == "date":
+        with suppress(ValueError):
+            return bool(date.fromisoformat(value))
+        return False
+    return True
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from rose.pricing.annotations import record
 from rose.pricing.money import PricingError
 
 SAVED, REMOVED = "view_saved", "view_removed"
+_NEEDS = {SAVED: ("name", "query"), REMOVED: ("name",)}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _QUERY_CHARACTERS_MAX = 2000
@@ -35,10 +36,10 @@ class View:
 def load(root: Path) -> dict[str, View]:
     """The saved views by name. Raises LedgerError."""
     known: dict[str, View] = {}
-    for action, detail in record.read(root, SAVED, REMOVED):
+    for action, detail in record.read(root, _NEEDS):
         known.pop(detail["name"], None)
         if action == SAVED:
-            known[detail["name"]] = View(**detail)
+            known[detail["name"]] = _view(detail)
     return dict(sorted(known.items()))
 
 
@@ -51,7 +52,7 @@ def save(root: Path, name: str, query: str, *, by: str | None = None) -> View:
         raise PricingError(f"{name!r} is no name for a view; give up to 64 letters, digits, `-`, `_` or `.`")
     checked = checked_query(query)
     with record.changing(root) as folder:
-        return View(**record.append(folder, SAVED, {"name": name, "query": checked}, by=by))
+        return _view(record.append(folder, SAVED, {"name": name, "query": checked}, by=by))
 
 
 def remove(root: Path, name: str, *, by: str | None = None) -> View:
@@ -84,3 +85,7 @@ def checked_query(query: str) -> str:
         if not value.isprintable():
             raise PricingError(f"query: {name} has a control character in {value!r}: leave it out")
     return urlencode(pairs)
+
+
+def _view(detail: dict[str, Any]) -> View:
+    return View(name=detail["name"], query=detail["query"], by=detail["by"], at_us=detail["at_us"])

@@ -133,6 +133,16 @@ def test_a_weekly_report_is_sent_once(weeks: Path, config: Any, hook: Web) -> No
     assert effects["title"] == "What drove the change"
 
 
+def test_a_report_of_a_quiet_week_says_so(weeks: Path, config: Any, hook: Web) -> None:
+    report = {"name": "weekly", "channels": ["c"], "every": "week", "on": "monday", "at": "00:30"}
+    done = run.run(weeks, config(report=[report]), NOW_US + 70 * DAY_US)
+    assert (done.not_made, len(hook.got)) == ({}, 1)
+    assert "Nothing was charged: no device time was provisioned" in " ".join(json.loads(hook.got[0].body)["sentences"])
+    # The first week of all has none before it.
+    first = run.run(weeks, config(report=[report]), NOW_US - 8 * DAY_US)
+    assert "It cannot be compared: " in " ".join(first.queued[0].sentences)
+
+
 def test_a_report_that_cannot_be_made_is_said_and_tried_again(weeks: Path, config: Any, hook: Web) -> None:
     report = {"name": "daily", "channels": ["c"], "every": "day", "at": "00:30"}
     asked = config(report=[report], price_book=str(weeks.parent / "nowhere.toml"))

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from rose.events import Ledger
 from rose.ledger.layout import LedgerError
-from rose.ledger.verify import verify
+from rose.ledger.verify import CLOSING_WRITER, verify
+from rose.ledger.writer import LedgerWriter
 from rose.pricing.annotations import notes
 from rose.pricing.money import PricingError
 from tests.pricing.closing.conftest import fleet, fleet_made
@@ -56,3 +59,12 @@ def test_only_a_note_that_stands_can_be_removed(fleet: Path, tmp_path: Path) -> 
         notes.remove(fleet, made.note_id)
     with pytest.raises(LedgerError):
         notes.add(tmp_path / "nowhere", "2026-06-01", "x")
+
+
+def test_an_event_that_no_command_wrote_is_passed_over(fleet: Path) -> None:
+    made = notes.add(fleet, "2026-06-01", "x")
+    details = [{"id": "1"}, {"id": "2", "date": "soon", "text": "x", "by": "eve", "at_us": 1}, ["id"], None]
+    with LedgerWriter.open(fleet, CLOSING_WRITER, "ledger") as log:
+        for detail in details:
+            log.record(Ledger(action=notes.ADDED, detail_json=json.dumps(detail)))
+    assert notes.load(fleet) == [made]

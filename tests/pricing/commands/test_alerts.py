@@ -97,7 +97,8 @@ def test_alerts_are_a_job(weeks: Path, file: Path, hook: Web) -> None:
     done = run_job(weeks, job)
     assert (done.status, dict(done.result or {})["delivered"]) == ("ok", 1)
     assert len(hook.got) == 1
-    file.write_text(file.read_text() + '[[report]]\nname = "d"\nchannels = ["c"]\nevery = "day"\nat = "08:00"\n')
+    daily = '[[report]]\nname = "d"\nchannels = ["c"]\nevery = "day"\nat = "08:00"\n'
+    file.write_text(f'price_book = "nowhere.toml"\n{file.read_text()}{daily}')
     failed = run_job(weeks, job)
     assert failed.status == "failed"
     assert "1 reports could not be made: d: " in (failed.error or "")
