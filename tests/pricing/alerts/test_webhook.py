@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from rose.pricing.alerts.config import AlertsError, WebhookChannel
 from rose.pricing.alerts.message import Message
 from rose.pricing.alerts.webhook import DeliveryError
 from tests.pricing.alerts.servers import Web, certificate, web
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "alerts.md"
 
 
 @pytest.fixture
@@ -43,6 +46,18 @@ def test_the_signature_is_that_of_the_standard() -> None:
     key = webhook.key_of("c", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     made = webhook.signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_what_the_documents_show_tells_a_genuine_message(hook: Web, channel: WebhookChannel, message: Message) -> None:
+    webhook.send(channel, message)
+    (posted,) = hook.got
+    (program,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    shown: dict[str, Any] = {}
+    exec(program, shown)
+    headers = {name.lower(): value for name, value in posted.headers.items()}
+    assert shown["is_genuine"]("correct horse", headers, posted.body)
+    assert not shown["is_genuine"]("correct horse", headers, posted.body + b" ")
+    assert not shown["is_genuine"]("wrong horse", headers, posted.body)
 
 
 @pytest.mark.parametrize(
