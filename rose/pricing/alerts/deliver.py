@@ -38,10 +38,9 @@ def deliver(
         channel, message_id = entry.message.channel, entry.message.message_id
         if blocked.get(channel, message_id) != message_id:
             continue
-        if (ahead_us := due_us(entry) - utc_us()) > 0:
-            if due_us(entry) > deadline_us:
-                break
-            time.sleep(ahead_us / 1e6)
+        if due_us(entry) > deadline_us:
+            break
+        time.sleep(max(0, due_us(entry) - utc_us()) / 1e6)
         tried = _try(root, entry, channels)
         done[message_id] = tried
         if tried.state == "waiting":
@@ -59,12 +58,15 @@ def due_us(entry: Entry) -> int:
     return entry.last_us + BACKOFF_S[min(entry.tries, len(BACKOFF_S)) - 1] * 1_000_000
 
 
-def send(channel: Channel, message: Message) -> None:
-    """One try. Raises DeliveryError, and AlertsError where the channel's secret cannot be had."""
+def send(channel: Channel, message: Message) -> str | None:
+    """One try; returns for which addresses it was refused, if it was taken for others.
+
+    Raises DeliveryError, and AlertsError where the channel's secret cannot be had.
+    """
     if isinstance(channel, EmailChannel):
-        mail.send(channel, message)
-    else:
-        webhook.send(channel, message)
+        return mail.send(channel, message)
+    webhook.send(channel, message)
+    return None
 
 
 def _try(root: Path, entry: Entry, channels: Mapping[str, Channel]) -> Entry:
@@ -74,8 +76,8 @@ def _try(root: Path, entry: Entry, channels: Mapping[str, Channel]) -> Entry:
         error = f"no channel is named {message.channel!r} any more"
         return log.tried(root, message, GIVEN_UP, tries=tries, error=error)
     try:
-        send(channel, message)
+        refused = send(channel, message)
     except (DeliveryError, AlertsError) as failure:
         final = tries >= TRIES_MAX or (isinstance(failure, DeliveryError) and failure.final)
         return log.tried(root, message, GIVEN_UP if final else FAILED, tries=tries, error=str(failure))
-    return log.tried(root, message, DELIVERED, tries=tries)
+    return log.tried(root, message, DELIVERED, tries=tries, error=refused)

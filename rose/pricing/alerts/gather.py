@@ -56,6 +56,7 @@ def _budgets(root: Path, config: AlertsConfig, now_us: int) -> tuple[Budget, ...
         Budget(
             team=row.team, month=row.month, budget_nano=int(row.budget.value or 0),
             spent_nano=int(row.spent.value or 0), currency=row.spent.stamp.currency,
+            terms=f"{row.spent.view}; {row.spent.stamp}",
             forecast_nano=None if row.forecast.value is None else int(row.forecast.value),
         )
         for row in rows

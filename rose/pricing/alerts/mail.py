@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import smtplib
 import ssl
+from collections.abc import Mapping
 from email.message import EmailMessage
 from email.utils import format_datetime
 
@@ -13,10 +14,10 @@ from rose.pricing.alerts.webhook import DeliveryError
 from rose.pricing.closing.period import moment
 
 
-def send(channel: EmailChannel, message: Message) -> None:
-    """Hand a message to the mail server. Raises DeliveryError, and AlertsError where there is no password.
+def send(channel: EmailChannel, message: Message) -> str | None:
+    """Hand a message to the mail server; returns which addresses it refused, in words, if it took it for others.
 
-    Nothing is said in clear where TLS was asked for. A server that refuses some addresses only has taken the message.
+    Nothing is said in clear where TLS was asked for. Raises DeliveryError, and AlertsError where there is no password.
     """
     password = None
     if channel.username is not None:
@@ -32,11 +33,12 @@ def send(channel: EmailChannel, message: Message) -> None:
                 server.starttls(context=context)
             if channel.username is not None and password is not None:
                 server.login(channel.username, password)
-            server.send_message(mail)
+            refused = server.send_message(mail)
+            return f"refused for {_refusals(refused)}" if refused else None
     except smtplib.SMTPRecipientsRefused as error:
-        refused = "; ".join(f"{address}: {code} {_words(text)}" for address, (code, text) in error.recipients.items())
         final = all(code >= 500 for code, _ in error.recipients.values())
-        raise DeliveryError(f"{channel.host} refused every address: {refused}", final=final) from None
+        text = f"{channel.host} refused every address: {_refusals(error.recipients)}"
+        raise DeliveryError(text, final=final) from None
     except smtplib.SMTPResponseException as error:
         text = f"{channel.host} answered {error.smtp_code} {_words(error.smtp_error)}"
         # A login that fails may be put right by another password; a mail that is refused stays refused.
@@ -65,6 +67,10 @@ def _connect(channel: EmailChannel, context: ssl.SSLContext) -> smtplib.SMTP:
     if channel.security == "tls":
         return smtplib.SMTP_SSL(channel.host, channel.port, timeout=channel.timeout_s, context=context)
     return smtplib.SMTP(channel.host, channel.port, timeout=channel.timeout_s)
+
+
+def _refusals(refused: Mapping[str, tuple[int, bytes | str]]) -> str:
+    return "; ".join(f"{address}: {code} {_words(text)}" for address, (code, text) in refused.items())
 
 
 def _words(text: bytes | str) -> str:

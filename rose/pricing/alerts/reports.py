@@ -128,4 +128,5 @@ def _budgets(root: Path, config: AlertsConfig, instant_us: int) -> Iterator[str]
         yield f"What is spent of the budgets of {month.label} is not known: {error}."
         return
     for row in rows:
-        yield f"{row.team} has spent {row.spent.text} of its budget of {row.budget.text} for {month.label}."
+        spent, terms = row.spent.text, f"{row.spent.view}; {row.spent.stamp}"
+        yield f"{row.team} has spent {spent} of its budget of {row.budget.text} for {month.label} ({terms})."

@@ -36,6 +36,8 @@ class Budget:
     spent_nano: int
     forecast_nano: int | None
     currency: str = "USD"
+    #: View, currency and provenance, in words.
+    terms: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +133,7 @@ def _budgets(rule: BudgetRule, budgets: tuple[Budget, ...] | Unknown) -> Outcome
     for budget in budgets:
         key = f"{rule.name}/{budget.month}/{budget.team}"
         spent, whole = (format_money(nano, budget.currency) for nano in (budget.spent_nano, budget.budget_nano))
+        terms = f" ({budget.terms})" if budget.terms else ""
         looked_at.add(f"{key}/spent")
         # A budget of nothing is reached by anything.
         reached = [at for at in rule.at if budget.spent_nano > 0 and budget.spent_nano >= at * budget.budget_nano]
@@ -139,7 +142,7 @@ def _budgets(rule: BudgetRule, budgets: tuple[Budget, ...] | Unknown) -> Outcome
                 Alert(
                     key=f"{key}/spent", rule=rule.name, level=round(1000 * max(reached)),
                     title=f"{budget.team} has spent {max(reached):.0%} of its budget for {budget.month}",
-                    text=f"Team {budget.team} has spent {spent} of {whole} in {budget.month}.",
+                    text=f"Team {budget.team} has spent {spent} of {whole} in {budget.month}{terms}.",
                 )
             )  # fmt: skip
         if not rule.forecast or budget.forecast_nano is None:
@@ -152,7 +155,7 @@ def _budgets(rule: BudgetRule, budgets: tuple[Budget, ...] | Unknown) -> Outcome
                     key=f"{key}/forecast", rule=rule.name,
                     title=f"{budget.team} is forecast to exceed its budget for {budget.month}",
                     text=f"Team {budget.team} has spent {spent} of {whole} in {budget.month}, and is forecast to spend "
-                    f"{expected}.",
+                    f"{expected}{terms}.",
                 )
             )  # fmt: skip
     return Outcome(rule=rule, alerts=tuple(alerts), looked_at=frozenset(looked_at))

@@ -125,6 +125,7 @@ class Mails:
     #: What it answers to a mail.
     answer: str = "250 OK"
     refused: str | None = None
+    refused_to: str = ""
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def mails(
 
     class Handler:
         async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
-            if stands.refused is not None:
+            if stands.refused is not None and address.startswith(stands.refused_to):
                 return stands.refused
             envelope.rcpt_tos.append(address)
             return "250 OK"

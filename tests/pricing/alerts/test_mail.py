@@ -95,6 +95,13 @@ def test_what_is_refused_is_said(message: Message, secret_file: Path) -> None:
         mail.send(channel(server, username="rose", password_env="ROSE_NOT_SET"), message)
 
 
+def test_an_address_that_is_refused_is_named_where_others_are_not(message: Message) -> None:
+    with mails() as server:
+        server.refused, server.refused_to = "550 nobody", "ben"
+        assert mail.send(channel(server), message) == "refused for ben@example.com: 550 nobody"
+    assert server.to == ["ann@example.com"]
+
+
 def test_a_mail_that_cannot_be_written_is_final(message: Message) -> None:
     with mails() as server, pytest.raises(DeliveryError, match="cannot be written") as raised:
         mail.send(channel(server), replace(message, sentences=("\ud800",)))

@@ -49,6 +49,12 @@ def test_the_highest_share_of_a_budget_that_was_reached_is_the_level() -> None:
     assert {alert.level for alert in holding(BUDGETS, spent(250)).values()} == {1000}
 
 
+def test_an_amount_has_its_terms_beside_it() -> None:
+    (row,) = spent(90).budgets  # type: ignore[misc]
+    (alert,) = holding(BUDGETS, Facts(budgets=(replace(row, terms="amortized; USD, simulated"),))).values()
+    assert alert.text.endswith(" in 2026-05 (amortized; USD, simulated).")
+
+
 def test_a_budget_of_nothing_is_reached_by_anything_and_by_nothing_it_is_not() -> None:
     assert holding(BUDGETS, spent(0, of=0)) == {}
     assert len(holding(BUDGETS, spent(1, of=0))) == 1

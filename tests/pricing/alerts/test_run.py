@@ -23,7 +23,7 @@ from rose.pricing.closing import period
 from rose.pricing.closing.period import day_of
 from rose.pricing.money import PricingError
 from rose.pricing.watch import budget
-from tests.pricing.alerts.servers import Posted, Web
+from tests.pricing.alerts.servers import Posted, Web, mails
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS, weeks, weeks_made
 
 __all__ = ["weeks", "weeks_made"]
@@ -133,6 +133,25 @@ def test_a_weekly_report_is_sent_once(weeks: Path, config: Any, hook: Web) -> No
     assert effects["title"] == "What drove the change"
 
 
+def test_a_report_comes_by_mail_with_its_tables(weeks: Path, config: Any) -> None:
+    month = period.of_month("2026-06")
+    budget.set_budget(weeks, "<b>chat", "9000", month)
+    with mails() as server:
+        address = {"host": "127.0.0.1", "port": server.port, "security": "none", "from": "r@x.org", "to": ["a@x.org"]}
+        report = {"name": "daily", "channels": ["m"], "every": "day", "at": "00:30", "by": "bucket"}
+        asked = config(report=[report], channel=[{"name": "m", "kind": "email"} | address])
+        done = run.run(weeks, asked, NOW_US)
+    assert done.result["delivered"] == 1, done
+    (mail,) = server.got
+    assert mail["Subject"] == "ROSE: daily: 2026-06-16 to 2026-06-17, UTC"
+    html, plain = mail.get_body(("html",)), mail.get_body(("plain",))
+    assert html is not None
+    assert plain is not None
+    assert "<td>rollout</td>" in html.get_content()
+    assert "&lt;b&gt;chat has spent $0.00" in html.get_content()
+    assert "amortized; USD, live" in plain.get_content()
+
+
 def test_a_report_of_a_quiet_week_says_so(weeks: Path, config: Any, hook: Web) -> None:
     report = {"name": "weekly", "channels": ["c"], "every": "week", "on": "monday", "at": "00:30"}
     done = run.run(weeks, config(report=[report]), NOW_US + 70 * DAY_US)
@@ -158,21 +177,19 @@ def test_each_failed_try_is_on_record_and_the_last_one_gives_up(
     monkeypatch.setattr(deliver, "BACKOFF_S", (0, 0))
     monkeypatch.setattr(deliver, "TRIES_MAX", 3)
     hook.codes = [503]
-    done = run.run(weeks, config({"kind": "unverified"}), utc_us())
+    for _ in range(3):
+        # On a host that is slow, in a later round than the first.
+        run.run(weeks, config({"kind": "unverified"}), utc_us())
     (entry,) = log.load(weeks)
     assert (entry.state, entry.tries, len(hook.got)) == ("given up", 3, 3)
     assert "answered 503" in (entry.error or "")
-    assert done.tried == (entry,)
     assert len({posted.headers["Webhook-Id"] for posted in hook.got}) == 1
     assert len({posted.body for posted in hook.got}) == 1
     # It is not sent again before it is repeated.
     assert run.run(weeks, config({"kind": "unverified"}), utc_us()).tried == ()
 
 
-def test_a_message_waits_for_a_server_that_comes_back(
-    weeks: Path, config: Any, hook: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliver, "PATIENCE_S", 0)
+def test_a_message_waits_for_a_server_that_comes_back(weeks: Path, config: Any, hook: Web) -> None:
     hook.codes = [500, 200]
     asked = config({"kind": "unverified"})
     with log.exclusive(weeks) as folder:
