@@ -119,7 +119,7 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (
             ["run", "dance"],
-            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, retain, report",
+            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, retain, report, alerts",
         ),
         (["run", "retain"], "job 'retain' needs --keep"),
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
