@@ -16,7 +16,10 @@ from typer.core import TyperGroup
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
+from rose.pricing.commands.alerts import alerts_app
+from rose.pricing.commands.annotations import note_app, view_app
 from rose.pricing.commands.books import books_app, explain_command
+from rose.pricing.commands.changes import changes_command
 from rose.pricing.commands.export import export_app
 from rose.pricing.commands.invoice import invoice_command
 from rose.pricing.commands.reconcile import reconcile_command
@@ -74,6 +77,7 @@ app.add_typer(config_app, name="config", rich_help_panel=_FLEET)
 app.add_typer(weights_app, name="weights", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
 app.command("cost", rich_help_panel=_COST)(cost_command)
+app.command("changes", rich_help_panel=_COST)(changes_command)
 app.command("saved", rich_help_panel=_COST)(saved_command)
 app.command("forecast", rich_help_panel=_COST)(forecast_command)
 app.command("invoice", rich_help_panel=_COST)(invoice_command)
@@ -83,6 +87,9 @@ app.add_typer(price_app, name="price", rich_help_panel=_COST)
 app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
 app.add_typer(correct_app, name="correct", rich_help_panel=_COST)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
+app.add_typer(note_app, name="note", rich_help_panel=_COST)
+app.add_typer(view_app, name="view", rich_help_panel=_COST)
+app.add_typer(alerts_app, name="alerts", rich_help_panel=_COST)
 app.add_typer(export_app, name="export", rich_help_panel=_COST)
 app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)

@@ -23,6 +23,7 @@ from rose import cli, config
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.alerts import config as alerts_config
 from rose.pricing.closing import approval, period
 from rose.pricing.closing import close as closing
 from rose.pricing.price_books import pricebook
@@ -37,7 +38,8 @@ SAMPLE = "sample_traces/ledger"
 #: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/benchmarks/test_gpu.py.
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
-    "cost", "forecast", "saved", "reconcile", "invoice", "explain", "export", "attach",
+    "cost", "changes", "forecast", "saved", "reconcile", "invoice", "explain", "note", "view", "alerts", "export",
+    "attach",
 )  # fmt: skip
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
@@ -47,7 +49,8 @@ ENDLESS = {
     ("ledger", "metrics"): "--listen",
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/test_commands.py runs them, as they are written.
-NEED_SERVER = (["attach", "--url"],)
+#: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
+NEED_SERVER = (["attach", "--url"], ["alerts", "send"], ["alerts", "run"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
@@ -264,6 +267,8 @@ def test_every_make_target_is_described(target):
 def test_a_shown_file_is_valid(block):
     if "electricity" in tomllib.loads(block.text):
         assert pricebook.parse(block.text, str(block)).device
+    elif "channel" in tomllib.loads(block.text):
+        assert alerts_config.parse(block.text, str(block)).rule
     else:
         assert config.parse(block.text, str(block)).device
 

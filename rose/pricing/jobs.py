@@ -1,4 +1,5 @@
-"""The background jobs that need prices: `price` keeps the books' costs of days, `report` writes reports to a folder."""
+"""The background jobs that need prices: `price` keeps the books' costs of days, `report` writes reports to a folder,
+`alerts` sends alerts and scheduled reports."""
 
 from __future__ import annotations
 
@@ -30,6 +31,8 @@ def planned(settings: Settings) -> list[Job]:
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
         jobs.append(Job("report", make, settings.report_every_s))
+    if settings.alerts is not None:
+        jobs.append(Job("alerts", functools.partial(alerts, file=settings.alerts), settings.alerts_every_s))
     return jobs
 
 
@@ -113,6 +116,16 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
             insert = "INSERT OR REPLACE INTO report_export VALUES (?, ?, ?, ?, ?, ?, ?, now()::TIMESTAMP)"
             connection.executemany(insert, kept)
     return {"written": written, "refused": refused, "folder": str(folder)}
+
+
+def alerts(root: Path, *, file: Path) -> Mapping[str, object]:
+    """Look at the rules of a file of alerts, and send what is due.
+
+    Raises AlertsError for a file that cannot be used, PricingError where a report cannot be made, LedgerError.
+    """
+    from rose.pricing.alerts import run
+
+    return run.job(root, file=file)
 
 
 def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:

@@ -54,6 +54,9 @@ BookOption = Annotated[
     ),
 ]
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
+AlertsOption = Annotated[
+    Path | None, typer.Option("--alerts", help="Send the alerts and scheduled reports of this file.")
+]
 
 #: Longer texts are in the view `job`, whole.
 _SAID_CHARACTERS_MAX = 100
@@ -78,7 +81,7 @@ def list_jobs(context: typer.Context, ledger: LedgerOption = None, as_json: Json
     with clear_errors():
         last = history(ledger_root(ledger))
         # Named settings, so that also those jobs are listed which run only where they are set up.
-        every = Settings(archive_to="", archive_after_days=0, keep_days=0, reports=Path())
+        every = Settings(archive_to="", archive_after_days=0, keep_days=0, reports=Path(), alerts=Path())
         rows = [_row(job, last.get(job.name)) for job in context.obj(every)]
     if as_json:
         print_json(rows)
@@ -98,6 +101,7 @@ def run(
     keep: KeepOption = None,
     price_book: BookOption = None,
     reports: ReportsOption = None,
+    alerts: AlertsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already."""
@@ -112,6 +116,7 @@ def run(
             keep_days=None if keep is None else days(keep),
             price_book=price_book,
             reports=_absolute(reports),
+            alerts=_absolute(alerts),
         )
         todo = {job.name: job for job in context.obj(settings)}
         job = todo.get(name) or fail(_not_planned(name, todo))
@@ -142,6 +147,8 @@ def serve(
     keep: KeepOption = None,
     price_book: BookOption = None,
     reports: ReportsOption = None,
+    alerts: AlertsOption = None,
+    alerts_every: Annotated[str, typer.Option(help="Between looks at the rules of --alerts.")] = "5m",
     metrics_listen: Annotated[
         str | None, typer.Option(help=f"Serve Prometheus metrics here too, such as {DEFAULT_LISTEN}.")
     ] = None,
@@ -164,6 +171,8 @@ def serve(
             price_book=price_book,
             report_every_s=seconds(price_every),
             reports=_absolute(reports),
+            alerts_every_s=seconds(alerts_every),
+            alerts=_absolute(alerts),
         )
         planned = {job.name: job for job in context.obj(settings)}
         for name in only or []:
@@ -226,6 +235,7 @@ def _not_planned(name: str, planned: dict[str, Job]) -> str:
         "archive": "needs --archive-to and --archive-after",
         "retain": "needs --keep",
         "report": "needs --reports",
+        "alerts": "needs --alerts",
     }
     known = ", ".join(dict.fromkeys([*planned, *needs]))
     return f"job {name!r} {needs.get(name, f'is not known; the jobs are {known}')}"

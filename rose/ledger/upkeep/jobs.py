@@ -104,6 +104,9 @@ class Settings:
     report_every_s: float = 900.0
     #: Folder of the cost reports.
     reports: Path | None = None
+    alerts_every_s: float = 300.0
+    #: The file of alerts and scheduled reports.
+    alerts: Path | None = None
 
 
 def ledger_jobs(settings: Settings) -> list[Job]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,30 +9,33 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.output import visible
+from rose.pricing.commands.anomalies import anomalies, judge
 from rose.pricing.commands.common import (
     BookOption,
     FromOption,
+    MonthOption,
     ProvenanceOption,
     ToOption,
     UnverifiedOption,
+    WhoOption,
     clear_errors,
+    print_answer,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
     from rose.pricing.price_books.pricebook import PriceBook
-    from rose.pricing.table import Element
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
 books_app.add_typer(budget_app, name="budget")
+books_app.command("anomalies")(anomalies)
+books_app.command("judge")(judge)
 
-MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11.")]
 CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books list` has them.", metavar="CLOSE")]
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")
 ]
-WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
 ReceiptOption = Annotated[
     Path | None,
     typer.Option("--receipt", help="Write a signed receipt there, to be kept out of reach of the ledger's owner."),
@@ -82,7 +83,7 @@ def close(
             allow_unverified=allow_unverified,
         )
         stated, kept = statement.state(made), _receipt(root, receipt)
-        _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
+        print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
         if price_book is not None and not proposals.load(root).adopted_book:
             typer.echo(
                 "Only this close takes its prices from that book: `rose price adopt FILE` has every command price the "
@@ -116,10 +117,10 @@ def restate(
         made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
         if made is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
-            _print(as_json, nothing, lambda: [f"{close_id}: {nothing['why']}"])
+            print_answer(as_json, nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
         stated, kept = statement.state(store.read(root, close_id)), _receipt(root, receipt)
-        _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
+        print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
 
 
 @books_app.command("list")
@@ -135,7 +136,7 @@ def list_closes(ledger: LedgerOption = None, as_json: JsonOption = False) -> Non
             for close_id, posted in closes.items()
         ]
         nothing = ["no period is closed yet; `rose books close` closes one"]
-        _print(as_json, data, lambda: tables.closes(closes) if closes else nothing)
+        print_answer(as_json, data, lambda: tables.closes(closes) if closes else nothing)
 
 
 @books_app.command("show")
@@ -158,7 +159,7 @@ def show(
         as_of_ns = None if as_of is None else period.instant(as_of, "--as-of")
         closed = store.read(ledger_root(ledger), close_id, as_of_ns)
         stated = statement.state(closed, by or ["bucket" if view == "amortized" else "work"], view)
-        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+        print_answer(as_json, stated.to_json(), lambda: tables.statement(stated))
 
 
 @books_app.command("verify")
@@ -189,49 +190,9 @@ def verify(
         sound = (
             f"{checked.closes} closes, {checked.corrections} corrections, {checked.files} files: the books are sound"
         )
-        _print(as_json, data, lambda: list(checked.problems) or [sound])
+        print_answer(as_json, data, lambda: list(checked.problems) or [sound])
         if checked.problems:
             raise typer.Exit(1)
-
-
-@books_app.command("anomalies")
-def anomalies(
-    ledger: LedgerOption = None,
-    from_text: FromOption = None,
-    to_text: ToOption = None,
-    month: MonthOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
-    *,
-    allow_unverified: UnverifiedOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Days that cost other than the days before them, and what drove it; the last 28 whole days if none are given."""
-    with clear_errors():
-        from rose.clock import utc_us
-        from rose.pricing.closing.bill import bill
-        from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
-        from rose.pricing.money import PricingError
-        from rose.pricing.watch import anomaly, tables
-
-        root = ledger_root(ledger)
-        today_ns = of_day(day_of(utc_us() * 1000)).from_ns
-        judged = Period(today_ns - 28 * NS_PER_DAY, today_ns)
-        if from_text or to_text or month:
-            judged = _period(from_text, to_text, month)
-        if judged.from_ns >= today_ns:
-            raise PricingError(f"no day of {judged.label} is over yet, so there is none to judge")
-        judged = Period(judged.from_ns, min(judged.to_ns, today_ns))
-        before = Period(judged.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
-        charged = bill(
-            root,
-            before,
-            _book(root, price_book, before, provenance=provenance),
-            provenance=provenance,
-            allow_unverified=allow_unverified,
-        )
-        watched = anomaly.watch(charged, judged)
-        _print(as_json, watched.to_json(), lambda: tables.watch(watched))
 
 
 @budget_app.command("set")
@@ -256,7 +217,7 @@ def set_budget(
         nano = budget.set_budget(root, team, usd, wanted, by=who)
         data = {"team": team, "month": month, "budget_nano": nano, "replaced_nano": before, "currency": "USD"}
         replaced = "" if before is None else f", in place of {format_usd(before)}"
-        _print(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}{replaced}"])
+        print_answer(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}{replaced}"])
         for warning in teams.warnings(root, [team]):
             typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
 
@@ -279,7 +240,7 @@ def show_budgets(
         asked = budget.current_month() if month is None else period.of_month(month)
         root = ledger_root(ledger)
         rows = budget.show(root, asked, price_book, provenance=provenance, allow_unverified=allow_unverified)
-        _print(as_json, [row.to_json() for row in rows], lambda: tables.budgets(rows))
+        print_answer(as_json, [row.to_json() for row in rows], lambda: tables.budgets(rows))
 
 
 def explain_command(
@@ -325,7 +286,7 @@ def explain_command(
         else:
             answers = explain.explain_closed(root, asked, close_id)
         data = [answer.to_json(events) for answer in answers]
-        _print(
+        print_answer(
             as_json,
             data,
             lambda: (line for answer in answers for line in tables.explanation(answer, with_events=events)),
@@ -335,17 +296,6 @@ def explain_command(
             named = visible("\n  ".join(faults))
             typer.secho(f"rose: the charge DOES NOT RE-ADD:\n  {named}", fg=typer.colors.RED, err=True)
             raise typer.Exit(1)
-
-
-def _print(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]]) -> None:
-    """Either plain values, or what `shown()` gives to a terminal."""
-    if as_json:
-        typer.echo(json.dumps(data, indent=2, default=str))
-        return
-
-    from rose.pricing import console
-
-    console.show(shown())
 
 
 def _receipt(root: Path, file: Path | None) -> dict[str, Any]:

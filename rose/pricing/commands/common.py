@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rose.errors import UserError
 from rose.ledger.commands.common import unreadable
 from rose.ledger.commands.output import visible
+
+if TYPE_CHECKING:
+    from rose.pricing.table import Element
 
 BookOption = Annotated[
     str | None,
@@ -51,6 +55,19 @@ ProvenanceOption = Annotated[
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
 ]
+MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11.")]
+WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
+
+
+def print_answer(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]]) -> None:
+    """Either plain values, or what `shown()` gives to a terminal."""
+    if as_json:
+        typer.echo(json.dumps(data, indent=2, default=str))
+        return
+
+    from rose.pricing import console
+
+    console.show(shown())
 
 
 @contextmanager

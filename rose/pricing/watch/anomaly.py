@@ -13,16 +13,21 @@ import dataclasses
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
+from pathlib import Path
 from statistics import median_low
 from typing import Any
 
 import polars as pl
 
+from rose.pricing.annotations import feedback
+from rose.pricing.annotations.feedback import Judgement, Subject
 from rose.pricing.charges.waste import WASTED
-from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import Period, of_day
+from rose.pricing.closing.bill import Bill, bill
+from rose.pricing.closing.period import NS_PER_DAY, Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp
 from rose.pricing.money import rounded, signed_usd
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.watch.effects import BY, Change, cells, effects, largest
 
 #: A day is judged by the charged days among those of this many days before it, if they are enough.
@@ -80,6 +85,12 @@ class Anomaly:
     deviations: float | None
     change: Change
     driver: str
+    #: What somebody said of it; None if nobody did.
+    judgement: Judgement | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.value.stamp.provenance, self.day, self.metric)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,6 +104,7 @@ class Anomaly:
             "effects_nano": self.change.effects,
             "by_nano": {name: self.change.by(name) for name in BY},
             "driver": self.driver,
+            "judgement": self.judgement and self.judgement.to_json(),
         }
 
 
@@ -123,6 +135,26 @@ class _Day:
     value: Fraction
     rows: pl.DataFrame
     useful: int
+
+
+def find(
+    root: Path,
+    judged: Period,
+    price_book: str | PriceBook | None = None,
+    *,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+) -> Watch:
+    """The days of a ledger that stand out, each with what somebody said of it.
+
+    Raises PricingError where the days, or those they are compared with, cannot be priced; LedgerError.
+    """
+    period = Period(judged.from_ns - DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
+    book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+    watched = watch(bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified), judged)
+    known = feedback.load(root)
+    anomalies = (dataclasses.replace(one, judgement=known.get(one.subject)) for one in watched.anomalies)
+    return dataclasses.replace(watched, anomalies=tuple(anomalies))
 
 
 def watch(bill: Bill, judged: Period) -> Watch:

@@ -77,5 +77,5 @@ def _anomaly(anomaly: Anomaly) -> Table:
         view=f"{value.unit.removeprefix('nano_')}; {value.view}", stamp=value.stamp,
         columns=columns("by", "", *change.effects, "change", text=("",)), rows=tuple(rows), grouped=True,
         footer=(("all", "", *map(roughly, change.effects.values()), roughly(change.total)),),
-        notes=(anomaly.driver,),
+        notes=notes(anomaly.driver, "" if anomaly.judgement is None else f"Judged {anomaly.judgement.text}"),
     )  # fmt: skip

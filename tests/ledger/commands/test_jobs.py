@@ -96,6 +96,8 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         "b.toml",
         "--reports",
         "r",
+        "--alerts",
+        "a.toml",
         "--archive-to",
         "a",
         "--archive-after",
@@ -106,8 +108,8 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
     (settings,) = seen
     assert dataclasses.asdict(settings) == {
         **dataclasses.asdict(Settings()),
-        "price_book": "b.toml", "reports": tmp_path / "r", "archive_to": "a", "archive_after_days": 1.5,
-        "keep_days": 9.0,
+        "price_book": "b.toml", "reports": tmp_path / "r", "alerts": tmp_path / "a.toml",
+        "archive_to": "a", "archive_after_days": 1.5, "keep_days": 9.0,
     }  # fmt: skip
 
 
@@ -119,7 +121,7 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (
             ["run", "dance"],
-            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, retain, report",
+            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, retain, report, alerts",
         ),
         (["run", "retain"], "job 'retain' needs --keep"),
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),

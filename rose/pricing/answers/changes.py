@@ -1,0 +1,239 @@
+"""What drove the change of cost between two periods: parts that sum to the difference to the nano-dollar.
+
+The parts are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting: A Managerial Emphasis,
+16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger:
+
+A line is the charges of one group (a team, a run ...) and one rate cell (bucket, pool, device class). v is its device
+time and c its cost, 0 the period before and 1 the one that is explained. V is the time of all lines of one work
+(rollouts; everything else that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of
+all cells of its pool.
+
+- volume: c0 * (G - 1). For rollouts it is told apart, where both periods have accepted tokens, into accepted output,
+  tokens for each accepted one, and device time for each token: G is the product of their three ratios, taken in this
+  order.
+- share borrowed, of rollouts: v1 * R - v0 * G * R, what moved between dedicated devices and borrowed ones.
+- mix: v1 * r - c0 * G less the share borrowed, what moved between buckets, device classes and groups.
+- price: c1 - v1 * r. A cell without a rate before is mix, or volume where its whole work is new.
+
+What has no device time, transfer and energy, is volume. Rates are over all groups, so an effect is the same by whatever
+dimension it is shown, but for the nano-dollars that rounding moves between effects of a group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from operator import mul
+from typing import Any
+
+import polars as pl
+
+from rose.pricing.figures import AMORTIZED, Stamp
+from rose.pricing.money import PricingError, rounded
+
+#: What an answer can be shown by, with the column of the charges.
+BY: Mapping[str, str] = {
+    "team": "team", "run": "run_id", "device-class": "device_class", "pool": "pool", "device": "device_id",
+    "bucket": "bucket", "task": "task", "version": "policy_version",
+}  # fmt: skip
+UNALLOCATED = "unallocated"
+VOLUME, SHARE_BORROWED, MIX, PRICE = "volume", "share borrowed", "mix", "price"
+OUTPUT = ("accepted output", "tokens per accepted token", "device time per token")
+EFFECTS: tuple[str, ...] = (VOLUME, *OUTPUT, SHARE_BORROWED, MIX, PRICE)
+
+_CELL = ("bucket", "pool", "device_class")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """One value of the dimension: its cost in both periods and the effects that sum to the change, nano-dollars."""
+
+    name: str
+    before_nano: int
+    cost_nano: int
+    effects: Mapping[str, int]
+
+    @property
+    def change_nano(self) -> int:
+        return self.cost_nano - self.before_nano
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.name, "before_nano": self.before_nano, "cost_nano": self.cost_nano,
+            "change_nano": self.change_nano, "effects_nano": dict(self.effects),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """The difference of two periods. `total.effects` sum to it, and so do the groups, largest change first."""
+
+    by: str
+    before: Stamp
+    stamp: Stamp
+    total: Group
+    groups: tuple[Group, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "view": AMORTIZED, **self.stamp.to_json(), "before": self.before.to_json(), "by": self.by,
+            **{name: value for name, value in self.total.to_json().items() if name != "group"},
+            "groups": [group.to_json() for group in self.groups],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Line:
+    """Where some charges belong: a group, and the cell whose rate they have."""
+
+    group: str
+    bucket: str
+    pool: str
+    device_class: str
+
+    @property
+    def work(self) -> str:
+        """What its volume is compared within."""
+        return self.bucket if self.bucket in ("rollout", "transfer", "energy") else "other"
+
+    @property
+    def cell(self) -> tuple[str, str, str]:
+        return self.bucket, self.pool, self.device_class
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Device time of some charges in nanoseconds, and their cost."""
+
+    ns: int = 0
+    cost_nano: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of the two periods. Tokens are those made in rollouts, and those of them that were accepted."""
+
+    lines: Mapping[Line, Amount]
+    tokens: int = 0
+    accepted_tokens: int = 0
+
+    @property
+    def cost_nano(self) -> int:
+        return sum(amount.cost_nano for amount in self.lines.values())
+
+    def ns(self, lines: Iterable[Line]) -> int:
+        return sum(self.lines.get(line, Amount()).ns for line in lines)
+
+
+def side(charges: pl.DataFrame, by: str) -> Side:
+    """What a frame of charges comes to, by a dimension of BY. Raises PricingError for another."""
+    if by not in BY:
+        raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
+    group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
+    summed = (
+        charges.with_columns(group, *(pl.col(name).fill_null("") for name in _CELL))
+        .group_by("group", *_CELL)
+        .agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
+    )
+    rollouts = charges.filter(pl.col("bucket") == "rollout")
+    return Side(
+        lines={
+            Line(row["group"], *(row[name] for name in _CELL)): Amount(int(row["ns"]), int(row["cost_nano"]))
+            for row in summed.to_dicts()
+        },
+        tokens=int(rollouts["tokens"].sum()),
+        accepted_tokens=int(rollouts.filter(pl.col("fate") == "accepted")["tokens"].sum()),
+    )
+
+
+def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
+    """The change from one period to the other by its effects, and by group.
+
+    Raises PricingError for periods of different provenance or currency.
+    """
+    for what, one, other in (
+        ("provenance", before_stamp.provenance, stamp.provenance), ("currency", before_stamp.currency, stamp.currency),
+    ):  # fmt: skip
+        if one != other:
+            raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
+    exact = effects(before, now)
+    groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
+    summed = {effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS}
+    return Changes(
+        by=by, before=before_stamp, stamp=stamp,
+        total=Group(name="total", before_nano=before.cost_nano, cost_nano=now.cost_nano, effects=summed),
+        groups=tuple(sorted(groups, key=lambda group: (-abs(group.change_nano), group.name))),
+    )  # fmt: skip
+
+
+def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
+    """Exact nano-dollars by group and effect; they sum to the change, and those of a group to its own."""
+    totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    works: dict[str, list[Line]] = defaultdict(list)
+    for line in sorted({*before.lines, *now.lines}):
+        works[line.work].append(line)
+    for work, lines in works.items():
+        for line, effect, part in _of_work(work, lines, before, now):
+            totals[line.group, effect] += part
+    return dict(totals)
+
+
+def _of_work(
+    work: str, lines: list[Line], before: Side, now: Side
+) -> Iterable[tuple[Line, str, Fraction]]:  # fmt: skip
+    time0, time1 = before.ns(lines), now.ns(lines)
+    growth = Fraction(time1, time0) if time0 else None
+    cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: (line.pool,))
+    steps = _steps(growth, before, now, time0, time1) if work == "rollout" else None
+    for line in lines:
+        was, is_now = before.lines.get(line, Amount()), now.lines.get(line, Amount())
+        if growth is None:
+            yield line, VOLUME, Fraction(is_now.cost_nano - was.cost_nano)
+            continue
+        for effect, factor in steps or ((VOLUME, growth - 1),):
+            yield line, effect, was.cost_nano * factor
+        rate, pool = cells.get(line.cell), pools.get((line.pool,))
+        at_old_rates = Fraction(is_now.cost_nano) if rate is None else is_now.ns * rate
+        moved = Fraction(0)
+        if work == "rollout":
+            # A pool that was not there before has no rate of its own: it came at those of its cells.
+            moved = at_old_rates if pool is None else (is_now.ns - was.ns * growth) * pool
+            yield line, SHARE_BORROWED, moved
+        yield line, MIX, at_old_rates - was.cost_nano * growth - moved
+        yield line, PRICE, is_now.cost_nano - at_old_rates
+
+
+def _steps(
+    growth: Fraction | None, before: Side, now: Side, time0: int, time1: int
+) -> tuple[tuple[str, Fraction], ...] | None:  # fmt: skip
+    """What to multiply a cost before with for each of OUTPUT; None where a period lacks what they are made of."""
+    amounts = (before.accepted_tokens, before.tokens, time0, now.accepted_tokens, now.tokens, time1)
+    if growth is None or min(amounts) <= 0:
+        return None
+    accepted = Fraction(now.accepted_tokens, before.accepted_tokens)
+    made = Fraction(now.tokens, before.tokens)
+    reached = [Fraction(1), *accumulate((accepted, made / accepted, growth / made), mul)]
+    return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
+
+
+def _rates(lines: Iterable[Line], side: Side, key: Any) -> dict[tuple[str, ...], Fraction]:
+    """Nano-dollars for a nanosecond of each cell or pool that has any device time."""
+    time: dict[tuple[str, ...], int] = defaultdict(int)
+    cost: dict[tuple[str, ...], int] = defaultdict(int)
+    for line in lines:
+        amount = side.lines.get(line, Amount())
+        time[key(line)] += amount.ns
+        cost[key(line)] += amount.cost_nano
+    return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
+
+
+def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], Fraction]) -> Group:
+    """A group with its effects in whole nano-dollars, which sum to its change."""
+    cost0, cost1 = (
+        sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
+    )
+    parts = {effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}
+    return Group(name=name, before_nano=cost0, cost_nano=cost1, effects=rounded(parts, cost1 - cost0))

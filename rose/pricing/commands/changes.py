@@ -1,0 +1,62 @@
+"""`rose changes`: what drove the change of cost from one period to another."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from rose.ledger.access import logged
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands.common import progress_bar
+from rose.pricing.commands.common import (
+    BookOption,
+    FiscalOption,
+    PeriodOption,
+    ProvenanceOption,
+    TzOption,
+    UnverifiedOption,
+    clear_errors,
+)  # fmt: skip
+
+
+def changes_command(
+    period: PeriodOption = None,
+    before: Annotated[
+        str | None, typer.Option("--before", help="The period to compare with; else as long a time just before.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="team, run, device-class, pool, device, bucket, task or version.")
+    ] = "team",
+    top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON has all.")] = 10,
+    tz: TzOption = None,
+    fiscal_start: FiscalOption = None,
+    ledger: LedgerOption = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What drove the change of cost between two periods: effects that sum to the difference to the nano-dollar."""
+    with clear_errors():
+        from rose.clock import utc_us
+        from rose.pricing import console
+        from rose.pricing.answers.report import changes
+        from rose.pricing.spend.calendar import calendar_of
+
+        root, asked = ledger_root(ledger), [period or "this-month", *([before] if before else [])]
+        calendar = calendar_of(root, tz, fiscal_start, price_book, asked)
+        now_ns = utc_us() * 1000
+        periods = [calendar.period(text, now_ns) for text in asked]
+        with logged(root, "report", f"changes {' '.join(asked)}"), progress_bar("Adding up"):
+            made = changes.build(
+                root, *periods, by=by, price_book=price_book, provenance=provenance, allow_unverified=allow_unverified
+            )
+        if as_json:
+            typer.echo(json.dumps(made.to_json(), indent=2))
+            return
+        console.show(changes.terminal(made, calendar, top))
+        if periods[0].to_ns > now_ns:
+            typer.secho("The period is not over, so its cost may still grow.", fg=typer.colors.YELLOW, err=True)
