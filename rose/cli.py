@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
+from rose.pricing.commands.api import api_app
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.export import export_app
 from rose.pricing.commands.invoice import invoice_command
@@ -84,6 +85,7 @@ app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
 app.add_typer(correct_app, name="correct", rich_help_panel=_COST)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
 app.add_typer(export_app, name="export", rich_help_panel=_COST)
+app.add_typer(api_app, name="api", rich_help_panel=_COST)
 app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)

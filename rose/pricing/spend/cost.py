@@ -1,4 +1,4 @@
-"""What a period cost by any two dimensions: closed hours as the books have them, open hours priced now.
+"""What a period cost by any few dimensions: closed hours as the books have them, open hours priced now.
 
 Closed hours come from the sums of their postings, so a year of a large fleet is answered at once. Every line is whole
 nano-dollars, and all lines of an answer without a filter sum to the bill of the period exactly.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import sql
 from rose.clock import utc
 from rose.errors import did_you_mean
 from rose.ledger import catalog
+from rose.ledger.examine import Seen
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
@@ -36,6 +38,8 @@ UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
+#: More would be the charges themselves.
+DIMENSIONS_MAX = 6
 _TAG = "tag:"
 #: What a price book tells devices by.
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
@@ -43,9 +47,9 @@ _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, none to two dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
+    """A period, none to six dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
 
-    Raises PricingError for a dimension that there is none of, is given twice, or more than two.
+    Raises PricingError for a dimension that there is none of, is given twice, or more than six.
     """
 
     period: Period
@@ -57,8 +61,8 @@ class Question:
     def __post_init__(self) -> None:
         for name in (*self.by, *self.only):
             _check_dimension(name)
-        if len(self.by) > 2 or len(set(self.by)) < len(self.by):
-            raise PricingError(f"--by names {', '.join(self.by)}: give one or two dimensions, each once")
+        if len(self.by) > DIMENSIONS_MAX or len(set(self.by)) < len(self.by):
+            raise PricingError(f"--by names {', '.join(self.by)}: give one to {DIMENSIONS_MAX} dimensions, each once")
         if len(self.tags) > 1:
             raise PricingError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
         if self.by_device and not self.whole_days:
@@ -185,15 +189,17 @@ def ask(
     *,
     allow_unverified: bool = False,
     now_us: int | None = None,
+    seen: Seen | None = None,
 ) -> Cost:
     """Answer a question; `price_book` prices hours that are not closed, and amounts a month are shared up to `now_us`.
+    `seen` is for `verify`.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
     value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
     gathering = functools.partial(
-        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified
+        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified, seen=seen
     )
     gathered = gathering(price_book, grain=grain)
     entries = rules.newest_book(root, gathered).device_tag if question.tags else []
@@ -209,7 +215,7 @@ def ask(
     asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
     ruled = Ruled()
     if asked_rules:
-        ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us)
+        ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us, seen=seen)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
@@ -304,7 +310,7 @@ def tags_of(tags_json: str) -> dict[str, str | None]:
 
 
 def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Ruled) -> list[Line]:
-    """The lines in order: of times by time, else the dearest first, those of one first value together."""
+    """The lines in order: of times by time, else the dearest first, those that begin with the same values together."""
     keys = [_column(name) for name in question.by]
     where = [f"{_column(name)} = ?" for name in question.only]
     for name, value in question.only.items():
@@ -326,16 +332,14 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Rul
         )
         for row in summed.fetchall()
     ]  # fmt: skip
-    first: dict[str, int] = {}
+    groups = Counter[tuple[str, ...]]()
     for line in lines:
-        if keys:
-            first[line.values[0]] = first.get(line.values[0], 0) + line.cost_nano
+        groups.update({line.values[: count + 1]: line.cost_nano for count in range(len(keys))})
 
     def place(line: Line) -> tuple[Any, ...]:
-        dearest = (first[line.values[0]], line.cost_nano) if len(keys) > 1 else (line.cost_nano,)
         return tuple(
-            (0 if name in TIMES else -nano, value)
-            for name, value, nano in zip(question.by, line.values, dearest, strict=False)
+            (0 if name in TIMES else -groups[line.values[: count + 1]], line.values[count])
+            for count, name in enumerate(question.by)
         )
 
     return sorted(lines, key=place)
