@@ -69,7 +69,7 @@ def application(
     )
 
     async def answer(request: Request, query: type[BaseModel], make: Make) -> Response:
-        path, asked, now_ns = request.url.path, parsed(query, request.query_params.multi_items()), clock()
+        path, asked, now_ns = request.scope["path"], parsed(query, request.query_params.multi_items()), clock()
         chosen = ledgers.chosen(served, getattr(asked, "ledger", None))
         marks = await asyncio.to_thread(_marks, chosen)
         made = await work.answer(
@@ -143,7 +143,7 @@ def _unreadable(request: Request, error: Exception) -> Response:
 def _refused_by_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = ", ".join((*_ANSWERS, *_OTHERS))
-    texts = {404: f"there is no {request.url.path}; there is {known}", 405: "only GET is answered"}
+    texts = {404: f"there is no {request.scope['path']}; there is {known}", 405: "only GET is answered"}
     return refusal(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from rose.ledger.address import is_loopback
 #: Whoever watches over the process has no token, and learns nothing by it.
 OPEN_PATHS = frozenset({"/healthz"})
 _TEXT_MAX = 500
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -55,11 +57,13 @@ class Guard:
 
     def _refused(self, request: HTTPConnection) -> ASGIApp | None:
         if self._token is None:
-            if not is_loopback(request.url.hostname or ""):
+            host = _HOST.fullmatch(request.headers.get("host", ""))
+            if host is None or not is_loopback(host["name"].strip("[]")):
                 return refusal(403, "without a token only this machine is answered, by 127.0.0.1 or localhost")
             return None
         sent = request.headers.get("authorization", "").encode("latin-1")
-        if request.url.path in OPEN_PATHS or hmac.compare_digest(sent, f"Bearer {self._token}".encode()):
+        # Not the path of `request.url`, which is made of what the Host header says too.
+        if request.scope["path"] in OPEN_PATHS or hmac.compare_digest(sent, f"Bearer {self._token}".encode()):
             return None
         return refusal(401, "send the token as `Authorization: Bearer TOKEN`", {"WWW-Authenticate": "Bearer"})
 
@@ -69,6 +73,6 @@ class Guard:
             f"{quote(name)}={quote(value, safe=',:') if name in self._parameters else '...'}"
             for name, value in request.query_params.multi_items()
         )
-        asked = quote(request.url.path) + (f"?{query}" if query else "")
+        asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
         peer = request.client.host if request.client else "-"
         return f"{utc(time.time_ns())} {peer} {method} {asked[:_TEXT_MAX]} {status} {took_ns / 1e6:.1f} ms"

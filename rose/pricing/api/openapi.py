@@ -26,6 +26,7 @@ _ALLOCATION: dict[str, Any] = {
 _OBJECTS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 _DATA: dict[str, dict[str, Any]] = {
     "/allocation": {"type": "array", "items": {"type": "object", "additionalProperties": _ALLOCATION}},
+    "/healthz": {"type": "string"},
 }
 _ERROR: dict[str, Any] = {
     "type": "object",
