@@ -24,10 +24,9 @@ from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, BookFacts, Stamp
-from rose.pricing.money import PricingError
-from rose.pricing.price_books import choice
-from rose.pricing.spend import cost, saved
-from rose.pricing.spend.cost import UNALLOCATED, Question
+from rose.pricing.spend.cost import UNALLOCATED
+from rose.pricing.spend.question import QuestionError
+from rose.pricing.spend.saved import RunSaved
 
 #: Of a line's interval.
 _ENDS = ("low_nano", "high_nano")
@@ -152,15 +151,9 @@ def _summed(lines: Iterable[Amounts]) -> Amounts:
 def _amortized(part: Part, asked: AllocationQuery) -> Divided:
     """As `rose cost` has it."""
     steps = (asked.by_step,) if asked.by_step else ()
-    ledger, by = part.ledger, (*steps, *asked.dimensions)
+    by = (*steps, *asked.dimensions)
     wanted = _with_model(by)
-    made = cost.ask(
-        ledger.root,
-        Question(
-            period=part.period, by=wanted, only=asked.only, calendar=part.calendar, provenance=part.provenance
-        ),
-        ledger.price_book, allow_unverified=ledger.allow_unverified, now_us=part.now_ns // 1000, seen=ledger.seen,
-    )  # fmt: skip
+    made = part.ask(wanted, asked.only)
     lines = [(line.values, {name: getattr(line, name) for name in _AMORTIZED}) for line in made.lines]
     return Divided(
         lines=_grouped(lines, _placed(part, wanted, by)), stamp=made.stamp, bill_nano=made.bill_nano,
@@ -181,11 +174,8 @@ def _fully_loaded(part: Part, asked: AllocationQuery) -> Divided:
     named = {*asked.dimensions, *asked.only}
     if labels := sorted(name for name in named if name.startswith(LABEL)):
         raise _refused("costBasis", asked.cost_basis, f"{labels[0]} is known of amortized cost only")
-    book = choice.choose(
-        ledger.root, ledger.price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=part.provenance
-    )
     billed = bill(
-        ledger.root, period, book, provenance=part.provenance, allow_unverified=ledger.allow_unverified,
+        ledger.root, period, part.book(), provenance=part.provenance, allow_unverified=ledger.allow_unverified,
         seen=ledger.seen,
     )  # fmt: skip
     loaded = charges.fully_load(billed.frame)
@@ -206,14 +196,14 @@ def _fully_loaded(part: Part, asked: AllocationQuery) -> Divided:
 
 
 def _drilled(loaded: pl.DataFrame, by: Sequence[str], only: Mapping[str, str]) -> list[tuple[Values, Amounts]]:
-    """The loaded cost by dimensions, of charges with these values. Raises PricingError for no such dimension."""
+    """The loaded cost by dimensions, of charges with these values. Raises QuestionError for a value that none has."""
     having = {_CHARGED.get(name, name): value for name, value in only.items()}
     every = [*by, *(name for name in having if name not in by)]
     drilled = charge_algebra.drill(loaded, every, "loaded_nano")
     for name, value in having.items():
         known = {str(row[name]) for row in drilled}
         if value not in known:
-            raise PricingError(f"no charge of the period has {name} {value!r}{did_you_mean(value, known)}")
+            raise QuestionError(f"no charge of the period has {name} {value!r}{did_you_mean(value, known)}")
     return [
         (tuple(str(row[name]) for name in by), {"total_nano": int(row["loaded_nano"])})
         for row in drilled
@@ -223,7 +213,6 @@ def _drilled(loaded: pl.DataFrame, by: Sequence[str], only: Mapping[str, str]) -
 
 def _marginal(part: Part, asked: AllocationQuery) -> Divided:
     """What borrowing added to the bill, as `rose saved` has it of each run that counts in the period."""
-    ledger = part.ledger
     if asked.by_step:
         raise _refused("step", asked.step, "marginal figures are of whole runs, which no step divides; leave it out")
     for name in asked.dimensions:
@@ -233,12 +222,9 @@ def _marginal(part: Part, asked: AllocationQuery) -> Divided:
             )
     if unknown := sorted(asked.only.keys() - {"team", "run"}):
         raise _refused("filter", asked.filter, f"marginal figures are of runs and teams, not of a {unknown[0]}")
-    made = saved.saved(
-        ledger.root, part.period, ledger.price_book, team=asked.only.get("team"), run_id=asked.only.get("run"),
-        provenance=part.provenance, allow_unverified=ledger.allow_unverified, now_ns=part.now_ns, seen=ledger.seen,
-    )  # fmt: skip
+    made = part.saved(asked.only.get("team"), asked.only.get("run"))
     models = _models(part) if MODEL in asked.dimensions else {}
-    grouped = defaultdict[Values, list[saved.RunSaved]](list)
+    grouped = defaultdict[Values, list[RunSaved]](list)
     for run in made.runs:
         values = {"team": run.team, "run": run.run_id, MODEL: models.get((run.run_id, "rollout"), UNALLOCATED)}
         grouped[tuple(values[name] for name in asked.dimensions)].append(run)
@@ -253,7 +239,7 @@ def _marginal(part: Part, asked: AllocationQuery) -> Divided:
     )
 
 
-def _of_runs(runs: Sequence[saved.RunSaved]) -> Amounts:
+def _of_runs(runs: Sequence[RunSaved]) -> Amounts:
     """The sum of what is known; an interval of a single run only."""
     known = [run.added_nano for run in runs if run.added_nano is not None]
     interval = runs[0].added_interval if len(runs) == 1 else None

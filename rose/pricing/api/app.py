@@ -20,15 +20,12 @@ from starlette.routing import Route
 
 from rose.errors import UserError
 from rose.ledger import access
-from rose.ledger.layout import LedgerError
 from rose.pricing.api import allocation, ledgers, metrics, openapi, summary
 from rose.pricing.api.guard import Guard, refusal
 from rose.pricing.api.ledgers import Ledger
 from rose.pricing.api.parameters import AllocationQuery, LedgerQuery, PeriodQuery, RequestError, parsed
 from rose.pricing.api.work import Limits, Work
-from rose.pricing.money import PricingError
-from rose.pricing.price_books.choice import NoPriceBookError
-from rose.pricing.price_books.pricebook import PriceBookError
+from rose.pricing.spend.question import QuestionError
 
 #: For so long a scraper gets figures that are being made anew.
 _STALE_S = 600.0
@@ -131,8 +128,7 @@ def _refused(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "5"} if error.status in (429, 504) else None
         return refusal(error.status, str(error), headers)
     # What the ledger or its prices lack is no fault of the request.
-    ours = isinstance(error, (LedgerError, PriceBookError, NoPriceBookError)) or not isinstance(error, PricingError)
-    return refusal(503 if ours else 400, str(error))
+    return refusal(400 if isinstance(error, QuestionError) else 503, str(error))
 
 
 def _unreadable(request: Request, error: Exception) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,13 @@ from rose.pricing.api.parameters import PeriodQuery, RequestError
 from rose.pricing.closing import records
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
+from rose.pricing.spend import cost, saved
 from rose.pricing.spend.calendar import Calendar, calendar_of
+from rose.pricing.spend.cost import Cost, Question
+from rose.pricing.spend.saved import RunSaved, Saved
 
 _NAME = re.compile(r"[\w.-]{1,100}")
 #: A problem's text is kept to so many characters, and so many problems are listed.
@@ -41,6 +46,8 @@ class Ledger:
     allow_unverified: bool = False
     #: What was verified of it, so that a request reads new files only.
     seen: Seen = field(default_factory=Seen)
+    #: What each run saved, which takes seconds to work out.
+    runs: Runs = field(default_factory=lambda: Runs())
 
     @property
     def mark(self) -> str:
@@ -107,6 +114,20 @@ class Ledger:
         }
 
 
+class Runs:
+    """What each run saved, by provenance and run, as long as what it rests on stays."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._runs: dict[str, dict[str, RunSaved]] = {}
+
+    def of(self, key: object, provenance: str) -> dict[str, RunSaved]:
+        """What is known of a provenance; none where `key`, which names all that it rests on, is another one."""
+        if key != self._key:
+            self._key, self._runs = key, {}
+        return self._runs.setdefault(provenance, {})
+
+
 def named(given: Sequence[str], price_book: str | None, *, allow_unverified: bool = False) -> list[Ledger]:
     """The ledgers of FOLDER or NAME=FOLDER; a folder is called by its own name. Raises LedgerError."""
     ledgers: dict[str, Ledger] = {}
@@ -141,6 +162,33 @@ class Part:
     calendar: Calendar
     provenance: str
     now_ns: int
+
+    def ask(self, by: tuple[str, ...], only: Mapping[str, str] | None = None) -> Cost:
+        """As `rose cost`. Raises what `cost.ask` does."""
+        ledger = self.ledger
+        asked = Question(period=self.period, by=by, only=only or {}, calendar=self.calendar, provenance=self.provenance)
+        return cost.ask(
+            ledger.root, asked, ledger.price_book, allow_unverified=ledger.allow_unverified,
+            now_us=self.now_ns // 1000, seen=ledger.seen,
+        )  # fmt: skip
+
+    def saved(self, team: str | None = None, run_id: str | None = None) -> Saved:
+        """As `rose saved`; a run is priced once until ledger or prices change. Raises what `saved.saved` does."""
+        ledger, mark = self.ledger, self.ledger.mark
+        book = self.book()
+        sound = not ledger.allow_unverified or verify.verify(ledger.root, seen=ledger.seen).ok
+        return saved.saved(
+            ledger.root, self.period, ledger.price_book, team=team, run_id=run_id, provenance=self.provenance,
+            allow_unverified=ledger.allow_unverified, now_ns=self.now_ns, seen=ledger.seen,
+            kept=ledger.runs.of((mark, book.sha256, book.chosen, sound), self.provenance),
+        )  # fmt: skip
+
+    def book(self) -> PriceBook:
+        """The price book of the period's open hours. Raises what `choice.choose` does."""
+        ledger, period = self.ledger, self.period
+        return choice.choose(
+            ledger.root, ledger.price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=self.provenance
+        )
 
 
 def parts(ledgers: Sequence[Ledger], asked: PeriodQuery, now_ns: int) -> Iterator[Part]:

@@ -198,6 +198,9 @@ def _of_runs(facts: summary.Facts, loaded: Mapping[Run, int]) -> Iterator[tuple[
                 yield (made.team, made.run_id), "rose_cost_dollars", MARGINAL, made.added_nano / NANO_USD_PER_USD
     for run, counts in (facts.answers or {}).items():
         for name, count in counts.items():
+            if name == "audited_correct" and not counts["audited"]:
+                # Nobody looked, which is not that none was.
+                continue
             metric = f"rose_answers_{'correct' if name == 'audited_correct' else name}"
             yield (teams.get(run, UNALLOCATED), run), metric, "", count
 

@@ -15,8 +15,8 @@ from rose.pricing.api.parameters import PeriodQuery, RequestError
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
-from rose.pricing.spend import cost, saved
-from rose.pricing.spend.cost import Cost, Question
+from rose.pricing.spend import saved
+from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import ENDS, Saved
 
 _ARCHIVED = "not known: events of this time were archived"
@@ -58,22 +58,12 @@ def facts(part: Part, by: tuple[str, ...] = ("pool", "bucket")) -> Facts:
     Raises NothingChargedError where no device was there; PricingError for what cannot be priced; LedgerError.
     """
     ledger, whole = part.ledger, not part.ledger.archived(part.period)
-    asked = Question(
-        period=part.period, by=by, calendar=part.calendar, provenance=part.provenance
-    )  # fmt: skip
-    charged = cost.ask(
-        ledger.root, asked, ledger.price_book, allow_unverified=ledger.allow_unverified, now_us=part.now_ns // 1000,
-        seen=ledger.seen,
-    )  # fmt: skip
     try:
-        borrowing: Saved | str = saved.saved(
-            ledger.root, part.period, ledger.price_book, provenance=part.provenance,
-            allow_unverified=ledger.allow_unverified, now_ns=part.now_ns, seen=ledger.seen,
-        )  # fmt: skip
+        borrowing: Saved | str = part.saved()
     except PricingError as error:
         borrowing = str(error)
     return Facts(
-        cost=charged, saved=borrowing, answers=answers(part) if whole else None,
+        cost=part.ask(by), saved=borrowing, answers=answers(part) if whole else None,
         requests=ledger.rows("api/requests", part.period, part.provenance)[0] if whole else None,
     )  # fmt: skip
 
@@ -195,13 +185,10 @@ def _runs(part: Part) -> list[dict[str, Any]]:
         and row["started_ns"] < period.to_ns
         and (row["ended_ns"] is None or row["ended_ns"] >= period.from_ns)
     ]
-    lines: dict[str, cost.Line] = {}
+    lines: dict[str, Line] = {}
     stamp, why = None, None
     try:
-        charged = cost.ask(
-            ledger.root, Question(period=period, by=("run",), calendar=part.calendar, provenance=part.provenance),
-            ledger.price_book, allow_unverified=ledger.allow_unverified, now_us=part.now_ns // 1000, seen=ledger.seen,
-        )  # fmt: skip
+        charged = part.ask(("run",))
         lines, stamp = {line.values[0]: line for line in charged.lines}, charged.stamp
     except NothingChargedError as error:
         why = str(error)
@@ -219,7 +206,7 @@ def _runs(part: Part) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _of_line(line: cost.Line | None, why: str | None) -> dict[str, Any]:
+def _of_line(line: Line | None, why: str | None) -> dict[str, Any]:
     """Amortized cost, device time and tokens of a run; null for one that has no charge in the window."""
     return {
         "view": AMORTIZED,

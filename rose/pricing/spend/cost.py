@@ -24,7 +24,6 @@ from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import AMORTIZED, Stamp
-from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
@@ -32,6 +31,7 @@ from rose.pricing.spend import rules, sums
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
+from rose.pricing.spend.question import QuestionError
 from rose.pricing.spend.rules import Ruled
 
 UNALLOCATED = "unallocated"
@@ -49,7 +49,7 @@ _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 class Question:
     """A period, none to six dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
 
-    Raises PricingError for a dimension that there is none of, is given twice, or more than six.
+    Raises QuestionError for a dimension that there is none of, is given twice, or more than six.
     """
 
     period: Period
@@ -62,11 +62,11 @@ class Question:
         for name in (*self.by, *self.only):
             _check_dimension(name)
         if len(self.by) > DIMENSIONS_MAX or len(set(self.by)) < len(self.by):
-            raise PricingError(f"--by names {', '.join(self.by)}: give one to {DIMENSIONS_MAX} dimensions, each once")
+            raise QuestionError(f"--by names {', '.join(self.by)}: give one to {DIMENSIONS_MAX} dimensions, each once")
         if len(self.tags) > 1:
-            raise PricingError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
+            raise QuestionError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
         if self.by_device and not self.whole_days:
-            raise PricingError(
+            raise QuestionError(
                 "devices are kept by UTC day: give a period of whole UTC days without --tz, or ask by something else"
             )
 
@@ -194,8 +194,9 @@ def ask(
     """Answer a question; `price_book` prices hours that are not closed, and amounts a month are shared up to `now_us`.
     `seen` is for `verify`.
 
-    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
-    value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    Raises QuestionError for a value that no charge of the period has; PricingError where there is nothing to charge,
+    for more than one provenance (unless one is chosen), and for open hours that cannot be priced; PriceBookError;
+    LedgerError.
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
     gathering = functools.partial(
@@ -205,7 +206,7 @@ def ask(
     entries = rules.newest_book(root, gathered).device_tag if question.tags else []
     if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in entries):
         if not question.whole_days:
-            raise PricingError(
+            raise QuestionError(
                 "the price book tags devices by name or hardware, and devices are kept by UTC day: give a period of "
                 "whole UTC days without --tz"
             )
@@ -280,7 +281,7 @@ def _set_tags(
     provenance: str,
     entries: Sequence[DeviceTag],
 ) -> None:
-    """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises PricingError for a tag that none has."""
+    """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises QuestionError for a tag that none has."""
     tagged: list[tuple[str, str | None]] = []
     devices: list[tuple[str | None, ...]] = []
     for tag in question.tags:
@@ -289,7 +290,7 @@ def _set_tags(
             tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
         names = {name for own in tags.values() for name in own} | {name for entry in entries for name in entry.tags}
         if tag not in names:
-            raise PricingError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
+            raise QuestionError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
         tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
         known = connection.execute(f"SELECT DISTINCT {', '.join(_DEVICE)} FROM part").fetchall() if entries else []
         own_tags = tagging(entries)
@@ -319,7 +320,7 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Rul
         known.update(*ruled.by_team)
         if value not in known:
             period = question.calendar.text(question.period)
-            raise PricingError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
+            raise QuestionError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
     amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in STATES]
     selected = ", ".join([*keys, *amounts, "coalesce(sum(ns), 0)", "coalesce(sum(tokens), 0)"])
     filtered = f" WHERE {' AND '.join(where)}" if where else ""
@@ -353,4 +354,4 @@ def _check_dimension(name: str) -> None:
     if name.startswith(_TAG) and name != _TAG:
         return
     if name not in BY:
-        raise PricingError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")
+        raise QuestionError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")

@@ -7,7 +7,7 @@ runs, each once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.currency import Rate
+from rose.pricing.spend.question import QuestionError
 
 #: Why sums have no interval.
 NO_INTERVAL = (
@@ -149,13 +150,15 @@ def saved(
     allow_unverified: bool = False,
     now_ns: int | None = None,
     seen: Seen | None = None,
+    kept: MutableMapping[str, RunSaved] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
     """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
-    `seen` is for `verify`.
+    `seen` is for `verify`. `kept` has runs by id as they were found on the same ledger with the same book, and is given
+    the others.
 
-    Raises NothingChargedError where no run counts in the period; PricingError where none has that id or team, or there
-    is more than one provenance (unless one is chosen), or no one price book; LedgerError.
+    Raises NothingChargedError where no run counts in the period; QuestionError where none has that id or team;
+    PricingError for more than one provenance (unless one is chosen), and for no one price book; LedgerError.
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
@@ -176,7 +179,7 @@ def saved(
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
         known = {str(row[column]) for row in counted}
         if value is not None and value not in known:
-            raise PricingError(
+            raise QuestionError(
                 f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
             )
         counted = [row for row in counted if value in (None, row[column])]
@@ -184,11 +187,12 @@ def saved(
     book = choice.choose(
         root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
     )
-    done = []
+    kept = {} if kept is None else kept
     for number, row in enumerate(counted):
         progress(number, len(counted))
-        done.append(_of_run(root, row, book, seen, allow_unverified=allow_unverified))
-    return Saved(period=period, provenance=provenance, runs=tuple(done))
+        if row["run_id"] not in kept:
+            kept[row["run_id"]] = _of_run(root, row, book, seen, allow_unverified=allow_unverified)
+    return Saved(period=period, provenance=provenance, runs=tuple(kept[row["run_id"]] for row in counted))
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:

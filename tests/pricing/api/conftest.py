@@ -15,6 +15,7 @@ import pytest
 
 from rose.pricing.api import server
 from rose.pricing.api.ledgers import named
+from rose.pricing.api.work import Limits
 from tests.pricing.closing.conftest import (
     BOOK_TOML,
     DAY_NS,
@@ -66,7 +67,7 @@ class Served:
         query = urllib.parse.urlencode(parameters)
         request = urllib.request.Request(f"{self.url}{path}?{query}", headers=headers or {}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=120, context=context) as response:
+            with urllib.request.urlopen(request, timeout=280, context=context) as response:
                 return Answer(response.status, response.read().decode(), dict(response.headers))
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read().decode(), dict(error.headers))
@@ -91,6 +92,8 @@ def serve(book: str) -> Iterator[Serve]:
             *roots: Path | str, now_ns: int = NOW_NS, price_book: str | None = book, allow_unverified: bool = False,
             host: str = "127.0.0.1", **options: Any,
         ) -> Served:  # fmt: skip
+            # A busy machine is no reason to fail.
+            options = {"limits": Limits(timeout_s=250)} | options
             ledgers = named([str(root) for root in roots], price_book, allow_unverified=allow_unverified)
             return Served(servers.enter_context(server.serve(ledgers, host, 0, clock=lambda: now_ns, **options)))
 

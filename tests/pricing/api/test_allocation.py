@@ -31,7 +31,8 @@ def test_the_parts_of_an_aggregate_sum_to_the_bill_to_the_nano_dollar(made: Made
     root, bill_nano = root_of(made), priced(made).total_nano
     book = root.parent / "awkward.toml"
     book.write_text(AWKWARD_BOOK)
-    with server.serve([Ledger(name="any", root=root, price_book=str(book))], "127.0.0.1", 0) as url:
+    ledger, limits = Ledger(name="any", root=root, price_book=str(book)), Limits(timeout_s=250)
+    with server.serve([ledger], "127.0.0.1", 0, limits=limits) as url:
         for view in ("amortized", "fully_loaded"):
             for aggregate in ("team", "run,bucket", "device_class,model", "pool,task,version"):
                 for more in ({}, {"step": "1d"}):
@@ -114,15 +115,25 @@ def test_a_filter_leaves_a_part_of_the_bill(fleet: Path, serve: Serve) -> None:
     assert labelled.data[0]["chat"]["total_nano"] == BILL_NANO
 
 
-def test_marginal_cost_is_what_borrowing_added(fleet: Path, serve: Serve, book: str) -> None:
+def test_marginal_cost_is_what_borrowing_added(fleet: Path, serve: Serve) -> None:
     # The run ended with the hour, and counts in the day.
-    answer = serve(fleet).get("/allocation", window="2026-06-01", costBasis="marginal", aggregate="team,run")
+    asked = {"window": "2026-06-01", "costBasis": "marginal", "aggregate": "team,run"}
+    answer = serve(fleet, price_book="example").get("/allocation", **asked)
     ((line,), (about,)) = answer.data[0].values(), answer.json["sets"]
-    added = alternatives.build(fleet, "run", book).savings.added
+    added = alternatives.build(fleet, "run", "example").savings.added
     assert (line["total_nano"], line["low_nano"], line["high_nano"]) == (added.value, added.low, added.high)
     assert (line["name"], line["runs_unknown"]) == ("research/run", 0)
     assert about["bill_nano"] is None
     assert "sum to no bill" in about["does_not_sum"]
+
+
+def test_marginal_cost_that_is_not_known_is_null(fleet: Path, serve: Serve) -> None:
+    """The price book says nothing of the device's power."""
+    answer = serve(fleet).get("/allocation", window="2026-06-01", costBasis="marginal")
+    ((line,), (about,)) = answer.data[0].values(), answer.json["sets"]
+    assert (line["total_nano"], line["totalCost"], line["runs"], line["runs_unknown"]) == (None, None, 1, 1)
+    assert about["totalCost"] is None
+    assert "has no [[power]]" in about["unknown"]["run"]
 
 
 def test_models_are_those_that_a_run_says(tmp_path: Path, serve: Serve) -> None:
@@ -232,7 +243,7 @@ def test_what_is_wrong_is_named_with_its_value(
 
 
 def test_an_answer_with_too_many_rows_is_refused_whole(fleet: Path, serve: Serve) -> None:
-    served = serve(fleet, limits=Limits(rows=2))
+    served = serve(fleet, limits=Limits(rows=2, timeout_s=250))
     assert served.get("/allocation", window=HOUR, aggregate="team").status == 200
     answer = served.get("/allocation", window=HOUR, aggregate="bucket")
     assert answer.status == 400

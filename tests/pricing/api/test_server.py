@@ -172,7 +172,7 @@ def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:
 
 
 def test_requests_at_once_have_one_answer(fleet: Path, serve: Serve) -> None:
-    served = serve(fleet, limits=Limits(threads=1, queue=0))
+    served = serve(fleet, limits=Limits(threads=1, queue=0, timeout_s=250))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: served.get("/allocation", window=HOUR), range(8)))
     assert {answer.status for answer in answers} == {200}
