@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from rose.pricing.closing.period import Period, moment, nanoseconds
+from rose.pricing.closing.period import NS_PER_DAY, Period, moment, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S, PricingError
 from rose.pricing.spend.calendar import Calendar, Hour
 
@@ -13,6 +13,8 @@ FORMS = (
     "today, yesterday, week, lastweek, month, lastmonth, 7d (the last 7 whole days), 24h (the last 24 whole hours), "
     "BEGIN,END as RFC 3339 or Unix times of whole hours, or a period of `rose cost` such as 2026-10 or 2026-W45"
 )
+#: Ten years: each hour of a window takes memory.
+DAYS_MAX = 3660
 #: OpenCost's words for periods that have others here.
 _WORDS = {"week": "this-week", "month": "this-month", "lastweek": "last-week", "lastmonth": "last-month"}
 _LAST_HOURS = re.compile(r"([1-9]\d{0,4})h")
@@ -23,7 +25,14 @@ STEPS: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 
 
 def period(text: str, calendar: Calendar, now_ns: int) -> Period:
-    """The period that a window names. Raises PricingError for text that is no window."""
+    """The period that a window names. Raises PricingError for text that is no window, and for one that is too long."""
+    named = _period(text, calendar, now_ns)
+    if named.to_ns - named.from_ns > DAYS_MAX * NS_PER_DAY:
+        raise PricingError(f"it is longer than {DAYS_MAX} days; ask for a part of it")
+    return named
+
+
+def _period(text: str, calendar: Calendar, now_ns: int) -> Period:
     if "," in text:
         begin, _, end = text.partition(",")
         return Period(_instant(begin), _instant(end))

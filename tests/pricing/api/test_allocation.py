@@ -211,6 +211,7 @@ def test_a_window_is_the_time_that_it_says(fleet: Path, serve: Serve, window: st
         ({"window": "2026-06-01T00:30:00Z,2026-06-02T00:00:00Z"}, "is not a whole hour"),
         ({"window": "2026-06-02T00:00:00Z,2026-06-01T00:00:00Z"}, "ends after it begins"),
         ({"window": "3600,"}, "'' is no time"),
+        ({"window": "0,9999997200"}, "longer than 3660 days"),
         ({"tz": "Mars"}, "parameter tz is 'Mars': time zone 'Mars' is not known"),
         ({"aggregate": "namespace"}, "parameter aggregate is 'namespace': there is no 'namespace'"),
         ({"aggregate": "host"}, "devices and not their hosts"),
