@@ -56,11 +56,13 @@ class Ledger:
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
     def period(self, asked: PeriodQuery, now_ns: int) -> tuple[Period, Calendar]:
-        """The time that is asked for, and the calendar that says so. Raises RequestError."""
+        """The time that is asked for, and its calendar. Raises RequestError, PriceBookError, LedgerError."""
         try:
-            calendar = calendar_of(self.root, asked.tz, None, self.price_book, (asked.window, "quarter"))
+            Calendar(asked.tz)
         except PricingError as error:
             raise RequestError(f"parameter tz is {asked.tz!r}: {error}") from None
+        words = (asked.window, getattr(asked, "step", None) or "")
+        calendar = calendar_of(self.root, asked.tz, None, self.price_book, words)
         try:
             return window.period(asked.window, calendar, now_ns), calendar
         except PricingError as error:

@@ -57,7 +57,8 @@ def serve(
         )
     config = uvicorn.Config(
         app.application(served, token=token, limits=limits, clock=clock), log_level="warning", access_log=False,
-        server_header=False, ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
+        server_header=False, timeout_graceful_shutdown=5,
+        ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
     )  # fmt: skip
     _load(config, tls)
     listening = _listen(host, port)

@@ -13,7 +13,7 @@ from rose.pricing.api.allocation import money
 from rose.pricing.api.ledgers import Ledger, Part, parts
 from rose.pricing.api.parameters import PeriodQuery, RequestError
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures, Stamp
+from rose.pricing.figures import AMORTIZED, MARGINAL, NOT_ENOUGH_DATA, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.spend import saved
 from rose.pricing.spend.cost import Cost, Line
@@ -133,7 +133,8 @@ def _borrowing(made: Saved | str, stamp: Stamp) -> dict[str, Figure]:
     ) -> Figure:
         low, high = interval or (None, None)
         return Figure(
-            value=nano, unit="nano_usd", view=view, stamp=stamp, low=low, high=high, why=why if nano is None else None,
+            value=nano, unit="nano_usd", view=view, stamp=stamp, low=low, high=high,
+            why=(why or NOT_ENOUGH_DATA) if nano is None else None,
             no_interval=None if nano is None or interval else no_interval,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -45,6 +46,7 @@ class Work:
         """What `make` returns, made once for all that ask for `key` until it is KEPT_S old. Raises what `make` raises.
 
         Up to `stale_s` an older one is given while a new one is being made.
+
         Raises RequestError with 429 where too many wait, and with 504 where it takes too long: it is made all the same,
         and keeps its thread until then.
         """
@@ -53,9 +55,12 @@ class Work:
         if age_s < KEPT_S:
             self._kept.move_to_end(key)
             return cast(T, value)
-        work = self._running.get(key) or self._start(key, make)
         if age_s < stale_s:
+            # Where no thread is free, it is made anew later.
+            with contextlib.suppress(RequestError):
+                _ = self._running.get(key) or self._start(key, make)
             return cast(T, value)
+        work = self._running.get(key) or self._start(key, make)
         done, _ = await asyncio.wait({work}, timeout=self._limits.timeout_s)
         if not done:
             raise RequestError(

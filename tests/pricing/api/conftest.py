@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import ssl
 import urllib.error
 import urllib.parse
@@ -19,6 +20,7 @@ from rose.pricing.api.work import Limits
 from tests.pricing.closing.conftest import (
     BOOK_TOML,
     DAY_NS,
+    HOUR_NS,
     T0_NS,
     closed,
     closed_made,
@@ -81,6 +83,19 @@ def book(tmp_path: Path) -> str:
     path = tmp_path / "book.toml"
     path.write_text(BOOK_TOML)
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def asked_fleet(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server of `fleet`, an hour later than NOW_NS, for many questions."""
+    folder = tmp_path_factory.mktemp("asked")
+    (folder / "book.toml").write_text(BOOK_TOML)
+    root = shutil.copytree(fleet_made, folder / "ledger")
+    ledgers = named([str(root)], str(folder / "book.toml"))
+    with server.serve(
+        ledgers, "127.0.0.1", 0, limits=Limits(timeout_s=250), clock=lambda: NOW_NS + HOUR_NS
+    ) as url:  # fmt: skip
+        yield Served(url)
 
 
 @pytest.fixture

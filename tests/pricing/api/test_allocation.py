@@ -19,7 +19,7 @@ from rose.pricing.closing.period import Period
 from rose.pricing.spend.cost import Question, ask
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.api.conftest import HOUR, Serve, Served
-from tests.pricing.closing.conftest import BILL_NANO, DAY_NS, HOUR_NS, T0_NS, begun, ended, fleet_events, write
+from tests.pricing.closing.conftest import BILL_NANO, DAY_NS, T0_NS, begun, ended, fleet_events, write
 from tests.pricing.random_ledger import BOOK as AWKWARD_BOOK
 from tests.pricing.recorded import Made
 
@@ -198,9 +198,8 @@ def test_a_time_without_charges_has_no_allocation_and_says_why(fleet: Path, serv
         ("2026-W23", "2026-06-01T00", "2026-06-08T00"),
     ],
 )
-def test_a_window_is_the_time_that_it_says(fleet: Path, serve: Serve, window: str, start: str, end: str) -> None:
-    served = serve(fleet, now_ns=T0_NS + 2 * DAY_NS + HOUR_NS)
-    (about,) = served.get("/allocation", window=window, provenance="live").json["sets"]
+def test_a_window_is_the_time_that_it_says(asked_fleet: Served, window: str, start: str, end: str) -> None:
+    (about,) = asked_fleet.get("/allocation", window=window, provenance="live").json["sets"]
     assert about["window"] == {"start": f"{start}:00:00Z", "end": f"{end}:00:00Z"}
 
 
@@ -234,10 +233,8 @@ def test_a_window_is_the_time_that_it_says(fleet: Path, serve: Serve, window: st
         ({"windows": "7d"}, "there is no parameter 'windows'; did you mean 'window'"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_value(
-    fleet: Path, serve: Serve, parameters: dict[str, Any], says: str
-) -> None:  # fmt: skip
-    answer = serve(fleet).get("/allocation", **({"window": HOUR} | parameters))
+def test_what_is_wrong_is_named_with_its_value(asked_fleet: Served, parameters: dict[str, Any], says: str) -> None:
+    answer = asked_fleet.get("/allocation", **({"window": HOUR} | parameters))
     assert (answer.status, answer.json["code"]) == (400, 400)
     assert says in answer.json["message"]
     assert set(answer.json) == {"code", "message"}

@@ -21,7 +21,7 @@ from rose.pricing.api import server
 from rose.pricing.api.ledgers import named
 from rose.pricing.api.parameters import VIEWS, RequestError
 from rose.pricing.api.work import Limits, Work
-from tests.pricing.api.conftest import HOUR, Serve
+from tests.pricing.api.conftest import HOUR, Serve, Served
 from tests.pricing.closing.conftest import BILL_NANO, begun, fleet_events, late_slice, write
 
 TOKEN = "0123456789abcdef"
@@ -84,13 +84,13 @@ def test_ledgers_are_named_once_and_must_be_there(fleet: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_is_taken(fleet: Path, serve: Serve, method: str) -> None:
-    answer = serve(fleet).get("/allocation", method=method)
+def test_nothing_is_taken(asked_fleet: Served, method: str) -> None:
+    answer = asked_fleet.get("/allocation", method=method)
     assert (answer.status, answer.json) == (405, {"code": 405, "message": "only GET is answered"})
 
 
-def test_an_unknown_path_names_those_there_are(fleet: Path, serve: Serve) -> None:
-    answer = serve(fleet).get("/model/allocation")
+def test_an_unknown_path_names_those_there_are(asked_fleet: Served) -> None:
+    answer = asked_fleet.get("/model/allocation")
     assert answer.status == 404
     assert "there is /allocation, /summary, /runs, /trust, /metrics" in answer.json["message"]
 
