@@ -18,6 +18,7 @@ from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
 from rose.pricing.commands.alerts import alerts_app
 from rose.pricing.commands.annotations import note_app, view_app
+from rose.pricing.commands.api import api_app
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.changes import changes_command
 from rose.pricing.commands.export import export_app
@@ -91,6 +92,7 @@ app.add_typer(note_app, name="note", rich_help_panel=_COST)
 app.add_typer(view_app, name="view", rich_help_panel=_COST)
 app.add_typer(alerts_app, name="alerts", rich_help_panel=_COST)
 app.add_typer(export_app, name="export", rich_help_panel=_COST)
+app.add_typer(api_app, name="api", rich_help_panel=_COST)
 app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)

@@ -39,13 +39,14 @@ SAMPLE = "sample_traces/ledger"
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
     "cost", "changes", "forecast", "saved", "reconcile", "invoice", "explain", "note", "view", "alerts", "export",
-    "attach",
+    "attach", "api",
 )  # fmt: skip
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
     ("ledger", "serve"): None,
     ("ledger", "forward"): None,
     ("jobs", "serve"): None,
+    ("api", "serve"): None,
     ("ledger", "metrics"): "--listen",
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/test_commands.py runs them, as they are written.
@@ -57,6 +58,8 @@ PROGRAMS_ELSEWHERE = {
     "training.md": "tests/client/test_documented.py",
     "README.md": "tests/client/test_documented.py",
 }
+#: Where the API answers by default, and the test that makes the calls that are documented.
+API, API_CALLS_RUN_BY = "http://127.0.0.1:9470/", "tests/pricing/commands/test_api.py"
 #: Environment variables a documented command may set.
 VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}
 
@@ -180,6 +183,8 @@ def test_a_documented_command_exists(document, line):
         assert (ROOT / words[1]).exists(), where
     elif words[1] == "-m" and words[2].startswith("benchmarks."):
         assert (ROOT / words[2].replace(".", "/") / "__main__.py").exists(), where
+    elif words[0] == "curl" and any(word.startswith(API) for word in words):
+        assert document in (ROOT / API_CALLS_RUN_BY).read_text(encoding="utf-8"), where
     elif words[0] == "curl":
         check_gateway_call(words)
     else:

@@ -40,7 +40,7 @@ def cost_command(
         typer.Option(
             "--by",
             help="team, run, device-class, pool, device, hardware, bucket, task, version, tag:NAME, day, week, month, "
-            "quarter or year; give it twice for two. Else team.",
+            "quarter or year; give it again for more, six at most. Else team.",
         ),
     ] = None,
     team: Annotated[str | None, typer.Option("--team", help="One team only.")] = None,
@@ -63,7 +63,7 @@ def cost_command(
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """What a period cost, by one or two dimensions: closed days from the books, open days priced now."""
+    """What a period cost, by one to six dimensions: closed days from the books, open days priced now."""
     with clear_errors():
         from rose.pricing.spend import saved_reports
 

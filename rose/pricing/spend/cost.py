@@ -1,4 +1,4 @@
-"""What a period cost by any two dimensions: closed hours as the books have them, open hours priced now.
+"""What a period cost by any few dimensions: closed hours as the books have them, open hours priced now.
 
 Closed hours come from the sums of their postings, so a year of a large fleet is answered at once. Every line is whole
 nano-dollars, and all lines of an answer without a filter sum to the bill of the period exactly.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,9 +21,9 @@ import sql
 from rose.clock import utc
 from rose.errors import did_you_mean
 from rose.ledger import catalog, database
+from rose.ledger.examine import Seen
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import AMORTIZED, Stamp
-from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
@@ -30,12 +31,15 @@ from rose.pricing.spend import rules, sums
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
+from rose.pricing.spend.question import QuestionError
 from rose.pricing.spend.rules import Ruled
 
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
+#: More would be the charges themselves.
+DIMENSIONS_MAX = 6
 _TAG = "tag:"
 #: What a price book tells devices by.
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
@@ -43,9 +47,9 @@ _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, none to two dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
+    """A period, none to six dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
 
-    Raises PricingError for a dimension that there is none of, is given twice, or more than two.
+    Raises QuestionError for a dimension that there is none of, is given twice, or more than six.
     """
 
     period: Period
@@ -57,12 +61,12 @@ class Question:
     def __post_init__(self) -> None:
         for name in (*self.by, *self.only):
             _check_dimension(name)
-        if len(self.by) > 2 or len(set(self.by)) < len(self.by):
-            raise PricingError(f"--by names {', '.join(self.by)}: give one or two dimensions, each once")
+        if len(self.by) > DIMENSIONS_MAX or len(set(self.by)) < len(self.by):
+            raise QuestionError(f"--by names {', '.join(self.by)}: give one to {DIMENSIONS_MAX} dimensions, each once")
         if len(self.tags) > 1:
-            raise PricingError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
+            raise QuestionError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
         if self.by_device and not self.whole_days:
-            raise PricingError(
+            raise QuestionError(
                 "devices are kept by UTC day: give a period of whole UTC days without --tz, or ask by something else"
             )
 
@@ -185,21 +189,24 @@ def ask(
     *,
     allow_unverified: bool = False,
     now_us: int | None = None,
+    seen: Seen | None = None,
 ) -> Cost:
     """Answer a question; `price_book` prices hours that are not closed, and amounts a month are shared up to `now_us`.
+    `seen` is for `verify`.
 
-    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
-    value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    Raises QuestionError for a value that no charge of the period has; PricingError where there is nothing to charge,
+    for more than one provenance (unless one is chosen), and for open hours that cannot be priced; PriceBookError;
+    LedgerError.
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
     gathering = functools.partial(
-        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified
+        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified, seen=seen
     )
     gathered = gathering(price_book, grain=grain)
     entries = rules.newest_book(root, gathered).device_tag if question.tags else []
     if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in entries):
         if not question.whole_days:
-            raise PricingError(
+            raise QuestionError(
                 "the price book tags devices by name or hardware, and devices are kept by UTC day: give a period of "
                 "whole UTC days without --tz"
             )
@@ -209,7 +216,7 @@ def ask(
     asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
     ruled = Ruled()
     if asked_rules:
-        ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us)
+        ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us, seen=seen)
     with database.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
@@ -274,7 +281,7 @@ def _set_tags(
     provenance: str,
     entries: Sequence[DeviceTag],
 ) -> None:
-    """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises PricingError for a tag that none has."""
+    """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises QuestionError for a tag that none has."""
     tagged: list[tuple[str, str | None]] = []
     devices: list[tuple[str | None, ...]] = []
     for tag in question.tags:
@@ -283,7 +290,7 @@ def _set_tags(
             tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
         names = {name for own in tags.values() for name in own} | {name for entry in entries for name in entry.tags}
         if tag not in names:
-            raise PricingError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
+            raise QuestionError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
         tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
         known = connection.execute(f"SELECT DISTINCT {', '.join(_DEVICE)} FROM part").fetchall() if entries else []
         own_tags = tagging(entries)
@@ -304,7 +311,7 @@ def tags_of(tags_json: str) -> dict[str, str | None]:
 
 
 def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Ruled) -> list[Line]:
-    """The lines in order: of times by time, else the dearest first, those of one first value together."""
+    """The lines in order: of times by time, else the dearest first, those that begin with the same values together."""
     keys = [_column(name) for name in question.by]
     where = [f"{_column(name)} = ?" for name in question.only]
     for name, value in question.only.items():
@@ -313,7 +320,7 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Rul
         known.update(*ruled.by_team)
         if value not in known:
             period = question.calendar.text(question.period)
-            raise PricingError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
+            raise QuestionError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
     amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in STATES]
     selected = ", ".join([*keys, *amounts, "coalesce(sum(ns), 0)", "coalesce(sum(tokens), 0)"])
     filtered = f" WHERE {' AND '.join(where)}" if where else ""
@@ -326,16 +333,14 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Rul
         )
         for row in summed.fetchall()
     ]  # fmt: skip
-    first: dict[str, int] = {}
+    groups = Counter[tuple[str, ...]]()
     for line in lines:
-        if keys:
-            first[line.values[0]] = first.get(line.values[0], 0) + line.cost_nano
+        groups.update({line.values[: count + 1]: line.cost_nano for count in range(len(keys))})
 
     def place(line: Line) -> tuple[Any, ...]:
-        dearest = (first[line.values[0]], line.cost_nano) if len(keys) > 1 else (line.cost_nano,)
         return tuple(
-            (0 if name in TIMES else -nano, value)
-            for name, value, nano in zip(question.by, line.values, dearest, strict=False)
+            (0 if name in TIMES else -groups[line.values[: count + 1]], line.values[count])
+            for count, name in enumerate(question.by)
         )
 
     return sorted(lines, key=place)
@@ -349,4 +354,4 @@ def _check_dimension(name: str) -> None:
     if name.startswith(_TAG) and name != _TAG:
         return
     if name not in BY:
-        raise PricingError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")
+        raise QuestionError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")

@@ -77,10 +77,12 @@ def gather(
     provenance: str | None = None,
     allow_unverified: bool = False,
     as_closed_ns: int | None = None,
+    seen: Seen | None = None,
 ) -> Gathered:
     """The sums of a period; `price_book` prices hours that are not closed, and is not asked for where all are.
 
-    With `as_closed_ns`, closed hours are as the closes posted up to then closed them, without corrections.
+    With `as_closed_ns`, closed hours are as the closes posted up to then closed them, without corrections. `seen` is
+    for `verify`.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen) or
     currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
@@ -115,7 +117,7 @@ def gather(
         book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         books.append(BookFacts.from_book(book))
         priced_by += [(gap, book) for gap in gaps]
-        seen = Seen()
+        seen = seen or Seen()
     for gap in gaps:
         try:
             priced = charges.price(

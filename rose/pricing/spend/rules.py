@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from rose.clock import utc_us
+from rose.ledger.examine import Seen
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import coverage, store
 from rose.pricing.closing.period import Period, hour_text, month_at
@@ -93,19 +94,21 @@ def of_gathered(
     allow_unverified: bool = False,
     as_closed_ns: int | None = None,
     now_us: int | None = None,
+    seen: Seen | None = None,
 ) -> Ruled:
     """What the rules make of a period that was gathered.
 
     A credit that began before is followed from its first day on: hours in between that are not closed are priced by
     the book that prices those of the period, else by that of its last hours. `as_closed_ns` is as for `gather`, of
-    the time before the period. Amounts a month are of the hours that are over at `now_us`. Raises as that does.
+    the time before the period, and so is `seen`. Amounts a month are of the hours that are over at `now_us`. Raises as
+    that does.
     """
     spans = priced_by(root, gathered)
     if not any(book.shared_cost or book.credit for _, book in spans):
         return Ruled()
     until_ns = (utc_us() if now_us is None else now_us) * 1000 // NS_PER_HOUR * NS_PER_HOUR
     billed = _billed(gathered.by(*_COLUMNS), spans, until_ns)
-    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns, until_ns)
+    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns, until_ns, seen)
     applied = [row for rows in list(in_turn([*earlier, *billed]))[len(earlier) :] for row in rows]
     return Ruled(tuple(_with_until(_summed_shares(billed), spans, until_ns)), _summed_credits(applied))
 
@@ -168,6 +171,7 @@ def _earlier(
     allow_unverified: bool,
     as_closed_ns: int | None,
     until_ns: int,
+    seen: Seen | None,
 ) -> list[Billed]:
     """The periods before, from the first day of the oldest credit on that the period still has."""
     begins_ns = gathered.period.from_ns
@@ -187,7 +191,7 @@ def _earlier(
     try:
         charged = gather(
             root, before, book, provenance=gathered.stamp.provenance, allow_unverified=allow_unverified,
-            as_closed_ns=as_closed_ns,
+            as_closed_ns=as_closed_ns, seen=seen,
         )  # fmt: skip
     except NothingChargedError:
         # Costs are shared in it all the same.

@@ -7,7 +7,7 @@ runs, each once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,19 @@ from typing import Any
 from rose.clock import utc, utc_us
 from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
+from rose.ledger.examine import Seen
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
+from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
-from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
+from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Figure
 from rose.pricing.money import PricingError, format_money
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.currency import Rate
+from rose.pricing.spend.question import QuestionError
 
 #: Why sums have no interval.
 NO_INTERVAL = (
@@ -32,6 +35,8 @@ NO_INTERVAL = (
 )
 #: Both ends of the cash saved, in the order in which they stand everywhere.
 ENDS = ("if_there_anyway", "if_not")
+#: An interval, nano-dollars; without an upper end where there is none.
+Ends = tuple[int, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +53,11 @@ class RunSaved:
     capacity_nano: int | None
     cash_nano: tuple[int, int] | None
     why: str | None
+    #: What borrowing added to the bill (marginal).
+    added_nano: int | None
+    #: 95% of the cash saved where that is one figure, and of what was added; None where they have none.
+    cash_interval: Ends | None
+    added_interval: Ends | None
     #: Whether the ledger verified, and the prices; None where nothing is known of the run.
     verified: bool | None
     book: BookFacts | None
@@ -72,6 +82,9 @@ class Saved:
                 run,
                 capacity_nano=None if run.capacity_nano is None else rate.convert(run.capacity_nano),
                 cash_nano=run.cash_nano and (rate.convert(run.cash_nano[0]), rate.convert(run.cash_nano[1])),
+                added_nano=None if run.added_nano is None else rate.convert(run.added_nano),
+                cash_interval=_converted(run.cash_interval, rate),
+                added_interval=_converted(run.added_interval, rate),
                 book=run.book and rate.facts(run.book),
             )
             for run in self.runs
@@ -119,7 +132,7 @@ class Saved:
                 {
                     "run": run.run_id, "team": run.team, "status": run.status,
                     "capacity_avoided_nano": run.capacity_nano,
-                    "cash_saved_nano": _by_end(run.cash_nano), "why": run.why,
+                    "cash_saved_nano": _by_end(run.cash_nano), "added_nano": run.added_nano, "why": run.why,
                 }
                 for run in self.runs
             ],
@@ -136,12 +149,16 @@ def saved(
     provenance: str | None = None,
     allow_unverified: bool = False,
     now_ns: int | None = None,
+    seen: Seen | None = None,
+    kept: MutableMapping[str, RunSaved] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
     """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
+    `seen` is for `verify`. `kept` has runs by id as they were found on the same ledger with the same book, and is given
+    the others.
 
-    Raises PricingError where no run counts in the period, none has that id or team, or there is more than one
-    provenance (unless one is chosen), or no one price book; LedgerError.
+    Raises NothingChargedError where no run counts in the period; QuestionError where none has that id or team;
+    PricingError for more than one provenance (unless one is chosen), and for no one price book; LedgerError.
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
@@ -156,13 +173,13 @@ def saved(
     # One that goes on counts where it stands: now.
     counted = [row for row in counted if row["status"] != "running" or period.from_ns <= now_ns < period.to_ns]
     if not counted:
-        raise PricingError(
+        raise NothingChargedError(
             f"no run of {period.label} ({provenance}) has ended in it or goes on now, so nothing was saved"
         )
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
         known = {str(row[column]) for row in counted}
         if value is not None and value not in known:
-            raise PricingError(
+            raise QuestionError(
                 f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
             )
         counted = [row for row in counted if value in (None, row[column])]
@@ -170,11 +187,12 @@ def saved(
     book = choice.choose(
         root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
     )
-    done = []
+    kept = {} if kept is None else kept
     for number, row in enumerate(counted):
         progress(number, len(counted))
-        done.append(_of_run(root, row, book, allow_unverified=allow_unverified))
-    return Saved(period=period, provenance=provenance, runs=tuple(done))
+        if row["run_id"] not in kept:
+            kept[row["run_id"]] = _of_run(root, row, book, seen, allow_unverified=allow_unverified)
+    return Saved(period=period, provenance=provenance, runs=tuple(kept[row["run_id"]] for row in counted))
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
@@ -203,19 +221,21 @@ def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
     return None if ends is None else dict(zip(ENDS, ends, strict=True))
 
 
-def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool) -> RunSaved:
+def _of_run(
+    root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool
+) -> RunSaved:  # fmt: skip
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
-        document = alternatives.build(root, row["run_id"], book, allow_unverified)
+        document = alternatives.build(root, row["run_id"], book, allow_unverified, seen=seen)
     except PricingError as error:
-        if not allow_unverified and not verify.verify(root).ok:
+        if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
         return RunSaved(
             run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,
-            why=str(error), verified=None, book=None,
+            why=str(error), added_nano=None, cash_interval=None, added_interval=None, verified=None, book=None,
         )  # fmt: skip
     made = document.savings
-    capacity, cash = made.capacity_avoided, made.cash_saved
+    capacity, cash, added = made.capacity_avoided, made.cash_saved, made.added
     ends = [made.cash_saved_if[end] for end in (WOULD, WOULD_NOT)] if made.cash_saved_if else [cash, cash]
     amounts = [int(end.value) for end in ends if end.value is not None]
     return RunSaved(
@@ -223,5 +243,14 @@ def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverifie
         capacity_nano=None if capacity.value is None else int(capacity.value),
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
         why=capacity.why or (None if amounts else cash.why), verified=capacity.stamp.verified,
-        book=capacity.stamp.book,
+        book=capacity.stamp.book, added_nano=None if added.value is None else int(added.value),
+        cash_interval=_interval(cash), added_interval=_interval(added),
     )  # fmt: skip
+
+
+def _interval(figure: Figure) -> Ends | None:
+    return None if figure.low is None else (int(figure.low), None if figure.high is None else int(figure.high))
+
+
+def _converted(ends: Ends | None, rate: Rate) -> Ends | None:
+    return ends and (rate.convert(ends[0]), None if ends[1] is None else rate.convert(ends[1]))

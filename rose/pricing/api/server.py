@@ -1,0 +1,94 @@
+"""Serving the application: on loopback unless a token keeps strangers out, over TLS where there is a certificate."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from rose.ledger.address import is_loopback
+from rose.ledger.layout import LedgerError
+from rose.pricing.api import app, ledgers
+from rose.pricing.api.ledgers import Ledger
+from rose.pricing.api.work import Limits
+
+#: A shorter token could be guessed.
+TOKEN_CHARACTERS_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of the certificate chain and its private key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+
+@contextmanager
+def serve(
+    served: Sequence[Ledger],
+    host: str,
+    port: int,
+    *,
+    token: str | None = None,
+    tls: Tls | None = None,
+    limits: Limits | None = None,
+    clock: ledgers.Clock = ledgers.now,
+) -> Iterator[str]:
+    """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL.
+
+    Raises LedgerError if other machines could read it without a token, or if the token, the certificate or the address
+    cannot be used.
+    """
+    if token is None and not is_loopback(host):
+        raise LedgerError(
+            f"{host} can be reached from other machines: give a token by --token-file or ROSE_API_TOKEN, or serve on "
+            "127.0.0.1"
+        )
+    if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
+        raise LedgerError(
+            f"the token has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
+        )
+    config = uvicorn.Config(
+        app.application(served, token=token, limits=limits, clock=clock), log_level="warning", access_log=False,
+        server_header=False, timeout_graceful_shutdown=5,
+        ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
+    )  # fmt: skip
+    _load(config, tls)
+    listening = _listen(host, port)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api", daemon=True)
+    thread.start()
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        yield f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _load(config: uvicorn.Config, tls: Tls | None) -> None:
+    """Raises LedgerError for a certificate or key that cannot be read, or that do not belong together."""
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        files = f"{tls.certificate} and {tls.key}" if tls else "no certificate"
+        raise LedgerError(
+            f"--tls-cert and --tls-key cannot be used ({files}): {error.strerror or error}; give the PEM files of a "
+            "certificate and of its own key"
+        ) from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises LedgerError for an address that cannot be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except OSError as error:
+        raise LedgerError(f"cannot listen on {host}:{port}: {error.strerror or error}; give another address") from error

@@ -1,0 +1,73 @@
+"""`rose api serve`: the figures as JSON and for Prometheus, over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rose.ledger.address import is_loopback
+from rose.ledger.commands.common import fail, read_token, until_signal
+from rose.pricing.commands.common import UnverifiedOption, clear_errors
+
+DEFAULT_PORT = 9470
+api_app = typer.Typer(help="The figures over HTTP: JSON, and metrics for Prometheus.", no_args_is_help=True)
+
+
+@api_app.callback()
+def api() -> None:
+    """Has one command, which is named all the same: there may be more."""
+
+
+@api_app.command("serve")
+def serve(
+    ledgers: Annotated[
+        list[str], typer.Argument(help="Folders of ledgers, each as FOLDER or NAME=FOLDER.", metavar="LEDGER...")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = DEFAULT_PORT,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the token of callers; else ROSE_API_TOKEN is it.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM: calls are encrypted.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
+    price_book: Annotated[
+        str | None,
+        typer.Option(
+            "--price-book", "-b", "--prices",
+            help="A price book TOML file, or `example` for made-up prices; else the adopted one, the runs' own, or "
+            "ROSE_PRICE_BOOK's.",
+        ),
+    ] = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    threads: Annotated[int, typer.Option(min=1, help="Most requests that are worked on at once.")] = 2,
+    queue: Annotated[int, typer.Option(min=0, help="Most requests that wait; more are refused.")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds that a request waits for its answer.")] = 30.0,
+    rows: Annotated[int, typer.Option(min=1, help="Most rows that an answer has.")] = 10_000,
+) -> None:  # fmt: skip
+    """Serve the figures of ledgers, read-only, until Ctrl-C; every request is a line on stderr."""
+    if (tls_cert is None) != (tls_key is None):
+        fail("--tls-cert and --tls-key belong together; give both or neither")
+    token = read_token(token_file, "ROSE_API_TOKEN")
+    ended = until_signal()
+    with clear_errors():
+        from rose.pricing.api import server
+        from rose.pricing.api.ledgers import named
+        from rose.pricing.api.work import Limits
+        from rose.pricing.price_books import pricebook
+
+        if price_book is not None:
+            # Found wrong now, not when somebody asks.
+            pricebook.load(price_book)
+        served = named(ledgers, price_book, allow_unverified=allow_unverified)
+        tls = None if tls_cert is None or tls_key is None else server.Tls(tls_cert, tls_key)
+        limits = Limits(threads=threads, queue=queue, timeout_s=timeout, rows=rows)
+        with server.serve(served, host, port, token=token, tls=tls, limits=limits) as url:
+            if tls is None and not is_loopback(host):
+                print("Without --tls-cert the token and all figures travel in clear.", file=sys.stderr)
+            names = ", ".join(ledger.name for ledger in served)
+            print(f"{names} at {url} (Ctrl-C ends it)", flush=True)
+            ended.wait()
