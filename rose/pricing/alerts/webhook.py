@@ -18,6 +18,7 @@ from email.message import Message as Headers
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import IO
+from urllib.parse import urlsplit
 
 from rose.pricing.alerts.config import AlertsError, WebhookChannel, secret
 from rose.pricing.alerts.message import Message
@@ -69,9 +70,15 @@ def send(channel: WebhookChannel, message: Message) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         final = error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code not in _LATER
-        raise DeliveryError(f"{channel.url} answered {error.code} {error.reason}", final=final) from None
+        raise DeliveryError(f"{_place(channel)} answered {error.code} {error.reason}", final=final) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise DeliveryError(f"{channel.url}: {getattr(error, 'reason', None) or error}") from None
+        raise DeliveryError(f"{_place(channel)}: {getattr(error, 'reason', None) or error}") from None
+
+
+def _place(channel: WebhookChannel) -> str:
+    """Scheme, host and port: what follows in a URL may be as good as a password, and errors go on record."""
+    parts = urlsplit(channel.url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def key_of(channel: str, text: str) -> bytes:
