@@ -54,8 +54,9 @@ def bill(
     *,
     provenance: str | None = None,
     allow_unverified: bool = False,
+    seen: Seen | None = None,
 ) -> Bill:
-    """The charges of a period; `book` prices its open hours.
+    """The charges of a period; `book` prices its open hours. `seen` is for `verify`.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), and for
     open hours that cannot be priced; PriceBookError; LedgerError.
@@ -78,7 +79,7 @@ def bill(
         priced_by += [(part.within(period), closed.posted[-1]) for part in counted if part.overlaps(period)]
         verified &= closed.verified
         example |= closed.posted[-1].book.example
-    seen = Seen()
+    seen = seen or Seen()
     for gap in period.without(posted[0].period for posted in known.values() if posted[0].provenance == provenance):
         priced_by.append((gap, book))
         try:

@@ -15,6 +15,7 @@ from typing import Any
 from rose.clock import utc, utc_us
 from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
+from rose.ledger.examine import Seen
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
 from rose.pricing.closing.bill import one_provenance
@@ -51,6 +52,9 @@ class RunSaved:
     #: Whether the ledger verified, and the prices; None where nothing is known of the run.
     verified: bool | None
     book: BookFacts | None
+    #: 95% of the cash saved, where it is one figure and has an interval; else why it has none.
+    cash_interval_nano: tuple[int, int] | None = None
+    no_interval: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +75,8 @@ class Saved:
             replace(
                 run,
                 capacity_nano=None if run.capacity_nano is None else rate.convert(run.capacity_nano),
-                cash_nano=run.cash_nano and (rate.convert(run.cash_nano[0]), rate.convert(run.cash_nano[1])),
+                cash_nano=_converted(run.cash_nano, rate),
+                cash_interval_nano=_converted(run.cash_interval_nano, rate),
                 book=run.book and rate.facts(run.book),
             )
             for run in self.runs
@@ -137,8 +142,10 @@ def saved(
     allow_unverified: bool = False,
     now_ns: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    seen: Seen | None = None,
 ) -> Saved:
-    """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
+    """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many;
+    `seen` is for `verify`.
 
     Raises PricingError where no run counts in the period, none has that id or team, or there is more than one
     provenance (unless one is chosen), or no one price book; LedgerError.
@@ -173,7 +180,7 @@ def saved(
     done = []
     for number, row in enumerate(counted):
         progress(number, len(counted))
-        done.append(_of_run(root, row, book, allow_unverified=allow_unverified))
+        done.append(_of_run(root, row, book, allow_unverified=allow_unverified, seen=seen))
     return Saved(period=period, provenance=provenance, runs=tuple(done))
 
 
@@ -199,16 +206,20 @@ def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
     return " or ".join(dict.fromkeys(format_money(end, currency) for end in ends))
 
 
+def _converted(pair: tuple[int, int] | None, rate: Rate) -> tuple[int, int] | None:
+    return pair and (rate.convert(pair[0]), rate.convert(pair[1]))
+
+
 def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
     return None if ends is None else dict(zip(ENDS, ends, strict=True))
 
 
-def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool) -> RunSaved:
+def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool, seen: Seen | None) -> RunSaved:
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
-        document = alternatives.build(root, row["run_id"], book, allow_unverified)
+        document = alternatives.build(root, row["run_id"], book, allow_unverified, seen=seen)
     except PricingError as error:
-        if not allow_unverified and not verify.verify(root).ok:
+        if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
         return RunSaved(
             run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,
@@ -223,5 +234,6 @@ def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverifie
         capacity_nano=None if capacity.value is None else int(capacity.value),
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
         why=capacity.why or (None if amounts else cash.why), verified=capacity.stamp.verified,
-        book=capacity.stamp.book,
+        book=capacity.stamp.book, no_interval=cash.no_interval,
+        cash_interval_nano=None if cash.low is None or cash.high is None else (int(cash.low), int(cash.high)),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from rose.ledger.examine import Seen
 from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
@@ -84,9 +85,10 @@ def build(
     allow_unverified: bool = False,
     *,
     gave_back: Sequence[Span] = (),
+    seen: Seen | None = None,
 ) -> CompareDocument:
-    """The comparison of a run. Raises what `rose.pricing.borrowing.report.marginal.build` raises."""
-    with priced(root, run_id, price_book, allow_unverified) as run:
+    """The comparison of a run; `seen` is for `verify`. Raises what `report.marginal.build` raises."""
+    with priced(root, run_id, price_book, allow_unverified, seen) as run:
         m = charged(run, gave_back)
         comparison = alternatives.compare(
             run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
