@@ -231,7 +231,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch, components: Any) -> OpenPage:
 
     def open_(ledger: Path, page: str = "cost", **link: str) -> AppTest:
         monkeypatch.setenv("ROSE_LEDGER", str(ledger))
-        app = AppTest.from_file(APP, default_timeout=60)
+        app = AppTest.from_file(APP, default_timeout=240)
         for name, value in link.items():
             app.query_params[name] = value
         return (app if page == "overview" else app.switch_page(f"screens/{page}.py")).run()
