@@ -94,7 +94,8 @@ def bill(asked: Asked) -> Priced[Bill]:
     """The bill of a period: closed hours as they were closed and corrected, open ones at the book's prices."""
     return data.kept(
         lambda: bills.bill(
-            asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified
+            asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified,
+            seen=data.seen(str(asked.ledger)),
         ),
         asked.ledger, "bill", *asked.key, large=True,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The charts. Colours are safe for colour-blind readers (Okabe and Ito's, Tol's indigo), one a bucket everywhere."""
+"""The charts. Colours are for colour-blind readers too (by Okabe and Ito, and Tol); each has one meaning everywhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 import polars as pl
-
-from rose.events import BUCKETS
+import streamlit as st
 
 #: Bucket to colour, in the order in which buckets are stacked.
 BUCKET_COLOURS: Mapping[str, str] = {
@@ -19,31 +18,30 @@ BUCKET_COLOURS: Mapping[str, str] = {
     "headroom": "#F0E442",
     "idle": "#D5D9DD",
     "unaccounted": "#D55E00",
-    "transfer": "#332288",
-    "energy": "#000000",
+    "transfer": "#7B6FD0",
+    "energy": "#8C564B",
 }
-BORROWED, DEDICATED, BUDGET = "#E69F00", "#009E73", "#B22222"
-LENT_COLOURS: Mapping[str, str] = {"device lent": "#E69F00", "device not lent": "#0072B2"}
+#: Orange is work of rollouts wherever it stands; what serving takes back has colours of its own.
+BORROWED, DEDICATED, BUDGET = "#E69F00", "#0F6E84", "#D0342C"
+COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
 CLOSING_COLOURS: Mapping[str, str] = {
-    "released": "#009E73", "preempted": "#D55E00", "expired": "#CC79A7", "open": "#56B4E9",
+    "released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE",
 }  # fmt: skip
-PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#56B4E9", "cut": "#E69F00", "revoke": "#D55E00"}
-_INK = "#1f2933"
+PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
 #: For what is no bucket of ours.
+_EDGE = "#7A8794"
 _OTHER = "#9fb3c8"
 _ROW_PX = 40
-_CLOCK = "%H:%M:%S"
-_PERCENTILES = alt.Scale(domain=["p99", "p50"], range=[[1, 0], [5, 4]])
+
+
+def _ink() -> str:
+    """Of text and rules that are drawn on the page's own background."""
+    return "#e8edf2" if st.context.theme.type == "dark" else "#1f2933"
 
 
 def _colour(field: str, colours: Mapping[str, str], title: str | None = None) -> alt.Color:
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, orient="top", symbolType="square"))
-
-
-def _time(field: str) -> alt.X:
-    """Times come without a zone, which Vega reads and shows as they are, so UTC stays UTC in any browser."""
-    return alt.X(f"{field}:T", title="time (UTC)", axis=alt.Axis(labelOverlap=True, grid=False, format=_CLOCK))
 
 
 def _step() -> alt.X:
@@ -86,6 +84,42 @@ def money_by_day(frame: pl.DataFrame, currency: str) -> alt.Chart:
     )
 
 
+def cost_by_day(frame: pl.DataFrame, budget: float | None, currency: str) -> alt.LayerChart:
+    """A bar for each UTC day, rollouts below all else, and the budget of a day as a line. Columns: day, what, amount,
+    text."""
+    base = alt.Chart(frame, height=260)
+    bars = base.mark_bar().encode(
+        x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=alt.Axis(format="%Y-%m-%d", labelOverlap=True)),
+        y=alt.Y("amount:Q", title=f"cost ({currency})"),
+        color=_colour("what", COST_COLOURS),
+        order=alt.Order("what:N", sort="descending"),
+        tooltip=[alt.Tooltip("day:T", format="%Y-%m-%d"), "what:N", alt.Tooltip("text:N", title="cost")],
+    )
+    if budget is None:
+        return alt.layer(bars)
+    line = alt.Chart(pl.DataFrame({"amount": [budget], "label": ["budget of a day"]}))
+    return alt.layer(
+        bars,
+        line.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
+        line.mark_text(color=BUDGET, align="left", dy=-7, x=6).encode(y="amount:Q", text="label:N"),
+    )
+
+
+def teams(frame: pl.DataFrame, currency: str) -> alt.Chart:
+    """Teams by what they cost, the dearest at the top; a click picks one. Columns: team, cost, for rollouts."""
+    pick = alt.selection_point(name="team", fields=["team"])
+    return (
+        alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 40)
+        .mark_bar(color=COST_COLOURS["all else"])
+        .encode(
+            y=alt.Y("team:N", title=None, sort="-x", axis=alt.Axis(labelLimit=220)),
+            x=alt.X("cost:Q", title=f"cost of the period ({currency})"),
+            tooltip=["team:N", alt.Tooltip("cost:Q", format=",.2f"), alt.Tooltip("for rollouts:Q", format=",.2f")],
+        )
+        .add_params(pick)
+    )
+
+
 def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     """Spent as a bar, the forecast as a point with its 95% interval, the budget as a tick.
 
@@ -99,8 +133,8 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     tooltip = ["team:N", alt.Tooltip("text:N", title="spent, forecast, budget")]
     return (
         base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_rule(strokeWidth=2, color=_INK).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=80, color=_INK, opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
+        + base.mark_rule(strokeWidth=2, color=_ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
+        + base.mark_point(filled=True, size=80, color=_ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
         + base.mark_tick(color=BUDGET, thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
 
@@ -113,7 +147,7 @@ def bars(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     )
     colour = _colour("made", {"borrowed": BORROWED, "dedicated": DEDICATED}, None)
     return base.mark_bar().encode(color=colour, tooltip=["name:N", alt.Tooltip("text:N", title="cost")]) + (
-        base.mark_text(align="left", dx=6, color=_INK).encode(text="text:N")
+        base.mark_text(align="left", dx=6, color=_ink()).encode(text="text:N")
     )
 
 
@@ -127,7 +161,7 @@ def intervals(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     return (
         base.mark_rule(strokeWidth=3, color="#9fb3c8").encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
         + base.mark_point(filled=True, size=110, color="#0072B2", opacity=1).encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_text(align="left", dx=4, dy=-12, color=_INK).encode(y=y, x=x, text="text:N")
+        + base.mark_text(align="left", dx=4, dy=-12, color=_ink()).encode(y=y, x=x, text="text:N")
     )
 
 
@@ -137,85 +171,17 @@ def _from_zero(values: Sequence[float | None]) -> list[float]:
     return [min(0.0, *known), max(0.0, *known) * 1.2 or 1.0] if known else [0.0, 1.0]
 
 
-def device_time(lane: pl.DataFrame, *, legend: bool) -> alt.Chart:
-    """How one lane's time was divided, over time. Columns: t0, t1, bucket, ns, share; a row for each bin and bucket."""
-    order = pl.col("bucket").replace_strict({bucket: index for index, bucket in enumerate(BUCKET_COLOURS)})
-    stacked = (
-        lane.sort("t0", order)
-        .with_columns(top=pl.col("share").cum_sum().over("t0"), seconds=pl.col("ns") / 1e9)
-        .with_columns(bottom=pl.col("top") - pl.col("share"))
-        .filter(pl.col("ns") > 0)
-    )
-    colour = _colour("bucket", {b: BUCKET_COLOURS[b] for b in BUCKET_COLOURS if b in BUCKETS})
+def holds(frame: pl.DataFrame) -> alt.Chart:
+    """Why rollouts were refused devices, the longest at the top. Columns: reason, why, seconds, refusals."""
     return (
-        alt.Chart(stacked, height=230 if legend else 185)
-        .mark_rect(strokeWidth=0)
+        alt.Chart(frame, height=28 * max(frame.height, 2) + 40)
+        .mark_bar(color=BUCKET_COLOURS["headroom"], stroke=_EDGE, strokeWidth=0.5)
         .encode(
-            x=_time("t0"),
-            x2="t1:T",
-            y=alt.Y("bottom:Q", title="share of time", scale=alt.Scale(domain=[0, 1]),
-                    axis=alt.Axis(format="%", tickCount=3)),
-            y2="top:Q",
-            color=colour if legend else colour.legend(None),
-            tooltip=[alt.Tooltip("t0:T", title="time (UTC)", format=_CLOCK), "bucket:N",
-                     alt.Tooltip("seconds:Q", format=".3f"), alt.Tooltip("share:Q", format=".1%")],
+            y=alt.Y("why:N", title=None, sort="-x", axis=alt.Axis(labelLimit=320)),
+            x=alt.X("seconds:Q", title="seconds that rollouts were refused"),
+            tooltip=["reason:N", alt.Tooltip("seconds:Q", format=",.1f"), alt.Tooltip("refusals:Q", format=",")],
         )
-    )  # fmt: skip
-
-
-def latency(frame: pl.DataFrame, budget_ms: float | None, title: str) -> alt.LayerChart:
-    """p50 (dashed) and p99 of one latency over time, lent and not, with its budget. Columns: t, device, which, ms."""
-    top = max([value for value in frame["ms"] if value is not None], default=1.0)
-    in_view = budget_ms is not None and budget_ms <= 10 * top
-    ceiling = 1.1 * max(top, budget_ms if budget_ms is not None and in_view else 0.0)
-    base = alt.Chart(frame, height=340)
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1.8, clip=True).encode(
-        x=_time("t"),
-        y=alt.Y("ms:Q", title=title, scale=alt.Scale(domain=[0, ceiling])),
-        color=_colour("device", LENT_COLOURS),
-        strokeDash=alt.StrokeDash("which:N", scale=_PERCENTILES, legend=None),
-        tooltip=[alt.Tooltip("t:T", title="time (UTC)", format=_CLOCK), "device:N", "which:N",
-                 alt.Tooltip("ms:Q", title="ms", format=",.1f"), "requests:Q"],
-    )  # fmt: skip
-    if not in_view:
-        return alt.layer(lines)
-    limit = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"SLO budget {budget_ms:,.0f} ms"]}))
-    return alt.layer(
-        lines,
-        limit.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"),
-        limit.mark_text(color=BUDGET, align="left", dy=-7, x=6).encode(y="ms:Q", text="label:N"),
     )
-
-
-def leases(leases: pl.DataFrame, preemptions: pl.DataFrame, syncs: pl.DataFrame) -> alt.LayerChart:
-    """Leases as bars, preemptions as marks above them and weight syncs below, one row for each device."""
-    names = sorted({*leases["device_id"], *preemptions["device_id"], *syncs["device_id"]} - {None})
-    y = alt.Y("device_id:N", title="device", scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=160))
-    layers = []
-    if not leases.is_empty():
-        tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f"), "step:Q"]
-        bar = alt.Chart(leases).mark_bar(height=14, stroke="white", strokeWidth=0.5)
-        layers.append(
-            bar.encode(x=_time("granted_at"), x2="until:T", y=y, tooltip=tips,
-                       color=_colour("closed_by", CLOSING_COLOURS, "lease closed by"))
-        )  # fmt: skip
-    if not preemptions.is_empty():
-        tips = ["action:N", "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
-        tick = alt.Chart(preemptions).mark_tick(thickness=2, height=12, yOffset=-18, opacity=0.9)
-        layers.append(tick.encode(x=_time("t"), y=y, color=alt.Color(
-            "action:N", title="preemption (above the bar)",
-            scale=alt.Scale(domain=list(PREEMPTION_COLOURS), range=list(PREEMPTION_COLOURS.values())),
-            legend=alt.Legend(orient="top", symbolType="square"),
-        ), tooltip=tips))  # fmt: skip
-    if not syncs.is_empty():
-        tips = ["policy_version:Q", "encoding:N", alt.Tooltip("wire_mb:Q", format=",.2f"), "ok:N"]
-        point = alt.Chart(syncs).mark_point(filled=True, size=42, yOffset=17, opacity=0.9)
-        layers.append(point.encode(x=_time("done"), y=y, shape=alt.Shape(
-            "sync:N", title="weight sync (below the bar)",
-            scale=alt.Scale(domain=["succeeded", "failed"], range=["triangle-up", "cross"]),
-            legend=alt.Legend(orient="top"),
-        ), color=alt.value("#6B4C9A"), tooltip=tips))  # fmt: skip
-    return alt.layer(*layers).properties(height=150 + 75 * len(names)).resolve_scale(color="independent")
 
 
 def by_step(frame: pl.DataFrame, field: str, title: str, colour: str, axis_format: str = "~s") -> alt.LayerChart:

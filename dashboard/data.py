@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import duckdb
 import polars as pl
@@ -22,14 +22,18 @@ from polars import selectors
 import dashboard
 import sql
 from rose.errors import UserError
-from rose.ledger import catalog, verify
+from rose.ledger import catalog, verified, verify
 from rose.ledger.examine import Seen
+from rose.pricing import charges
+from rose.pricing.charges import Charges
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
 from rose.pricing.run import report
+from rose.pricing.spend.cost import UNALLOCATED, tags_of
+from rose.pricing.spend.currency import OWN
 
 T = TypeVar("T")
 
@@ -39,14 +43,17 @@ TTL_S = 600
 LONG = timedelta(days=7)
 _DAILY = {
     "dashboard/time_totals",
-    "dashboard/device_time",
-    "dashboard/latency",
-    "dashboard/preemption_bins",
+    "dashboard/fleet_states",
+    "dashboard/fleet_latency",
+    "dashboard/fleet_preemptions",
     "run/preemption_totals",
-    "run/serving_latency",
 }
 #: What is of the whole fleet, whichever RL run is asked for.
-_OF_FLEET = {"dashboard/latency", "run/serving_latency"}
+_OF_FLEET = {"dashboard/fleet_latency"}
+#: A file that somebody changed is found out after so many seconds; new ones at once.
+CHECKED_S = 10
+#: Tags that name who pays.
+_TEAM_TAGS = ("team", "serving_team")
 #: A run with no end to which nothing was added for this long was probably killed.
 QUIET_S = 300
 
@@ -129,20 +136,94 @@ def span_ns(ledger: Path) -> tuple[int, int] | None:
     return None if None in bounds else bounds
 
 
+def tags(ledger: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The teams that runs name, and their other tags as `name:value`. Raises ReadError or LedgerError."""
+    own = list(tags_by_run(ledger).values())
+    teams = {value for tags in own for name in _TEAM_TAGS if (value := tags.get(name))}
+    others = {f"{name}:{value}" for tags in own for name, value in tags.items() if value and ":" not in name}
+    by_book = kept(lambda: {tag.tags["team"] for tag in choice.choose(ledger).device_tag if "team" in tag.tags},
+                   ledger, "teams")  # fmt: skip
+    return (*sorted(teams | (by_book.value or set())), UNALLOCATED), tuple(sorted(others))
+
+
+def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
+    """The tags of every run that has some. Raises ReadError or LedgerError."""
+    return {
+        run_id: tags_of(text) for run_id, text in _rows(str(ledger), "dashboard/tags", "", mark(ledger)).iter_rows()
+    }
+
+
+def currencies(ledger: Path) -> tuple[str, ...]:
+    """Dollars, and what else the ledger's price book has a rate for."""
+    rates = kept(lambda: {entry.currency for entry in choice.choose(ledger).exchange_rate}, ledger, "currencies")
+    return (OWN, *sorted((rates.value or set()) - {OWN}))
+
+
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
     """The rows of `sql/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
-    run_id = run.fleet_run_id if query in _OF_FLEET else run.run_id
     if run.long and query in _DAILY:
         query = f"{query}_daily"
-    return _rows(str(ledger), query, run_id, mark(ledger))
+    return _rows(str(ledger), query, run.run_id, mark(ledger))
+
+
+class Window(NamedTuple):
+    """[from_ns, to_ns), UTC nanoseconds since the epoch."""
+
+    from_ns: int
+    to_ns: int
+
+
+def in_window(ledger: Path, query: str, run: Run, window: Window, blocks: int = 200) -> pl.DataFrame:
+    """The rows of `sql/<query>.sql` in a part of a run, in at most so many bins, by the day where it is long.
+
+    Raises ReadError or LedgerError.
+    """
+    run_id = run.fleet_run_id if query in _OF_FLEET else run.run_id
+    if by_day(window) and query in _DAILY:
+        query = f"{query}_daily"
+    asked = (("run_id", run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks))
+    return _read(str(ledger), query, asked, mark(ledger))
+
+
+def by_day(window: Window) -> bool:
+    """Whether a window is shown by the day."""
+    return window.to_ns - window.from_ns > LONG // timedelta(microseconds=1) * 1000
+
+
+def of_lease(ledger: Path, run: Run, lease_id: str) -> pl.DataFrame:
+    """What happened to a lease, in its order. Raises ReadError or LedgerError."""
+    return _read(str(ledger), "dashboard/lease_events", (("run_id", run.run_id), ("part", lease_id)), mark(ledger))
+
+
+def charged(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Charges]:
+    """The charges of a run at its price book's prices, or why there are none."""
+    chosen = price_book(ledger, run)
+    if (book := chosen.value) is None:
+        return Priced(None, chosen.error)
+    return kept(
+        lambda: charges.price(
+            ledger, book, run_id=run.run_id, allow_unverified=unverified, seen=seen(str(ledger))
+        ),
+        ledger, "charged", run.run_id, *book_key(book), unverified, large=True,
+    )  # fmt: skip
+
+
+def between(ledger: Path, query: str, period: Period, provenance: str) -> pl.DataFrame:
+    """The rows of `sql/<query>.sql` on a period and one provenance. Raises ReadError or LedgerError."""
+    asked = (("from_ns", period.from_ns), ("to_ns", period.to_ns), ("provenance", provenance))
+    return _read(str(ledger), query, asked, mark(ledger))
+
+
+def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
+    return _read(ledger, query, (("run_id", run_id),), mark)
 
 
 @st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
-def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
+def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], mark: str) -> pl.DataFrame:
     """`mark` is part of the key only: an event that arrives meanwhile can make the rows newer, never older."""
     with closing(catalog.connect(ledger)) as connection:
         try:
-            set_variables(connection, run_id=run_id, period_end_ns=time.time_ns())
+            set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
             frame: pl.DataFrame = connection.sql(sql.read(f"{query}.sql")).pl()
             # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
             return frame.with_columns(selectors.decimal().cast(pl.Int64))
@@ -186,9 +267,20 @@ def attempt(make: Callable[[], T]) -> Priced[T]:
         return Priced(None, str(error))
 
 
+def problems(ledger: Path) -> list[str]:
+    """What is wrong with the ledger; empty where it is sound. Reads what is new or changed, and at most each
+    CHECKED_S. Raises LedgerError."""
+    return _problems(str(ledger), mark(ledger))
+
+
+@st.cache_data(ttl=CHECKED_S, max_entries=16, show_spinner=False)
+def _problems(ledger: str, mark: str) -> list[str]:
+    return verify.verify(ledger, seen=seen(ledger)).problems
+
+
 def verifies(ledger: Path) -> bool:
-    """Whether the ledger's hash chain holds. Reads new segments only."""
-    return not verify.verify(ledger, seen=seen()).problems
+    """Whether nothing is wrong with the ledger. Raises LedgerError."""
+    return not problems(ledger)
 
 
 def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]:
@@ -197,7 +289,7 @@ def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]
     if (book := chosen.value) is None:
         return Priced(None, chosen.error)
     return kept(
-        lambda: report.build(ledger, run.run_id, book, unverified, seen()),
+        lambda: report.build(ledger, run.run_id, book, unverified, seen(str(ledger))),
         ledger, "report", run.run_id, *book_key(book), unverified,
     )  # fmt: skip
 
@@ -208,9 +300,9 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 @st.cache_resource(show_spinner=False)
-def seen() -> Seen:
-    """What was verified, once for all sessions: so that a live page reads new segments only."""
-    return Seen()
+def seen(ledger: str) -> Seen:
+    """What was verified, once for all sessions: what the last verification left, and what changed since."""
+    return verified.load(ledger)
 
 
 def cost_by_step(report: Report, steps: pl.DataFrame) -> pl.DataFrame:

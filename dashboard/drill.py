@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from dashboard import escape
 from dashboard import format as words
 from dashboard.books import AMORTIZED
-from rose.ledger.commands.output import FORMULA
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
@@ -64,8 +64,7 @@ def csv(bill: Bill) -> str:
         "price_book_chosen": stamp.book.chosen, "example_prices": stamp.book.example,
     }  # fmt: skip
     frame = bill.frame.with_columns(pl.lit(value).alias(name) for name, value in terms.items())
-    plain = pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1")
-    return frame.with_columns(plain).write_csv()
+    return escape.csv(frame)
 
 
 def waste(frame: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import data
+from dashboard import data, escape
 from dashboard import format as words
 from dashboard.data import Priced
 from rose.pricing.export import focus, html, workbook
@@ -58,10 +58,10 @@ def offer(key: str, name: str, bill: Callable[[], Bill]) -> None:
     if made_key != key:
         return
     if made.value is None:
-        st.error(words.plain(made.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
         return
     file = made.value
-    st.download_button(f"Download {file.name}", file.content, file.name, file.mime, on_click="ignore")
+    st.download_button(escape.markdown(f"Download {file.name}"), file.content, file.name, file.mime, on_click="ignore")
     st.caption(file.says)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
+from dashboard import escape
 from dashboard.data import Run
 from rose.pricing.closing.records import BookStamp
 from rose.pricing.document import Report
@@ -82,7 +83,7 @@ def stamp(stamped: Stamp, prices: str | None = None) -> str:
     return (
         f"All amounts in {stamped.currency}. Period {period['from'][:19].replace('T', ' ')} to "
         f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {stamped.provenance}. "
-        f"{prices or stamped.book.line}. "
+        f"{escape.markdown(prices or stamped.book.line)}. "
         + ("Ledger verified." if stamped.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
     )
 
@@ -93,8 +94,8 @@ def book(priced_by: BookFacts | BookStamp | PriceBook) -> str:
 
 
 def plain(text: str) -> str:
-    """Text for Markdown that says what it says: between two dollar signs Streamlit would set a formula."""
-    return text.replace("$", "\\$")
+    """Markdown of ours with amounts in it: between two dollar signs Streamlit would set a formula."""
+    return text.replace("\\$", "$").replace("$", "\\$")
 
 
 def trace(run: Run) -> str:
@@ -108,7 +109,7 @@ def trace(run: Run) -> str:
         "time between arrivals": run.trace_time_scale,
     }
     words = ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None)
-    return f"Serving traffic: trace {run.trace}, {kept} of its requests kept, {words or 'unscaled'}."
+    return f"Serving traffic: trace {escape.markdown(run.trace)}, {kept} of its requests kept, {words or 'unscaled'}."
 
 
 def to_json(report: Report) -> str:

@@ -1,22 +1,25 @@
-"""What every page stands in: the choice of a run, provenance, live refresh, errors as messages, figures and tables."""
+"""What every page stands in: bar and trust chip, provenance, live refresh, errors as messages, figures and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import polars as pl
 import streamlit as st
 
-from dashboard import data
+from dashboard import bar, books, data, escape, trust
 from dashboard import format as words
+from dashboard.books import Asked
 from dashboard.data import Priced, Run
+from dashboard.trust import Trust
 from rose.errors import UserError
-from rose.ledger import verified
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
-from rose.pricing.figures import EXAMPLE_PRICES, BookFacts, Figure, Stamp
+from rose.pricing.figures import EXAMPLE_PRICES, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Table
 
@@ -28,86 +31,90 @@ ShowAll = Callable[[Path, list[Run]], None]
 LIVE_S, QUIET_S = 3.0, 30.0
 #: Tables of so many rows are shown whole; longer ones scroll.
 _ROWS_SHOWN = 30
-_CHOSEN = "run"
-_BADGES: dict[str, Literal["green", "violet", "orange"]] = {"live": "green", "replay": "violet", "simulated": "orange"}
-
-
-def sidebar() -> None:
-    """Choose a run, newest first; its provenance stands beside it."""
-    st.sidebar.markdown("### ROSE\nRollouts on borrowed serving devices, and what they cost.")
-    try:
-        ledger = data.root()
-        runs = {run.run_id: run for run in data.runs(ledger)}
-    except UserError:
-        return  # the page itself says what is wrong
-    if runs:
-        run_id = st.sidebar.selectbox("Run", list(runs), format_func=lambda key: _label(runs[key]), key=_CHOSEN)
-        run = runs[run_id]
-        with st.sidebar:
-            _badge(run)
-            st.caption(f"`{run.run_id}`, {run.status}, started {words.when(run.started_at)}")
-            chosen = data.price_book(ledger, run).value
-            st.caption(words.plain("No price book" if chosen is None else BookFacts.from_book(chosen).line))
-    st.sidebar.caption(f"Ledger `{ledger.name}`, {verified.text(ledger)}")
-
-
-def _label(run: Run) -> str:
-    return run.name if run.started_at is None else f"{run.name}, {run.started_at:%Y-%m-%d %H:%M}"
-
-
-def _badge(run: Run) -> None:
-    for provenance in run.provenances:
-        st.badge(
-            provenance.upper(), color=_BADGES.get(provenance, "orange"), help=words.PROVENANCE_WORDS.get(provenance)
-        )
+_TRUST = "trust"
 
 
 def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S) -> None:
     """A page on one run: its heading, then `show`, again every `live_s` seconds while the run goes on."""
-    opened = _opened(title, asks)
-    if opened is None:
-        return
-    ledger, runs = opened
-    chosen = st.session_state.get(_CHOSEN)
-    run = next((run for run in runs if run.run_id == chosen), runs[0])
-
-    def body() -> None:
-        now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
-        if now.status != run.status:
-            st.rerun()
-        _status(ledger, now)
-        if len(now.provenances) > 1:
-            mix = " and ".join(now.provenances)
-            st.error(f"This run mixes events of different provenance ({mix}): no figure may be made of both.")
-        else:
-            show(ledger, now)
-
-    _follow(body, _every(ledger, [run], live_s))
-
-
-def ledger_page(title: str, asks: str, show: ShowAll) -> None:
-    """A page on all runs of the ledger, whichever is chosen: its heading, then `show`, again while a run goes on."""
-    opened = _opened(title, asks)
-    if opened is not None:
+    with _opened(title, asks, uses=("run",)) as opened:
+        if opened is None:
+            return
         ledger, runs = opened
-        st.caption("All runs of the ledger, not only the one that is chosen at the left.")
-        _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, runs, QUIET_S))
+        chosen = bar.chosen().run
+        run = next((run for run in runs if run.run_id == chosen), runs[0])
+
+        def body() -> None:
+            now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
+            if now.status != run.status:
+                st.rerun()
+            _status(ledger, now)
+            if len(now.provenances) > 1:
+                mix = " and ".join(now.provenances)
+                st.error(f"This run mixes events of different provenance ({mix}): no figure may be made of both.")
+            else:
+                show(ledger, now)
+
+        _follow(body, _every(ledger, [run], live_s))
 
 
-def _opened(title: str, asks: str) -> tuple[Path, list[Run]] | None:
-    """The heading; then the ledger and its runs, or a message."""
-    st.title(title)
-    st.markdown(asks)
+def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) -> None:
+    """A page on all runs of the ledger, whichever is chosen: its heading, then `show`, again while a run goes on.
+
+    `uses` are the choices of the bar that it depends on.
+    """
+    with _opened(title, asks, uses=uses) as opened:
+        if opened is not None:
+            ledger, runs = opened
+            _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, runs, QUIET_S))
+
+
+@contextmanager
+def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[Path, list[Run]] | None]:
+    """The bar, the heading and the trust chip; then the ledger and its runs, or None and a message.
+
+    The ledger is verified last: what was known of it stands there until then.
+    """
+    st.html(Path(__file__).with_name("style.css"))
+    top, heading = st.container(), st.container()
+    with heading:
+        st.title(title)
+        chip = st.empty()
+        st.markdown(asks)
     try:
         ledger = data.root()
-        runs = data.runs(ledger)
     except UserError as error:
-        st.error(words.plain(str(error)))
-        return None
-    if not runs:
-        _wait_for_a_run(ledger)
-        return None
-    return ledger, runs
+        st.error(escape.markdown(str(error)))
+        yield None
+        return
+    with chip.container():
+        trust.chip(cast(Trust, st.session_state.get(_TRUST, trust.known(ledger))), ledger)
+    try:
+        runs = data.runs(ledger)
+        with top:
+            for sentence in bar.show(ledger, runs, uses) if runs else []:
+                st.warning(sentence)
+    except UserError as error:
+        st.error(escape.markdown(str(error)))
+        runs = []
+        yield None
+    else:
+        if runs:
+            yield ledger, runs
+        else:
+            _wait_for_a_run(ledger)
+            yield None
+    with chip.container():
+        _follow_trust(ledger)
+
+
+def _follow_trust(ledger: Path) -> None:
+    @st.fragment(run_every=QUIET_S)
+    def verify() -> None:
+        found = trust.look(ledger)
+        st.session_state[_TRUST] = found
+        trust.chip(found, ledger)
+
+    verify()
 
 
 def _every(ledger: Path, runs: list[Run], live_s: float) -> float | None:
@@ -124,7 +131,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
         try:
             body()
         except UserError as error:
-            st.error(words.plain(str(error)))
+            st.error(escape.markdown(str(error)))
 
     fragment()
 
@@ -136,7 +143,7 @@ def _wait_for_a_run(ledger: Path) -> None:
             if data.runs(ledger):
                 st.rerun()
         except UserError as error:
-            st.error(words.plain(str(error)))
+            st.error(escape.markdown(str(error)))
             return
         st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
 
@@ -145,7 +152,7 @@ def _wait_for_a_run(ledger: Path) -> None:
 
 def _status(ledger: Path, run: Run) -> None:
     """Which run, how it stands, and, for what was not measured, a banner that says so."""
-    name = f"**{run.name}** (`{run.run_id}`)"
+    name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
     if run.status == "running":
         quiet_s = data.quiet_s(ledger)
         if quiet_s < data.QUIET_S:
@@ -157,7 +164,7 @@ def _status(ledger: Path, run: Run) -> None:
                 "Figures are as of its last event."
             )
     else:
-        why = f" ({run.reason})" if run.reason else ""
+        why = f" ({escape.markdown(run.reason)})" if run.reason else ""
         st.markdown(f"Run {name}, {run.status}{why}, {words.when(run.ended_at)}.")
     for provenance in run.provenances:
         banner(provenance)
@@ -182,12 +189,12 @@ def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
     answer = ask(False)
     if answer.value is not None:
         return answer.value
-    st.error(words.plain(answer.error or words.NOT_ENOUGH_DATA))
+    st.error(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
     if data.verifies(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
         return None
     answer = ask(True)
     if answer.value is None:
-        st.error(words.plain(answer.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
     else:
         st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
     return answer.value
@@ -197,31 +204,56 @@ def book(ledger: Path, period: Period) -> PriceBook | None:
     """The price book of a page on a period, or a message."""
     chosen = data.price_book(ledger, period=period)
     if chosen.value is None:
-        st.error(words.plain(chosen.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.markdown(chosen.error or words.NOT_ENOUGH_DATA))
     return chosen.value
 
 
 def stamp(stamped: Stamp, prices: str | None = None) -> None:
     """What all figures below share; made-up prices get a banner. `prices`: more than the stamp knows of them."""
     if stamped.book.example:
-        st.warning(
-            f"**{EXAMPLE_PRICES}.** The price book {stamped.book.text} is made up: no figure below is your cost."
-        )
+        named = escape.markdown(stamped.book.text)
+        st.warning(f"**{EXAMPLE_PRICES}.** The price book {named} is made up: no figure below is your cost.")
     st.caption(words.plain(words.stamp(stamped, prices)))
 
 
-def provenance(present: list[str], key: str) -> str | None:
-    """The one provenance of a period, or, of several, the one that is chosen; None until one is."""
-    if len(present) == 1:
-        return present[0]
-    st.error(f"This period has runs of different provenance ({' and '.join(present)}): no figure may be made of both.")
-    return st.radio("Show", present, index=None, horizontal=True, key=f"{key}-provenance")
+def provenance(present: list[str]) -> str | None:
+    """The one provenance of a period, or the one that is chosen in the bar; None, and a message, without any."""
+    chosen = bar.chosen().provenance
+    if chosen in present or (chosen is None and len(present) == 1):
+        return chosen or present[0]
+    if chosen is not None:
+        st.info(f"No run of this period is {chosen}: it has {' and '.join(present)}. Choose it in the bar.")
+    else:
+        mix = " and ".join(present)
+        st.error(
+            f"This period has runs of different provenance ({mix}): no figure may be made of both. Choose one in the "
+            "bar, under Provenance."
+        )
+    return None
+
+
+def in_period(ledger: Path) -> Asked | None:
+    """What the bar asks for, of one provenance and price book; None, and a message, where there is nothing."""
+    chosen = bar.chosen()
+    period = bar.period(ledger, chosen)
+    if period is None:
+        st.info("No device has joined a run yet, so nothing is charged.")
+        return None
+    present = books.provenances(ledger, period)
+    if not present:
+        st.info(f"No run lies in {period.label}, so nothing is charged.")
+        return None
+    one = provenance(present)
+    priced_by = None if one is None else book(ledger, period)
+    if one is None or priced_by is None:
+        return None
+    return Asked(ledger=ledger, period=period, book=priced_by, provenance=one)
 
 
 def metric(label: str, figure: Figure, explained: str) -> None:
     """One figure: its value, then its view, unit and what it rests on, then one line of what it means."""
     st.metric(label, words.short(figure))
-    st.caption(f"{words.plain(words.terms(figure))}  \n{words.plain(explained)}")
+    st.caption(f"{escape.markdown(words.terms(figure))}  \n{escape.markdown(explained)}")
 
 
 def metrics(*cards: tuple[str, Figure, str]) -> None:
@@ -235,7 +267,7 @@ def show_table(made: Table, source: str) -> None:
     """A table of pricing: its rows and totals as text, and below them where they come from and what they say."""
     rows = [made.row_text(row) for row in (*made.rows, *made.footer)]
     shown = pl.DataFrame(rows, schema={column.name: pl.String for column in made.columns}, orient="row")
-    table(shown, " ".join((f"{source}; {made.terms}.", *made.notes)))
+    table(shown, f"{source}; {escape.markdown(' '.join((f'{made.terms}.', *made.notes)))}")
 
 
 def table(frame: pl.DataFrame, source: str) -> None:
@@ -245,3 +277,13 @@ def table(frame: pl.DataFrame, source: str) -> None:
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
     st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="")
     st.caption(words.plain(f"Source: {source}"))
+    download(frame, source)
+
+
+def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None:
+    """The rows of a table or a chart to take along. `name` tells it apart on its page."""
+    key = hashlib.sha256(f"{name} {frame.columns}".encode()).hexdigest()[:16]
+    st.download_button(
+        label, lambda: escape.csv(frame), "rose.csv", "text/csv", key=f"csv-{key}", on_click="ignore",
+        type="tertiary", icon=":material/download:",
+    )  # fmt: skip

@@ -21,7 +21,7 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
 #: What the dashboard asks of a run first.
-ROLLUPS = ("time_totals", "device_time", "latency", "preemption_bins", "learning")
+ROLLUPS = ("time_totals", "fleet_states", "fleet_latency", "fleet_preemptions", "learning")
 EVENTS, EVENTS_QUICK = 10_000_000, 200_000
 BATCH = 10_000
 #: What depends on the machine's other work is measured so often, and the median counts.
@@ -128,6 +128,9 @@ def _page(root: Path, name: str) -> float:
         with catalog.connect(root) as connection:
             connection.execute("SET VARIABLE run_id = 'r'")
             connection.execute(f"SET VARIABLE period_end_ns = {time.time_ns()}")
+            connection.execute(f"SET VARIABLE from_ns = {traffic.EPOCH_US * 1000}")
+            connection.execute(f"SET VARIABLE to_ns = {2**62}")
+            connection.execute("SET VARIABLE blocks = 200")
             assert connection.execute(sql.read(f"dashboard/{name}.sql")).fetchall()
 
     return _timed(ask)[1]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 import streamlit as st
 
-from dashboard import books, charts, drill, files, frame
+from dashboard import bar, books, charts, drill, escape, files, frame
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import NS_PER_DAY, Period, moment, month_at, of_day
+from rose.pricing.closing.period import NS_PER_DAY
 from rose.pricing.export import bill as exported
 from rose.pricing.figures import Figures
 
-_ALL, _DAYS = "All of it", "Days that I choose"
 #: From so many days on, bars are months.
 _DAYS_SHOWN = 92
 _VIEWS = {AMORTIZED: "amortized", FULLY_LOADED: "fully loaded"}
@@ -31,33 +29,15 @@ _BY = {
     "run": "run", "device class": "device-class", "policy version": "policy-version", "task": "task",
     "fate of the tokens": "fate", "bucket": "bucket",
 }  # fmt: skip
-_EVERY_TEAM = "every team"
 
 
 def show(ledger: Path, runs: list[Run]) -> None:
-    now = datetime.now(UTC)
-    span = books.span(ledger)
-    if span is None:
-        st.info("No device has joined a run yet, so nothing is charged.")
+    asked = frame.in_period(ledger)
+    if asked is None:
         return
-    left, right = st.columns(2)
-    with left:
-        period = _period(span, now)
-    view = right.radio("View", list(_VIEWS), format_func=_VIEWS.__getitem__, horizontal=True, key="bill-view")
-    if period is None:
-        return
-    present = books.provenances(ledger, period)
-    if not present:
-        st.info(f"No run lies in {period.label}, so nothing is charged.")
-        return
-    provenance = frame.provenance(present, "bill")
-    if provenance is None:
-        return
-    book = frame.book(ledger, period)
-    if book is None:
-        return
-    asked = Asked(ledger=ledger, period=period, book=book, provenance=provenance)
-    bill = frame.asked(ledger, lambda unverified: books.bill(replace(asked, unverified=unverified)), "bill")
+    view = bar.chosen().view
+    charged = asked
+    bill = frame.asked(ledger, lambda unverified: books.bill(replace(charged, unverified=unverified)), "bill")
     if bill is None:
         return
     asked = replace(asked, unverified=not bill.verified)
@@ -71,33 +51,6 @@ def show(ledger: Path, runs: list[Run]) -> None:
     _take(asked, bill)
 
 
-def _period(span: Period, now: datetime) -> Period | None:
-    """The period that is chosen: the newest month in which devices were there, unless another is."""
-    newest, this = month_at(span.to_ns - 1), books.this_month(now)
-    last = month_at(this.from_ns - 1)
-    labels = {newest: f"Newest month with data, {newest.label}"}
-    labels[this] = f"This month, {this.label}"
-    labels[last] = f"Last month, {last.label}"
-    choices: list[Period | str] = [*labels, _ALL, _DAYS]
-    chosen = st.selectbox(
-        "Period, UTC",
-        choices,
-        key="bill-period",
-        format_func=lambda choice: choice if isinstance(choice, str) else labels[choice],
-    )
-    if isinstance(chosen, Period):
-        return chosen
-    if chosen == _ALL:
-        return span
-    ends = (moment(span.from_ns).date(), moment(span.to_ns).date() - timedelta(days=1))
-    days = st.date_input("First and last day, UTC", ends, key="bill-days")
-    match days:
-        case (date() as first, date() as until):
-            return Period(of_day(first).from_ns, of_day(until).to_ns)
-    st.info("Choose the last day too.")
-    return None
-
-
 def _prices(bill: Bill) -> str | None:
     if not bill.closes:
         return None
@@ -106,7 +59,7 @@ def _prices(bill: Bill) -> str | None:
 
 
 def _total(bill: Bill, view: str) -> None:
-    st.subheader("What did it cost?")
+    st.header("What did it cost?")
     st.markdown(f"{_VIEW_WORDS[view]} The two views are the same dollars: they are **never added**.")
     make = Figures(bill.stamp)
 
@@ -126,7 +79,7 @@ def _total(bill: Bill, view: str) -> None:
 
 
 def _days(bill: Bill, shown: pl.DataFrame, view: str) -> None:
-    st.subheader("When, and for what?")
+    st.header("When, and for what?")
     key = "bucket" if view == AMORTIZED else "work"
     monthly = (bill.period.to_ns - bill.period.from_ns) // NS_PER_DAY > _DAYS_SHOWN
     by_day = drill.by_day(shown, key, view, monthly=monthly)
@@ -141,40 +94,41 @@ def _days(bill: Bill, shown: pl.DataFrame, view: str) -> None:
 
 
 def _teams(bill: Bill, shown: pl.DataFrame, view: str) -> None:
-    st.subheader("Who pays?")
+    st.header("Who pays?")
     st.markdown("By the tags of each run: `team` for rollouts and training, `serving_team` for serving devices.")
-    by_team = drill.table(shown, ["team"], view, always="unallocated")
-    frame.table(by_team, f"charges, {_VIEWS[view]}, {bill.stamp}. Sums to the bill, to the nano-dollar.")
-    st.subheader("For what?")
-    left, right = st.columns(2)
-    teams = by_team["team"].to_list()[:-1]
-    team = left.selectbox("Team", [_EVERY_TEAM, *teams], key="bill-team")
-    by = right.selectbox("Divided by", list(_BY), key="bill-by")
+    frame.table(
+        drill.table(shown, ["team"], view, always="unallocated"),
+        f"charges, {_VIEWS[view]}, {bill.stamp}. Sums to the bill, to the nano-dollar.",
+    )
+    st.header("For what?")
+    team = bar.chosen().team
+    by = st.selectbox("Divided by", list(_BY), key="bill-by")
     column = "work" if (_BY[by], view) == ("bucket", FULLY_LOADED) else _BY[by]
-    charged, whole = shown, "the bill"
-    if team != _EVERY_TEAM:
-        charged, whole = shown.filter(pl.col("team") == team), f"what {team} pays above"
+    charged, who, whole = shown, "every team", "the bill"
+    if team is not None:
+        charged, who = shown.filter(pl.col("team") == team), escape.markdown(team)
+        whole = f"what {who} pays above"
     frame.table(
         drill.table(charged, [column], view),
-        f"charges of {team} by {by}, {_VIEWS[view]}, {bill.stamp}. Sums to {whole}, to the nano-dollar. Unallocated: "
+        f"charges of {who} by {by}, {_VIEWS[view]}, {bill.stamp}. Sums to {whole}, to the nano-dollar. Unallocated: "
         "what has no such thing, such as the task of time spent serving.",
     )
 
 
 def _waste(bill: Bill) -> None:
     caption = f"charges, {_VIEWS[AMORTIZED]}, {bill.stamp}"
-    st.subheader("What became of the rollouts?")
+    st.header("What became of the rollouts?")
     frame.table(
         drill.waste(bill.frame),
         f"{caption}. Sums to the bucket rollout. A rejected answer is no waste: it teaches too.",
     )
-    st.subheader("What was paid for and not used?")
+    st.header("What was paid for and not used?")
     frame.table(
         drill.idle(bill.frame),
         f"{caption}. Sums to the buckets idle and unaccounted. Only time of serving devices outside of a lease could "
         "have been lent; leased, not used: lent to rollouts, which had nothing to do there.",
     )
-    st.subheader("What is billed beside device time?")
+    st.header("What is billed beside device time?")
     beside = drill.invoiced(bill.frame)
     if beside.height == 1:
         st.info("No weights were sent over a route, and no power was metered that the devices' prices do not include.")
@@ -183,7 +137,7 @@ def _waste(bill: Bill) -> None:
 
 
 def _take(asked: Asked, bill: Bill) -> None:
-    st.subheader("Take it with you")
+    st.header("Take it with you")
     name = f"rose-{bill.provenance}-{bill.period.label}"
     st.markdown("Every charge of the period in a row, with what it was for, who pays, and the events it was made from.")
     st.download_button("Download charges (CSV)", lambda: drill.csv(bill), f"{name}.csv", "text/csv", on_click="ignore")
@@ -212,4 +166,6 @@ def _exported(asked: Asked, bill: Bill) -> exported.Bill:
     )  # fmt: skip
 
 
-frame.ledger_page("Bill", "What did the period cost, who pays, and why?", show)
+frame.ledger_page(
+    "Bill", "What did the period cost, who pays, and why?", show, uses=("period", "view", "team", "provenance")
+)

@@ -10,11 +10,12 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import books, charts, files, frame
+from dashboard import books, charts, escape, files, frame
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
 from rose.clock import utc
+from rose.pricing.closing.period import month_at
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
@@ -32,37 +33,22 @@ _BY = {
 
 def show(ledger: Path, runs: list[Run]) -> None:
     _closes(ledger)
-    now, span = datetime.now(UTC), books.span(ledger)
-    if span is None:
-        st.info("No device has joined a run yet, so there is nothing to budget or to watch.")
+    asked = frame.in_period(ledger)
+    if asked is None:
         return
-    st.subheader("Which month?")
-    months = books.months(span, now)
-    newest = next(month for month in months if month.from_ns < span.to_ns)
-    month = st.selectbox(
-        "Month, UTC", months, months.index(newest), format_func=lambda choice: choice.label, key="books-month"
-    )
-    present = books.provenances(ledger, month)
-    if not present:
-        st.info(f"No run lies in {month.label}, so nothing is charged.")
-        return
-    provenance = frame.provenance(present, "books")
-    if provenance is None:
-        return
-    frame.banner(provenance)
-    book = frame.book(ledger, month)
-    if book is None:
-        return
-    asked = Asked(ledger=ledger, period=month, book=book, provenance=provenance)
+    month = month_at(asked.period.to_ns - 1)
+    st.markdown(f"Budgets and days below are of **{month.label}**, the month in which the period of the bar ends.")
+    frame.banner(asked.provenance)
+    asked = replace(asked, period=month)
     _budgets(asked)
-    _anomalies(asked, now)
+    _anomalies(asked, datetime.now(UTC))
 
 
 def _closes(ledger: Path) -> None:
-    st.subheader("What is closed?")
+    st.header("What is closed?")
     posted = books.closes(ledger)
     if posted.value is None:
-        st.error(words.plain(posted.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.markdown(posted.error or words.NOT_ENOUGH_DATA))
         return
     if not posted.value:
         st.info("No period is closed yet. `rose books close --month 2026-11` closes one; it never changes after that.")
@@ -84,7 +70,7 @@ def _closes(ledger: Path) -> None:
     by = right.selectbox("Divided by", _BY[view], format_func=lambda option: option.replace("-", " "), key="books-by")
     stated = books.stated(ledger, close_id, (by,), view, as_of_ns)
     if stated.value is None:
-        st.error(words.plain(stated.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.markdown(stated.error or words.NOT_ENOUGH_DATA))
         return
     _statement(stated.value)
     close = stated.value.close
@@ -139,9 +125,9 @@ def _check(ledger: Path) -> None:
     with st.spinner("Comparing frozen files, the ledger and the books …"):
         checked = books.checked(ledger)
     if checked.value is None:
-        st.error(words.plain(checked.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.markdown(checked.error or words.NOT_ENOUGH_DATA))
     elif checked.value.problems:
-        st.error("\n\n".join(words.plain(problem) for problem in checked.value.problems))
+        st.error("\n\n".join(escape.markdown(problem) for problem in checked.value.problems))
     else:
         result = checked.value
         st.success(
@@ -188,7 +174,7 @@ def _statement(statement: Statement) -> None:
 
 
 def _budgets(asked: Asked) -> None:
-    st.subheader("Will the month stay within its budgets?")
+    st.header("Will the month stay within its budgets?")
     budgets = frame.asked(
         asked.ledger, lambda unverified: books.budgets(replace(asked, unverified=unverified)), "books-budgets"
     )
@@ -218,7 +204,7 @@ def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
 
 
 def _anomalies(asked: Asked, now: datetime) -> None:
-    st.subheader("Which days stand out?")
+    st.header("Which days stand out?")
     over = books.over(asked.period, now)
     if over is None:
         st.info("No day of this month is over yet.")
@@ -239,9 +225,10 @@ def _anomalies(asked: Asked, now: datetime) -> None:
     if watch.judged and not watch.anomalies:
         st.markdown(f"None of the {len(watch.judged)} days that could be judged.")
     for anomaly in watch.anomalies:
-        st.markdown(words.plain(f"**{anomaly.day}: {anomaly.metric} {anomaly.value.text}**, "
-                                f"{signed_usd(anomaly.change.total)} from "
-                                f"{anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}."))  # fmt: skip
+        compared = f"from {anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}"
+        said = escape.markdown(f"{signed_usd(anomaly.change.total)} {compared}.")
+        head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
+        st.markdown(f"**{head}**, {said}")
     if watch.anomalies:
         rows = [
             {"day": str(anomaly.day), "what": anomaly.metric, "value": anomaly.value.text,
@@ -255,4 +242,9 @@ def _anomalies(asked: Asked, now: datetime) -> None:
     st.caption(f"{RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 
-frame.ledger_page("Books", "What is closed, what was corrected since, and is anything out of line?", show)
+frame.ledger_page(
+    "Books",
+    "What is closed, what was corrected since, and is anything out of line?",
+    show,
+    uses=("period", "provenance"),
+)

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, frame
+from dashboard import charts, escape, frame
 from dashboard import format as words
 from dashboard.data import Run
 from rose.pricing.document import Report, to_csv
@@ -35,7 +35,7 @@ def show(ledger: Path, run: Run) -> None:
 
 
 def _views(report: Report) -> None:
-    st.subheader("What did the period cost?")
+    st.header("What did the period cost?")
     st.markdown("Three views of the same period. They answer different questions and are **never added together**.")
     frame.metrics(
         ("Marginal", report.marginal["total"],
@@ -87,7 +87,7 @@ def _buckets(report: Report) -> None:
 
 
 def _tokens(report: Report) -> None:
-    st.subheader("Is a borrowed rollout cheaper than a dedicated one?")
+    st.header("Is a borrowed rollout cheaper than a dedicated one?")
     st.markdown(
         "A rollout is a sample the model generates for training. Only useful tokens count: those thrown away are in "
         "the price of the rest."
@@ -101,8 +101,8 @@ def _tokens(report: Report) -> None:
         ("Capacity avoided (hypothetical)", report.savings.capacity_avoided,
          "The borrowed tokens at the price of dedicated devices. Nobody would have been billed for it."),
     )  # fmt: skip
-    rests_on = (f"- {name.replace('_', ' ')}: {why}" for name, why in report.savings.rests_on.items())
-    st.markdown(words.plain("\n".join(rests_on)))
+    rests_on = (f"- {name.replace('_', ' ')}: {escape.markdown(why)}" for name, why in report.savings.rests_on.items())
+    st.markdown("\n".join(rests_on))
     st.caption(
         "Cash saved is marginal, capacity avoided amortized and hypothetical; they price the same tokens and are never "
         "added."
@@ -127,7 +127,7 @@ def _tokens(report: Report) -> None:
 
 
 def _correct(report: Report) -> None:
-    st.subheader("What does an accepted answer cost?")
+    st.header("What does an accepted answer cost?")
     st.markdown(
         "Dollars over answers the verifier accepted, with the same rollout tokens priced four ways. Where an audit "
         "knows the truth, also per answer that is really correct."
@@ -186,7 +186,7 @@ def _correct(report: Report) -> None:
 
 
 def _borrow(report: Report) -> None:
-    st.subheader("What is in the price of a borrowed device-hour?")
+    st.header("What is in the price of a borrowed device-hour?")
     borrow = report.borrow
     rows = [
         {
@@ -209,7 +209,7 @@ def _borrow(report: Report) -> None:
 
 
 def _download(report: Report) -> None:
-    st.subheader("Take it with you")
+    st.header("Take it with you")
     st.markdown("Every figure of the report with its unit, view, currency, period and provenance.")
     name = f"rose-{report.run.run_id}"
     left, right, _ = st.columns([1, 1, 3])

@@ -9,7 +9,7 @@ from typing import TypeVar
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, data, frame
+from dashboard import charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.pricing.answers.report import tables as answer_tables
@@ -55,10 +55,10 @@ def _worth(ledger: Path, run: Run) -> None:
     if document is None:
         return
     frame.stamp(document.head.stamp)
-    st.subheader("Was borrowing worth it?")
+    st.header("Was borrowing worth it?")
     if against := [name for name, way in document.ways.items() if name != NOTHING and _below_zero(way.cash_saved)]:
         st.warning(f"**Borrowing was NOT worth it** against {', '.join(against)}.")
-    st.markdown(words.plain("\n".join(f"- {line}" for line in document.says)))
+    st.markdown("\n".join(f"- {escape.markdown(line)}" for line in document.says))
     saved = {name: way.cash_saved for name, way in document.ways.items() if name != NOTHING}
     _intervals(saved, f"cash saved by borrowing ({document.head.stamp.currency}), 95% interval")
     rows = [
@@ -81,7 +81,7 @@ def _worth(ledger: Path, run: Run) -> None:
         "Cash saved: marginal view; device time: amortized, hypothetical but for what was borrowed; "
         f"{document.head.stamp}. Offers of the market are assumed, since nobody paid them.",
     )
-    st.subheader("Where does borrowing stop paying?")
+    st.header("Where does borrowing stop paying?")
     if not document.flips:
         st.info("Not enough data: there is nothing that was borrowed to compare with dedicated devices.")
         return
@@ -99,7 +99,7 @@ def _terms(ledger: Path, run: Run) -> None:
     if document is None:
         return
     frame.stamp(document.head.stamp)
-    st.subheader("What did borrowing add to the bill?")
+    st.header("What did borrowing add to the bill?")
     rows = [
         {"term": name.replace("_", " "), "in all": row.in_all.text, "95% interval": row.in_all.interval_text,
          "per device-hour": row.per_device_hour.text, "basis": row.in_all.basis, "rests on": row.rests_on}
@@ -115,9 +115,9 @@ def _terms(ledger: Path, run: Run) -> None:
     }
     source = "`lease`, `sync`, `power`, `request` and the price book; marginal view"
     frame.table(pl.DataFrame([*rows, total]), f"{source}, {document.head.stamp}.")
-    st.markdown(words.plain(document.gate))
+    st.markdown(escape.markdown(document.gate))
     if document.avoidable.value:
-        st.markdown(words.plain(f"Device time that would not have been paid for otherwise: "
+        st.markdown(escape.markdown(f"Device time that would not have been paid for otherwise: "
                                 f"{document.avoidable.text}, so the "
                                 f"borrow is charged {document.charged.text}."))  # fmt: skip
     provision = _document(ledger, run, provide.build)
@@ -126,7 +126,7 @@ def _terms(ledger: Path, run: Run) -> None:
 
 
 def _provision(document: ProvisionDocument) -> None:
-    st.subheader("What must be set aside for later bursts?")
+    st.header("What must be set aside for later bursts?")
     st.markdown(
         "Load that rises while a device is lent can make serving late. What that is expected to cost is accrued as "
         "devices are lent, and what it came to is set against it."
@@ -137,7 +137,7 @@ def _provision(document: ProvisionDocument) -> None:
         ("Break-even for a device-hour", document.break_even, "Above it borrowing stops paying."),
     )
     if document.realised.no_interval:
-        st.caption(words.plain(f"What it came to is {document.realised.no_interval}."))
+        st.caption(escape.markdown(f"What it came to is {document.realised.no_interval}."))
     if document.days:
         prices = f"the price book ({document.penalty.text} a missed budget)"
         frame.show_table(tables.roll_forward(document), f"`request`, `lease`, `device_slice` and {prices}")
@@ -149,7 +149,7 @@ def _cheaper(ledger: Path, run: Run) -> None:
         return
     answered_run, ahead = answered
     frame.stamp(answered_run.stamp)
-    st.subheader("What does a correct answer cost?")
+    st.header("What does a correct answer cost?")
     frame.metrics(
         (
             "C3, a million answer tokens",
@@ -173,18 +173,18 @@ def _cheaper(ledger: Path, run: Run) -> None:
     ]
     source = "`turn`, `trajectory`, `verdict` and the price book"
     frame.table(pl.DataFrame(factors), f"{source}; {answered_run.stamp}. Intervals by a bootstrap over groups.")
-    st.subheader("Which lever moves it most?")
-    st.markdown(words.plain(answered_run.in_words))
+    st.header("Which lever moves it most?")
+    st.markdown(escape.markdown(answered_run.in_words))
     if answered_run.levers:
         frame.show_table(answer_tables.levers(answered_run), "the formula's factors, each moved alone")
     _frontier(ahead)
 
 
 def _frontier(ahead: Outlook) -> None:
-    st.subheader("Where does the next dollar belong?")
+    st.header("Where does the next dollar belong?")
     for name, answer in ahead.answers.items():
-        st.markdown(words.plain(f"- **{name[0].upper()}{name[1:]}:** {answer.says}"))
-    st.markdown(words.plain(ahead.rollouts))
+        st.markdown(f"- **{escape.markdown(name[0].upper() + name[1:])}:** {escape.markdown(answer.says)}")
+    st.markdown(escape.markdown(ahead.rollouts))
     rows = [
         {"priced by": name, "of the next": "slack second" if name == FREE else "dollar", "answer": answer.side,
          "on inference": answer.gain_inference.text, "on training": answer.gain_training.text,
@@ -211,12 +211,12 @@ def _verifiers(ledger: Path, run: Run) -> None:
     if answered is None:
         return
     document = answered.value
-    st.subheader("Which verifier makes a correct answer cheapest?")
+    st.header("Which verifier makes a correct answer cheapest?")
     if document is None:
-        st.info(words.plain(f"Not enough data: {answered.error}."))
+        st.info(escape.markdown(f"Not enough data: {answered.error}."))
         return
     frame.stamp(document.stamp)
-    st.markdown(words.plain(document.in_words))
+    st.markdown(escape.markdown(document.in_words))
     _intervals({verifier.name: verifier.per_correct for verifier in document.verifiers},
                f"{document.stamp.currency} per correct answer, 95% interval")  # fmt: skip
     rows = [
@@ -246,9 +246,9 @@ def _together(ledger: Path, run: Run) -> None:
     if document is None:
         return
     frame.stamp(document.head.stamp)
-    st.subheader("What if serving load and rollout demand rose together?")
+    st.header("What if serving load and rollout demand rose together?")
     st.warning("**SIMULATED.** The run's own hours are paired anew: this did not happen.")
-    st.markdown(words.plain(f"{document.says[0].upper()}{document.says[1:]}."))
+    st.markdown(escape.markdown(f"{document.says[0].upper()}{document.says[1:]}."))
     if not document.by_r:
         return
     frame.show_table(tables.paired(document), "the windows of the run")

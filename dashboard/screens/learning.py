@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, data, frame
+from dashboard import charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run
 
@@ -22,34 +22,34 @@ def show(ledger: Path, run: Run) -> None:
     origin = f"{run.provenances[0].capitalize()}."
     left, right = st.columns(2)
     with left:
-        st.subheader("Is it getting better?")
+        st.header("Is it getting better?")
         _chart(steps, "alpha", "share accepted (alpha)", _BLUE, "%")
         st.caption(f"alpha: the share of judged answers the verifier accepted. {origin} Source: `verdict`.")
     with right:
-        st.subheader("What does an accepted answer cost?")
+        st.header("What does an accepted answer cost?")
         _cost(ledger, run, steps)
     left, right = st.columns(2)
     with left:
-        st.subheader("What is the reward?")
+        st.header("What is the reward?")
         _chart(steps, "reward", "mean reward", _GREEN, ".3~f")
         st.caption(f"The verifier's mean reward in each step. {origin} Source: `verdict`.")
     with right:
-        st.subheader("How many tokens did it take?")
+        st.header("How many tokens did it take?")
         _chart(steps, "tokens", "rollout tokens", _ORANGE, "~s")
         st.caption(f"Tokens the rollouts of each step generated, useful or not. {origin} Source: `turn`.")
     left, right = st.columns(2)
     with left:
-        st.subheader("How old were the samples?")
+        st.header("How old were the samples?")
         _chart(steps, "staleness_mean", "mean staleness (versions)", _PURPLE, ".2~f")
         st.caption(
             f"Staleness: by how many policy versions a sample trails the trainer. {origin} Source: `trajectory`."
         )
     with right:
-        st.subheader("How long did a step take?")
+        st.header("How long did a step take?")
         _chart(steps.with_columns(total=pl.sum_horizontal("rollout_s", "train_s", "sync_s", ignore_nulls=False)),
                "total", "seconds", _BLUE, ".3~s")  # fmt: skip
         st.caption(f"Rollout, update and publishing new weights together. {origin} Source: `step`.")
-    st.subheader("Step by step")
+    st.header("Step by step")
     frame.table(steps, f"`verdict`, `turn`, `trajectory`, `step`; the newest 1,000 steps. {origin}")
 
 
@@ -66,7 +66,7 @@ def _cost(ledger: Path, run: Run, steps: pl.DataFrame) -> None:
         return
     price = report.cost_per_correct["blended"].token_cost
     if price.value is None:
-        st.info(price.why or words.NOT_ENOUGH_DATA)
+        st.info(escape.markdown(price.why or words.NOT_ENOUGH_DATA))
         return
     _chart(data.cost_by_step(report, steps), "usd", f"{report.stamp.currency} per accepted answer", _ORANGE, "$.3~g")
     st.caption(

@@ -1,4 +1,4 @@
--- The newest 500 weight syncs, newest first: from when each began until it was done.
+-- The newest 500 weight syncs, newest first: from when each began until it was done. `syncs` is how many there were.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
     event_time - to_microseconds(total_ns // 1000) AS began,
@@ -9,7 +9,8 @@ SELECT
     dense_bytes / 1e6 AS dense_mb,
     total_ns / 1e6 AS total_ms,
     pause_ns / 1e6 AS pause_ms,
-    route
+    route,
+    count(*) OVER () AS syncs
 FROM sync
 WHERE getvariable('run_id') IN (run_id, rl_run_id)
 ORDER BY event_time DESC, writer, seq

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -228,10 +229,12 @@ def open_page(monkeypatch: pytest.MonkeyPatch, components: Any) -> OpenPage:
     # Each page that is opened here looks for them anew, which takes longer than the page.
     monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: components)
 
-    def open_(ledger: Path, page: str = "cost") -> AppTest:
+    def open_(ledger: Path, page: str = "cost", **link: str) -> AppTest:
         monkeypatch.setenv("ROSE_LEDGER", str(ledger))
-        app = AppTest.from_file(APP, default_timeout=60)
-        return (app if page == "cost" else app.switch_page(f"screens/{page}.py")).run()
+        app = AppTest.from_file(APP, default_timeout=240)
+        for name, value in link.items():
+            app.query_params[name] = value
+        return (app if page == "overview" else app.switch_page(f"screens/{page}.py")).run()
 
     return open_
 
@@ -242,8 +245,26 @@ def values() -> Callable[[Any], dict[str, str]]:
     return lambda app: {metric.label: metric.value for metric in app.metric}
 
 
+def unescaped(text: str) -> str:
+    """Markdown as a reader sees it, as far as escapes go."""
+    return re.sub(r"\\([^\w\s])", r"\1", text).replace("\u2060", "")
+
+
 @pytest.fixture
 def said() -> Callable[[Any], str]:
     """The words of a page."""
     kinds = ("markdown", "caption", "info", "warning", "error", "success")
-    return lambda app: "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
+    return lambda app: "\n".join(unescaped(str(element.value)) for kind in kinds for element in getattr(app, kind))
+
+
+@pytest.fixture
+def choose() -> Callable[[Any, str, Any], Any]:
+    """Set a widget of the page by its label, and run it again."""
+
+    def choose_(app: Any, label: str, value: Any) -> Any:
+        (widget,) = [each for kind in ("selectbox", "radio") for each in getattr(app.main, kind) if each.label == label]
+        app = widget.set_value(value).run()
+        assert not app.exception
+        return app
+
+    return choose_

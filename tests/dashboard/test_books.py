@@ -125,8 +125,8 @@ def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_
     found = anomaly.watch(of, JUNE).anomalies
     assert [(each.day, each.metric) for each in found] == [(date(2026, 6, 9), "cost")]
     assert not app.exception
-    assert f"**2026-06-09: cost {found[0].value.text}**".replace("$", "\\$") in said(app)
-    assert found[0].driver.replace("$", "\\$") in said(app)
+    assert f"**2026-06-09: cost {found[0].value.text}**" in said(app)
+    assert found[0].driver in said(app)
     assert list(app.dataframe[-1].value["day"]) == ["2026-06-09"]
 
 

@@ -21,7 +21,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
 )  # fmt: skip
-CHARTS = {"": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6, "bill": 1}
+CHARTS = {"": 2, "fleet": 1, "cost": 3, "learning": 6, "bill": 1}
 WAIT_S = 60
 
 pytestmark = pytest.mark.skipif(
@@ -104,10 +104,11 @@ def test_every_page_draws_its_charts_and_shows_no_error(serve: Any, browser: Any
     # A page's own address must work on a server that has shown nothing yet.
     for page, charts in reversed(CHARTS.items()):
         browser.get(f"{url}/{page}")
-        wait_for(f"{charts} charts on {page or 'cost'}", lambda charts=charts: drawn(browser) == charts)
+        wait_for(f"{charts} charts on {page or 'overview'}", lambda charts=charts: drawn(browser) == charts)
         assert "SIMULATED" in text(browser)
         assert "Traceback" not in text(browser)
-        assert browser.find_elements("css selector", "[data-testid=stSidebar] [data-testid=stSelectbox]")
+        assert browser.find_elements("css selector", "[data-testid=stMain] [data-testid=stSelectbox]")
+        assert len(browser.find_elements("css selector", "h1")) == 1
     # Streamlit itself probes for its base address below each page, and is told 404.
     log = [entry for entry in browser.get_log("browser") if "/_stcore/" not in entry["message"]]
     severe = [entry for entry in log if entry["level"] == "SEVERE"]
@@ -126,8 +127,8 @@ def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(
             ledger.flush()
 
         record([kit.started(), *kit.joined(), *kit.a_step(0)])
-        browser.get(f"{serve(root)}/device_time")
-        wait_for("the first step", lambda: "90.000 s" in text(browser) and drawn(browser) == 3)
+        browser.get(f"{serve(root)}/fleet")
+        wait_for("the first step", lambda: "90.000 s" in text(browser) and drawn(browser) == 1)
         # A mark that a reload of the page or a new chart would lose.
         browser.execute_script("document.querySelector('[data-testid=stVegaLiteChart]').dataset.mark = 'same'")
         record(kit.a_step(1))
@@ -136,4 +137,4 @@ def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(
         assert browser.execute_script(marked) == "same"
         record([*kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
         wait_for("the end", lambda: "going on" not in text(browser) and "ended" in text(browser))
-        assert drawn(browser) == 3
+        assert drawn(browser) == 1

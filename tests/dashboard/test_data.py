@@ -3,7 +3,6 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from dashboard import data
@@ -25,24 +24,6 @@ def test_time_totals_are_the_reports(ended: Path, built: Report, run: data.Run) 
     assert {bucket: totals[bucket].sum() for bucket in BUCKETS} == {b: built.device_time[b].value for b in BUCKETS}
 
 
-def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, built: Report, run: data.Run) -> None:
-    bins = data.rows(ended, "dashboard/device_time", run)
-    for bucket in BUCKETS:
-        assert bins.filter(bucket=bucket)["ns"].sum() == built.device_time[bucket].value
-    assert bins.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
-    shares = bins.group_by("lane", "bin").agg(pl.col("share").sum())["share"]
-    assert shares.to_list() == pytest.approx([1.0] * len(shares), abs=1e-9)
-
-
-def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.Run) -> None:
-    bins = data.rows(ended, "dashboard/latency", run)
-    assert bins.filter("lent")["requests"].sum() == built.latency["lent"].requests.value
-    assert bins["requests"].sum() == built.latency["all"].requests.value
-    kept = bins["kept"].sum() / bins["requests"].sum()
-    assert kept == pytest.approx(1 - (built.latency["all"].missed_budget.value or 0))
-    assert bins["t"].n_unique() <= 120
-
-
 def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run: data.Run) -> None:
     steps = data.rows(ended, "dashboard/learning", run)
     by_step = data.cost_by_step(built, steps)
@@ -58,24 +39,15 @@ def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run:
 def test_a_long_run_is_shown_by_the_day_with_the_same_totals(
     ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = {query: data.rows(ended, query, run) for query in data._DAILY}
+    whole = {query for query in data._DAILY if "fleet_" not in query}
+    short = {query: data.rows(ended, query, run) for query in whole}
     monkeypatch.setattr(data, "LONG", timedelta(0))
     assert run.long
-    by_day = {query: data.rows(ended, query, run) for query in data._DAILY}
+    by_day = {query: data.rows(ended, query, run) for query in whole}
     for query, rows in by_day.items():
         assert rows.columns == short[query].columns, query
     assert by_day["dashboard/time_totals"].equals(short["dashboard/time_totals"])
     assert by_day["run/preemption_totals"].equals(short["run/preemption_totals"])
-    for query, amounts in (
-        ("dashboard/device_time", ["ns"]),
-        ("dashboard/latency", ["requests", "kept"]),
-        ("dashboard/preemption_bins", ["preemptions", "tokens_lost", "waited_ms"]),
-    ):
-        for amount in amounts:
-            assert by_day[query][amount].sum() == pytest.approx(short[query][amount].sum()), (query, amount)
-    for day, raw in zip(by_day["run/serving_latency"].to_dicts(), short["run/serving_latency"].to_dicts(), strict=True):
-        for name, value in raw.items():
-            assert day[name] == (pytest.approx(value, rel=0.023) if "_p" in name and value else value), name
 
 
 def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ class RunSaved:
     #: Whether the ledger verified, and the prices; None where nothing is known of the run.
     verified: bool | None
     book: BookFacts | None
+    #: Why cash saved has no interval, where it is one figure.
+    no_interval: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,7 +246,7 @@ def _of_run(
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
         why=capacity.why or (None if amounts else cash.why), verified=capacity.stamp.verified,
         book=capacity.stamp.book, added_nano=None if added.value is None else int(added.value),
-        cash_interval=_interval(cash), added_interval=_interval(added),
+        cash_interval=_interval(cash), added_interval=_interval(added), no_interval=cash.no_interval,
     )  # fmt: skip
 
 

@@ -1,0 +1,40 @@
+"""Text from a ledger as text: in Markdown, where it could become a formula, a link or an image; and in CSV.
+
+Anybody who may write an event may write a run's name. What is shown of it must not load a page of theirs, look like
+a heading of ours, or run in a spreadsheet.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from rose.ledger.commands.output import FORMULA, visible
+
+#: Characters that begin or end something in Markdown, HTML, LaTeX, and a `:name:` of Streamlit's.
+_SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")
+#: At the beginning of a line: lists, rules, and the underlines that make a heading of the line above.
+_LINE_START = re.compile(r"^(\s*)([-=+]|\d+(?=[.)]))", re.MULTILINE)
+#: Where an address begins that Markdown makes a link of by itself, escaped or not; a word joiner there is not seen.
+_ADDRESS = re.compile(r"(?<=:)(?=//)|(?i:(?<=www)(?=\.))|(?=@)")
+_JOINER = "\u2060"
+
+
+def markdown(text: str) -> str:
+    """`text` for Markdown that says what it says. Line ends stay; control characters are written out."""
+    joined = _ADDRESS.sub(_JOINER, visible(text))
+    escaped = _SPECIAL.sub(r"\\\g<0>", joined)
+    return _LINE_START.sub(
+        lambda start: f"{start[1]}\\{start[2]}" if not start[2].isdigit() else _number(start), escaped
+    )
+
+
+def _number(start: re.Match[str]) -> str:
+    """A number at the beginning of a line, which a point or a bracket after it would make a list of."""
+    return f"{start[1]}{start[2]}{_JOINER}"
+
+
+def csv(frame: pl.DataFrame) -> str:
+    """The rows as CSV; text that a spreadsheet would take for a formula has an apostrophe before it."""
+    return frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1")).write_csv()

@@ -1,0 +1,101 @@
+"""Leases as a table to pick from, and one of them opened: cause, reaction, tokens, price and events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import streamlit as st
+
+from dashboard import bar, data, drill, escape, frame
+from dashboard.data import Priced, Run
+from dashboard.link import AMORTIZED
+from rose.pricing.charges import Charges
+from rose.pricing.money import format_usd
+
+_TABLE = "fleet-leases"
+
+
+def table(leases: pl.DataFrame, count: int) -> None:
+    """The leases of the window; clicking one opens it."""
+    if leases.is_empty():
+        st.info("No lease was in force in this time.")
+        return
+    st.header("Which leases?")
+    shown = leases.drop("leases", "run_id")
+    st.dataframe(
+        shown.rename(lambda name: name.replace("_", " ")), hide_index=True, width="stretch", key=_TABLE,
+        on_select=lambda: _pick(leases), selection_mode="single-row", placeholder="",
+    )  # fmt: skip
+    which = "all" if leases.height == count else f"the newest {leases.height:,} of {count:,}"
+    st.caption(f"Source: `lease`, {which} of this time, newest first, times in UTC. Click a row to open it.")
+
+
+def opened(ledger: Path, run: Run) -> None:
+    """The lease that is picked, if one is."""
+    lease_id = bar.chosen().lease
+    if lease_id is None:
+        return
+    st.header("Lease " + escape.markdown(lease_id))
+    events = data.of_lease(ledger, run, lease_id)
+    if events.is_empty():
+        st.info("This run has no lease of that name.")
+        return
+    closing = events.filter(pl.col("action").is_in(["released", "preempted", "expired"]), event="lease")
+    revoked = events.filter(action="revoke")
+    cause = "It is open."
+    if closing.height:
+        why = closing["reason"][0] or (revoked["reason"][0] if revoked.height else None)
+        cause = f"It was {closing['action'][0]}: {escape.markdown(why) if why else 'no reason was recorded'}."
+    st.markdown(f"**Cause.** {cause}")
+    left, middle, right, last = st.columns(4)
+    left.metric("Reaction to serving", _reaction(revoked))
+    middle.metric("Tokens kept", _sum(events, "tokens_kept"))
+    right.metric("Tokens lost", _sum(events, "tokens_lost"))
+    _price(ledger, run, lease_id, last)
+    st.caption("Reaction: from serving's wish for the device until the rollout was off it, of a revoked lease.")
+    more = " Only the first 1,000 events are listed." if events.height == 1000 else ""
+    frame.table(events, f"`lease_event` and `preemption`, {run.provenances[0]}, UTC.{more}")
+    st.button("Close the lease", on_click=_close)
+
+
+def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.DeltaGenerator) -> None:
+    def ask(unverified: bool) -> Priced[Charges]:
+        return data.charged(ledger, run, unverified=unverified)
+
+    charged = frame.asked(ledger, ask, f"lease-{run.run_id}")
+    if charged is None:
+        place.metric("Price, amortized", "unknown")
+        return
+    own = charged.frame.filter(lease_id=lease_id)
+    place.metric("Price, amortized", format_usd(int(own["cost_nano"].sum())))
+    if own.is_empty():
+        return
+    example = " EXAMPLE PRICES, not yours." if charged.book.example else ""
+    frame.table(
+        drill.table(own, ["bucket", "fate"], AMORTIZED),
+        f"charges of this lease, amortized, {charged.book.currency}, {charged.provenance}, price book "
+        f"{escape.markdown(charged.book.name)}.{example}",
+    )
+
+
+def _reaction(revoked: pl.DataFrame) -> str:
+    if revoked.is_empty():
+        return "none needed"
+    latency = revoked["latency_ms"][0]
+    return "unknown" if latency is None else f"{latency:,.1f} ms"
+
+
+def _sum(events: pl.DataFrame, name: str) -> str:
+    """Of cuts and revocations: unknown where one of them did not record it."""
+    taken = events.filter(pl.col("action").is_in(["cut", "revoke"]))[name]
+    return "unknown" if taken.null_count() else f"{int(taken.sum() or 0):,}"
+
+
+def _pick(leases: pl.DataFrame) -> None:
+    rows = st.session_state[_TABLE]["selection"]["rows"]
+    bar.pick(lease=leases["lease_id"][rows[0]] if rows else None)
+
+
+def _close() -> None:
+    bar.pick(lease=None)

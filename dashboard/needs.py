@@ -1,0 +1,84 @@
+"""What needs a look: a ledger that does not verify, days that stand out, missed latency budgets, months not closed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from fractions import Fraction
+
+import streamlit as st
+
+from dashboard import escape, spending, trust
+from dashboard import format as words
+from dashboard.cards import Money, percent
+from dashboard.figures import Overview
+from rose.pricing.money import signed_usd
+
+#: So many days that stand out, the newest, are listed here; the page Books has all.
+_DAYS_SHOWN = 5
+
+
+def show(made: Overview, now: datetime) -> None:
+    """The list, or that there is nothing in it."""
+    st.header("What needs you?")
+    found = [*_untrusted(made), *_late(made), *_over_budget(made), *_days(made, now), *_not_closed(made, now)]
+    if found:
+        st.markdown("\n".join(f"- {line}" for line in found))
+    else:
+        st.markdown("Nothing: the ledger verifies, and nothing that was looked at is out of line.")
+
+
+def _untrusted(made: Overview) -> list[str]:
+    found = trust.look(made.spending.asked.ledger)
+    if found.problems == ():
+        return []
+    return [f"**The ledger: {escape.markdown(found.text)}.** `rose ledger verify` says what is wrong."]
+
+
+def _late(made: Overview) -> list[str]:
+    share, target = made.kept.share, Fraction(made.chosen.target) / 100
+    if share is None or share >= target:
+        return []
+    return [
+        f"**Serving missed its target**: {percent(share)} of {made.kept.requests:,} requests came within their latency "
+        f"budgets, and the target is {made.chosen.target:f}%."
+    ]
+
+
+def _over_budget(made: Overview) -> list[str]:
+    budgets = made.budgets
+    if budgets is None or budgets.spent_nano <= budgets.budget_nano:
+        return []
+    over = Money(made.spending.rate).text(budgets.spent_nano - budgets.budget_nano)
+    teams = escape.markdown(", ".join(sorted(budgets.by_team)))
+    return [words.plain(f"**Over budget**: {teams}, by {over} in {budgets.month.label}.")]
+
+
+def _days(made: Overview, now: datetime) -> list[str]:
+    watch = spending.watched(made.spending, now)
+    if watch is None:
+        return []
+    if watch.value is None:
+        return [f"Days that stand out are not known: {escape.markdown(watch.error or words.NOT_ENOUGH_DATA)}"]
+    newest = list(reversed(watch.value.anomalies))
+    lines = []
+    for anomaly in newest[:_DAYS_SHOWN]:
+        head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
+        rest = f"{signed_usd(anomaly.change.total)} from {anomaly.median.text}: {anomaly.driver}"
+        lines.append(f"**{head}**, {escape.markdown(rest)}.")
+    if len(newest) > _DAYS_SHOWN:
+        lines.append(f"and {len(newest) - _DAYS_SHOWN} more days that stand out, on the page Books.")
+    if watch.value.not_judged:
+        count = len(watch.value.not_judged)
+        lines.append(
+            f"Whether {count} day{'s' if count > 1 else ''} stood out is not known: too few charged days come before."
+        )
+    return lines
+
+
+def _not_closed(made: Overview, now: datetime) -> list[str]:
+    asked = made.spending.asked
+    months = [month.label for month in spending.not_closed(asked.ledger, asked.provenance, now)]
+    return [
+        f"**{month} is not closed**: its cost may still change. `rose books close --month {month}` closes it."
+        for month in months
+    ]

@@ -1,0 +1,212 @@
+"""Whether serving is safe now, what every device did, and why rollouts got what they got."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+import streamlit as st
+
+from dashboard import bar, charts, data, fleet, frame, lease, timeline
+from dashboard import format as words
+from dashboard.data import Run, Window
+from rose.events import BUCKETS
+from rose.pricing.closing.period import naive
+
+#: Parts of the slider that chooses a window.
+_STEPS = 200
+
+
+def show(ledger: Path, run: Run) -> None:
+    totals = data.rows(ledger, "dashboard/time_totals", run)
+    if totals.is_empty():
+        st.info("No device has joined this run yet.")
+        return
+    verdict = fleet.verdict(ledger, run, bar.chosen().target)
+    tell = st.info if verdict.safe is None else st.success if verdict.safe else st.error
+    tell(f"**{verdict.text}.** {verdict.why}")
+    devices = fleet.now(ledger, run)
+    _counts(run, devices)
+    shown = _window(run)
+    _timeline(ledger, run, shown)
+    _holds(ledger, run, shown)
+    lease.opened(ledger, run)
+    _taken_back(ledger, run)
+    _devices(run, totals, devices)
+    _time(ledger, run, totals)
+    _syncs(ledger, run)
+
+
+def _counts(run: Run, devices: pl.DataFrame) -> None:
+    """What serving devices do; at the end of a run, what they did last."""
+    serving = devices.filter(pool="serving")
+    st.header("What are the devices doing?" if run.status == "running" else "What did the devices do last?")
+    counted = [
+        ("Serving devices", serving.height, "in the pool `serving`"),
+        ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, whatever they do"),
+        *(
+            (label, serving.filter(state=state).height, about)
+            for label, state, about in (
+                ("Serving requests", "serving", "most of the last slice"),
+                ("Rollouts", "rollout", "most of the last slice"),
+                ("Headroom", "headroom", "kept free for serving although rollouts had work"),
+                ("Idle", "idle", "nobody wanted them"),
+            )
+        ),
+        ("Silent", serving["state"].null_count(), f"no slice for {fleet.SILENT // timedelta(minutes=1)} minutes"),
+    ]
+    for column, (label, count, about) in zip(st.columns(len(counted)), counted, strict=True):
+        column.metric(label, f"{count:,}")
+        column.caption(about)
+    st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
+
+
+def _window(run: Run) -> Window:
+    """The window of the address, which a slider changes; the whole run by default."""
+    whole = fleet.whole(run)
+    begin, end = naive(whole.from_ns).replace(second=0, microsecond=0), naive(whole.to_ns) + timedelta(minutes=1)
+    end = end.replace(second=0, microsecond=0)
+    shown = fleet.window(run, bar.chosen().window)
+    if end - begin < timedelta(minutes=3):
+        return shown
+    step = max(timedelta(minutes=1), timedelta(minutes=(end - begin) // timedelta(minutes=_STEPS)))
+    now = (begin, end) if shown == whole else (naive(shown.from_ns), naive(shown.to_ns))
+    key = f"fleet-window-{run.run_id}"
+
+    def chosen() -> None:
+        first, last = st.session_state[key]
+        every = first <= begin and last >= end
+        bar.pick(window=None if every else f"{fleet.instant(first)}..{fleet.instant(last)}")
+
+    if run.status == "running" and shown == whole:
+        # The end of a run that goes on moves: a slider that remembers it would cut off what is new.
+        st.session_state.pop(key, None)
+    st.slider(
+        "Time (UTC)", begin, end, now, step, format="YYYY-MM-DD HH:mm", key=key, on_change=chosen,
+        help="What is drawn. A shorter time is drawn finer, and shows leases that are too many for a longer one.",
+    )  # fmt: skip
+    return shown
+
+
+def _timeline(ledger: Path, run: Run, shown: Window) -> None:
+    st.header("What happened, and when?")
+    lanes = fleet.lanes(ledger, run, shown)
+    if lanes.states.is_empty():
+        st.info("No device has reported its time yet.")
+        return
+    if not lanes.states["each_device"].all():
+        st.info("More than 40 devices: they are drawn by pool. Every one of them is in the table of devices below.")
+    count, drawn = (int(lanes.leases["leases"][0]) if lanes.leases.height else 0), lanes.leases.height
+    if drawn < count:
+        st.warning(
+            f"The newest {drawn:,} of {count:,} leases are drawn; the lent share at the top has all of them. Choose a "
+            "shorter time above to see the others."
+        )
+    st.altair_chart(
+        timeline.chart(lanes), width="stretch",
+        alt="Lent share, states of devices, leases, serving latency with its budget, and preemptions over time",
+    )  # fmt: skip
+    near = " By the day; percentiles to within 2.2%." if data.by_day(shown) else ""
+    st.caption(
+        f"A lease is a rollout engine's permission to use a serving device. Yield: a rollout waited for serving; cut: "
+        f"its memory was reduced; revoke: the lease ended.{near} {words.trace(run)} {run.provenances[0].capitalize()}. "
+        "Source: `device_slice`, `lease`, `request`, `preemption`."
+    )
+    st.caption(
+        "Requests that met a lent device are not set beside the others: late requests end leases, so the two differ "
+        "for reasons of their own. The page Decisions compares with leases that were withheld at random."
+    )
+    for title, rows in (
+        ("states", timeline.states(lanes.states).drop("each_device")), ("leases", lanes.leases),
+        ("latency", lanes.latency), ("preemptions", lanes.preemptions),
+    ):  # fmt: skip
+        frame.download(rows, title, label=f"{title.capitalize()} as CSV")
+    lease.table(lanes.leases, count)
+
+
+def _holds(ledger: Path, run: Run, shown: Window) -> None:
+    st.header("Why was more not lent?")
+    holds = data.in_window(ledger, "dashboard/fleet_holds", run, shown)
+    if holds.is_empty():
+        st.info("No refusal was recorded in this time: rollouts had no work that waited, or the engines record none.")
+        return
+    reason = pl.col("reason").replace(fleet.REASONS)
+    named = holds.with_columns(why=reason)
+    st.altair_chart(charts.holds(named), width="stretch", alt="Time that rollouts were refused devices, by reason")
+    st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. Source: `hold`.")
+    frame.download(named, "holds")
+
+
+def _taken_back(ledger: Path, run: Run) -> None:
+    st.header("What did serving take back?")
+    closings = {row["closing"]: row for row in data.rows(ledger, "run/lease_totals", run).to_dicts()}
+    taken = {row["action"]: row for row in data.rows(ledger, "run/preemption_totals", run).to_dicts()}
+    waited = taken.get("yield", {}).get("waited_ns", 0)
+    cards = [
+        ("Leases granted", sum(int(row["leases"]) for row in closings.values()),
+         ", ".join(f"{row['leases']:,} {name}" for name, row in closings.items()) or "none"),
+        ("Yields", taken.get("yield", {}).get("preemptions", 0),
+         f"rollouts waited {'an unknown time' if waited is None else words.seconds(int(waited))} for serving"),
+        *((label, taken.get(action, {}).get("preemptions", 0),
+           f"{_count(taken, action, 'requests')} requests moved; tokens kept: {_count(taken, action, 'tokens_kept')}, "
+           f"lost: {_count(taken, action, 'tokens_lost')}")
+          for label, action in (("Cuts", "cut"), ("Leases revoked", "revoke"))),
+    ]  # fmt: skip
+    for column, (label, count, about) in zip(st.columns(len(cards)), cards, strict=True):
+        column.metric(label, f"{count:,}")
+        column.caption(about)
+    st.caption(f"Counts over the whole run, {run.provenances[0]}. Source: `lease`, `preemption`.")
+
+
+def _count(taken: dict[str, dict[str, int | None]], action: str, name: str) -> str:
+    """A sum of preemptions: 0 where there were none, unknown where some did not record it."""
+    value = taken.get(action, {}).get(name, 0)
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _devices(run: Run, totals: pl.DataFrame, devices: pl.DataFrame) -> None:
+    st.header("Device by device")
+    named = totals.join(devices.select("device_id", "state", "lent", "seen_at"), "device_id", "left")
+    shown = named.select(
+        "device_id", "pool", "device_class", pl.col("state").fill_null("silent").alias("last state"), "lent",
+        pl.col("seen_at").alias("last seen"),
+        *((pl.col(name) / 1e9).round(3).alias(f"{name} (s)") for name in ("provisioned", *BUCKETS)),
+    )  # fmt: skip
+    frame.table(shown, f"`device_slice` and `device`, {run.provenances[0]}; times of the whole run, in seconds.")
+
+
+def _time(ledger: Path, run: Run, totals: pl.DataFrame) -> None:
+    st.header("Where did all of it go?")
+    by_bucket = {bucket: int(totals[bucket].sum()) for bucket in BUCKETS}
+    provisioned_ns, reported_ns = int(totals["provisioned"].sum()), sum(by_bucket.values())
+    by_bucket["unaccounted"] = provisioned_ns - reported_ns
+    unused_ns = int(data.rows(ledger, "run/leased_unused", run)["leased_unused_ns"][0])
+    left, middle, right, last = st.columns(4)
+    left.metric("Provisioned device time", words.seconds(provisioned_ns))
+    middle.metric("Reported by the devices", words.seconds(reported_ns))
+    right.metric("Unaccounted for", words.seconds(provisioned_ns - reported_ns))
+    last.metric("Leased, not used", words.seconds(unused_ns), help="Idle time of serving devices under a lease.")
+    rows = [
+        {"bucket": bucket, "device-seconds": ns / 1e9, "share": words.share(ns, provisioned_ns),
+         "nanoseconds": f"{ns:,}", "what it is": words.BUCKET_WORDS[bucket]}
+        for bucket, ns in by_bucket.items()
+    ]  # fmt: skip
+    total_ns = sum(by_bucket.values())
+    total = {"bucket": "sum", "device-seconds": total_ns / 1e9, "share": words.share(total_ns, provisioned_ns),
+             "nanoseconds": f"{total_ns:,}", "what it is": "the provisioned time, to the nanosecond"}  # fmt: skip
+    frame.table(pl.DataFrame([*rows, total]), f"`device_slice` and `device`, {run.provenances[0]}, the whole run.")
+
+
+def _syncs(ledger: Path, run: Run) -> None:
+    st.header("Weight syncs")
+    syncs = data.rows(ledger, "dashboard/syncs", run)
+    if syncs.is_empty():
+        st.info("None was recorded.")
+        return
+    count = int(syncs["syncs"][0])
+    which = "all" if count == syncs.height else f"the newest {syncs.height:,} of {count:,}; `rose sql` has all"
+    frame.table(syncs.drop("syncs"), f"`sync`, {which}, newest first, times in UTC, {run.provenances[0]}.")
+
+
+frame.page("Fleet now", "Is serving safe, what is every device doing, and why was more not lent?", show)

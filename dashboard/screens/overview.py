@@ -1,0 +1,172 @@
+"""What a finance lead asks first: what rollouts cost, what borrowing saved, and what needs a look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import streamlit as st
+
+from dashboard import bar, cards, charts, escape, figures, frame, needs, spending
+from dashboard import format as words
+from dashboard.cards import Money
+from dashboard.data import Priced, Run
+from dashboard.figures import Overview
+from dashboard.spending import Spending
+from rose.pricing.closing.period import nanoseconds
+from rose.pricing.spend.saved import Saved
+
+#: What so many runs saved is worked out without being asked for.
+_RUNS_MAX = 8
+_CARDS = ("cost", "saved", "correct", "borrowed", "slo", "trust")
+
+
+def show(ledger: Path, runs: list[Run]) -> None:
+    asked = frame.in_period(ledger)
+    if asked is None:
+        return
+    chosen = bar.chosen()
+    before = bar.compared(chosen, asked.period)
+    frame.banner(asked.provenance)
+    # What is quick comes first: prices follow, and what borrowing saved, which prices whole runs, is last.
+    sentence, places = st.empty(), [place.empty() for place in cards.grid(len(_CARDS))]
+    slots, below = dict(zip(_CARDS, places, strict=True)), st.container()
+    kept = spending.kept(asked, asked.period)
+    kept_before = None if before is None else spending.kept(asked, before)
+    figures.draw(slots["slo"], figures.slo(kept, kept_before, before, chosen.target))
+    figures.draw(slots["trust"], figures.trusted(ledger))
+    answer = frame.asked(
+        ledger, lambda unverified: spending.ask(replace(asked, unverified=unverified), chosen, before), "overview"
+    )
+    if answer is None:
+        return
+    made = Overview(
+        spending=answer, kept=kept, answers=spending.answers(asked, chosen, answer.now), chosen=chosen,
+        answers_before=None if answer.before is None else spending.answers(asked, chosen, answer.before),
+        budgets=spending.budgets(answer, chosen),
+    )  # fmt: skip
+    sentence.markdown(figures.sentence(made, None))
+    figures.draw(slots["cost"], figures.cost(made))
+    figures.draw(slots["correct"], figures.correct(made))
+    figures.draw(slots["borrowed"], figures.borrowed(made))
+    opened = st.container()
+    if answer.no_rate:
+        st.warning(f"Amounts are in dollars: {escape.markdown(answer.no_rate)}")
+    elif answer.rate is not None:
+        st.caption(escape.markdown(answer.rate.text))
+    frame.stamp(replace(answer.bill.stamp, from_ns=asked.period.from_ns, to_ns=asked.period.to_ns))
+    _days(made)
+    _teams(answer)
+    needs.show(made, datetime.now(UTC))
+    if chosen.figure != "saved":
+        with opened:
+            figures.opened(made, None)
+    with slots["saved"].container(), st.spinner("Working out what borrowing saved …"):
+        saved = _saved(answer, runs, below)
+    figures.draw(slots["saved"], figures.saved(made, saved))
+    sentence.markdown(figures.sentence(made, saved))
+    if chosen.figure == "saved":
+        with opened:
+            figures.opened(made, saved)
+
+
+def _saved(spent: Spending, runs: list[Run], below: st.delta_generator.DeltaGenerator) -> Priced[Saved]:
+    """What borrowing saved; of many runs, which takes long, only when it is asked for with a button `below`."""
+    asked = spent.asked
+    ends = ((run.ended_at or run.last_event_at) for run in runs if asked.provenance in run.provenances)
+    count = sum(asked.period.from_ns <= nanoseconds(end) < asked.period.to_ns for end in ends)
+    key = f"overview-saved {asked.period.label} {asked.provenance}"
+    if count > _RUNS_MAX and not st.session_state.get(key):
+        if not below.button(f"Work it out, of {count:,} runs", key="overview-saved"):
+            return Priced(None, f"It prices {count:,} runs one by one, which takes a while.")
+        st.session_state[key] = True
+    return spending.saved(asked)
+
+
+def _days(made: Overview) -> None:
+    st.header("What did each day cost?")
+    spent, money, budgets = made.spending, Money(made.spending.rate), made.against_budget
+    rows = spent.now.frame
+    about = "every team" if made.chosen.team is None else made.chosen.team
+    per_day = None
+    if budgets is not None:
+        about = ", ".join(sorted(budgets.by_team))
+        rows = rows.filter(pl.col("team").is_in(list(budgets.by_team)))
+        per_day = budgets.budget_nano / spending.days_of(budgets.month)
+    days = replace(spent.now, frame=rows).by_day(
+        pl.col("amount_nano").filter("rollout").sum().alias("rollouts"),
+        pl.col("amount_nano").filter(~pl.col("rollout")).sum().alias("all else"),
+    )
+    if days.is_empty():
+        st.info("Nothing is charged to what is chosen in this period.")
+        return
+    factor = 1e9 if spent.rate is None else 1e9 * float(spent.rate.usd_per_unit)
+    shown = days.unpivot(["rollouts", "all else"], index="day", variable_name="what", value_name="nano").with_columns(
+        amount=pl.col("nano") / factor, text=pl.col("nano").map_elements(money.text, return_dtype=pl.String)
+    )
+    line = None if per_day is None else per_day / factor
+    st.altair_chart(charts.cost_by_day(shown, line, money.currency), width="stretch", alt="Cost by UTC day")
+    view = made.chosen.view.replace("-", " ")
+    st.caption(f"Cost of {escape.markdown(about)} by UTC day, {view}, {spent.bill.stamp}. Source: charges.")
+    frame.download(shown.select("day", "what", "amount", pl.lit(money.currency).alias("currency")), "days")
+    _within_budget(made, money)
+
+
+def _within_budget(made: Overview, money: Money) -> None:
+    budgets = made.against_budget
+    if budgets is None and made.budgets is not None:
+        st.info("Budgets are amortized and of whole teams: choose that view, and no tag, to see them.")
+        return
+    if budgets is None:
+        st.info("No budget is set, so nothing says whether this is much. `rose books budget set TEAM USD` sets one.")
+        return
+    left = budgets.budget_nano - budgets.spent_nano
+    state = "under" if left >= 0 else "**over**"
+    st.markdown(
+        words.plain(
+            f"The line is the budget of {budgets.month.label}, {money.text(budgets.budget_nano)}, spread evenly over "
+            f"its days. These teams cost {money.text(budgets.spent_nano)} of it (amortized): {money.text(abs(left))} "
+            f"{state} budget."
+        )
+    )
+
+
+def _teams(spent: Spending) -> None:
+    st.header("Who spent it?")
+    teams = spent.now.by_team()
+    if not teams:
+        st.info("Nothing is charged to what is chosen in this period.")
+        return
+    money = Money(spent.rate)
+    whole = money.together([nano for _, nano, _ in teams])
+    # Each part lies within its team's amount; the sums of both columns are those of the cards.
+    rollouts = money.together([nano for _, _, nano in teams])
+    rows: list[dict[str, Any]] = [
+        {"team": team, "cost": nano / 1e9, "for rollouts": own / 1e9}
+        for (team, _, _), nano, own in zip(teams, whole, rollouts, strict=True)
+    ]
+    shown = pl.DataFrame(rows)
+    chart = charts.teams(shown, money.currency)
+    event = st.altair_chart(chart, width="stretch", alt="Cost by team", on_select=_team_picked, key="overview-teams")
+    del event
+    frame.table(shown, f"charges by the tags of runs, {money.currency}, {spent.bill.provenance}.")
+    if [team for team, _, _ in teams] == ["unallocated"]:
+        st.info('No run says who pays. Begin runs with a tag: `tags = {"team": "research"}`.')
+
+
+def _team_picked() -> None:
+    """A bar that was clicked is the team from then on."""
+    picked = st.session_state["overview-teams"]["selection"].get("team", [])
+    if picked:
+        bar.choose(team=picked[0]["team"])
+
+
+frame.ledger_page(
+    "Overview",
+    "What did the rollouts cost, what did borrowing save, and what needs a look?",
+    show,
+    uses=("period", "compare", "view", "team", "tag", "provenance", "currency"),
+)

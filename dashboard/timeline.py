@@ -1,0 +1,199 @@
+"""One axis of time for everything that a fleet did: a strip to choose from, and lanes that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from dashboard.charts import BORROWED, BUCKET_COLOURS, BUDGET, CLOSING_COLOURS, PREEMPTION_COLOURS
+from rose.events import BUCKETS
+
+LINES_COLOURS: Mapping[str, str] = {"p99": "#0072B2", "p50": "#56B4E9"}
+_BRUSH = "time"
+_LANE_PX, _LANE_MIN_PX, _WIDTH_PX = 16, 60, 900
+_CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lanes:
+    """What is drawn between two UTC times without a zone.
+
+    `states`: lane, t0, t1, the buckets and `lent`, nanoseconds; `leases`: device_id, granted_at, until, closed_by, ...;
+    `latency`: t, ttft_p50_ms, ...; NULL where a bin has no request; `preemptions`: action, t, preemptions, ...
+    """
+
+    begin: datetime
+    end: datetime
+    states: pl.DataFrame
+    leases: pl.DataFrame
+    latency: pl.DataFrame
+    preemptions: pl.DataFrame
+    #: Milliseconds; None where requests had different ones.
+    ttft_budget_ms: float | None
+    tpot_budget_ms: float | None
+
+    @property
+    def shares(self) -> pl.DataFrame:
+        """How much of the serving devices' time was lent in each bin: t0, t1, share."""
+        serving = self.states.filter(pl.col("pool") == "serving")
+        summed = serving.group_by("bin").agg(
+            pl.col("t0").min(), pl.col("t1").max(), pl.col("lent").sum(), pl.sum_horizontal(BUCKETS).sum().alias("ns")
+        )
+        return summed.filter(pl.col("ns") > 0).select("t0", "t1", share=pl.col("lent") / pl.col("ns")).sort("t0")
+
+
+def chart(lanes: Lanes) -> alt.VConcatChart:
+    """The strip and the lanes: dragging over the strip chooses the time that all lanes show."""
+    whole = [_instant(lanes.begin), _instant(lanes.end)]
+    brush = alt.selection_interval(encodings=["x"], name=_BRUSH, value={"x": whole})
+    strip = _shares(lanes.shares, alt.Scale(domain=whole), lanes).mark_rect(color=BORROWED).add_params(brush)
+    strip = strip.properties(height=36, width="container", title=_title("Lent share; drag to choose a time"))
+    follow = alt.Scale(domain=brush)
+    parts = [_states(lanes, follow)]
+    if not lanes.leases.is_empty():
+        parts.append(_leases(lanes, follow))
+    for name, budget_ms in (("ttft", lanes.ttft_budget_ms), ("tpot", lanes.tpot_budget_ms)):
+        if not lanes.latency.is_empty():
+            parts.append(_latency(lanes, name, budget_ms, follow))
+    if not lanes.preemptions.is_empty():
+        parts.append(_preemptions(lanes, follow))
+    own = {"color": "independent", "opacity": "independent"}
+    below = alt.vconcat(*parts, spacing=14).resolve_scale(x="shared", **own)
+    return alt.vconcat(strip, below, spacing=14).resolve_scale(x="independent", **own)
+
+
+def states(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each lane's bins with the bucket that took the most of it: `state`, and its `share`."""
+    most = pl.max_horizontal(BUCKETS)
+    whole = pl.sum_horizontal(BUCKETS)
+    state = pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS))
+    return frame.filter(whole > 0).with_columns(
+        state=state, share=most / whole, **{f"{bucket}_share": pl.col(bucket) / whole for bucket in BUCKETS},
+        lent_share=pl.col("lent") / whole,
+    )  # fmt: skip
+
+
+def _states(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
+    shown = states(lanes.states)
+    colours = _present(BUCKET_COLOURS, shown["state"])
+    tips = [alt.Tooltip("lane:N"), _tip("t0"), alt.Tooltip("state:N", title="most of it")]
+    tips += [alt.Tooltip(f"{bucket}_share:Q", title=bucket, format=".1%") for bucket in BUCKETS]
+    tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
+    names = ("lane", "t0", "t1", "state", "lent_share", *(f"{bucket}_share" for bucket in BUCKETS))
+    height = _height(shown["lane"].n_unique())
+    return (
+        alt.Chart(shown.select(names), title=_title("What each device did most"), height=height)
+        .mark_rect(clip=True)
+        .encode(
+            x=_x("t0", scale, lanes), x2="t1:T", y=_lane("lane"), tooltip=tips,
+            color=_colour("state", colours),
+        )
+        .properties(width="container")
+    )  # fmt: skip
+
+
+def _leases(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
+    shown = lanes.leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
+    tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f"), _tip("granted_at")]
+    return (
+        alt.Chart(shown, title=_title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
+        .mark_bar(clip=True, height=10)
+        .encode(
+            x=_x("granted_at", scale, lanes), x2="until:T", y=_lane("device_id"), tooltip=tips,
+            color=_colour("closed_by", _present(CLOSING_COLOURS, shown["closed_by"])),
+        )
+        .properties(width="container")
+    )  # fmt: skip
+
+
+def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale) -> alt.LayerChart:
+    """p99 and p50; a bin without a request is a gap. Behind them, how much of serving was lent; across, the budget."""
+    shown = lanes.latency.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
+    long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
+    tops = [top for top in (shown["p99"].max(), budget_ms) if top is not None]
+    ceiling = 1.2 * max(map(float, map(str, tops)), default=1.0)
+    shade = _shares(lanes.shares, scale, lanes).mark_rect(color=BORROWED, clip=True)
+    lines = (
+        alt.Chart(long)
+        .mark_line(
+            point=alt.OverlayMarkDef(size=16), strokeWidth=1.6, clip=True, invalid="break-paths-show-path-domains"
+        )
+        .encode(
+            x=_x("t", scale, lanes),
+            y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=[0, ceiling])),
+            color=_colour("which", LINES_COLOURS),
+            tooltip=[_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
+        )
+    )
+    layers: list[Any] = [shade, lines]
+    if budget_ms is not None:
+        budget = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"budget {budget_ms:,.0f} ms"]}))
+        layers.append(budget.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
+        layers.append(budget.mark_text(color=BUDGET, align="left", dy=-6, x=4).encode(y="ms:Q", text="label:N"))
+    words = "Time to first token" if name == "ttft" else "Time for each further token"
+    title = _title(f"{words}, all requests; shaded where devices were lent")
+    return alt.layer(*layers, title=title).properties(height=130, width="container").resolve_scale(color="independent")
+
+
+def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
+    tips = ["action:N", _tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
+    shown = lanes.preemptions
+    colour = _colour("action", _present(PREEMPTION_COLOURS, shown["action"]))
+    return (
+        alt.Chart(shown, title=_title("What serving took back"), height=_height(shown["action"].n_unique()))
+        .mark_tick(thickness=2, clip=True)
+        .encode(
+            x=_x("t", scale, lanes), y=_lane("action"), tooltip=tips, color=colour,
+        )
+        .properties(width="container")
+    )  # fmt: skip
+
+
+def _shares(shares: pl.DataFrame, scale: alt.Scale, lanes: Lanes) -> alt.Chart:
+    opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 0.45]), legend=None)
+    tips = [_tip("t0"), alt.Tooltip("share:Q", title="lent", format=".1%")]
+    return alt.Chart(shares).mark_rect().encode(x=_x("t0", scale, lanes), x2="t1:T", opacity=opacity, tooltip=tips)
+
+
+def _x(field: str, scale: alt.Scale, lanes: Lanes) -> alt.X:
+    long = lanes.end - lanes.begin
+    form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
+    return alt.X(f"{field}:T", title=None, scale=scale, axis=alt.Axis(format=form, labelOverlap=True, grid=False))
+
+
+def _lane(field: str) -> alt.Y:
+    return alt.Y(f"{field}:N", title=None, axis=alt.Axis(labelLimit=150, minExtent=110, maxExtent=150))
+
+
+def _tip(field: str) -> alt.Tooltip:
+    return alt.Tooltip(f"{field}:T", title="time (UTC)", format=f"{_DAY} {_CLOCK}")
+
+
+def _colour(field: str, colours: Mapping[str, str]) -> alt.Color:
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(
+        f"{field}:N", scale=scale, legend=alt.Legend(title=None, orient="top", symbolType="square", columns=4)
+    )
+
+
+def _present(colours: Mapping[str, str], values: pl.Series) -> dict[str, str]:
+    """The colours of what there is, so that a legend has no more."""
+    return {name: colour for name, colour in colours.items() if name in set(values)}
+
+
+def _title(text: str) -> alt.TitleParams:
+    return alt.TitleParams(text, anchor="start", fontSize=13)
+
+
+def _height(rows: int) -> int:
+    return max(_LANE_MIN_PX, _LANE_PX * rows)
+
+
+def _instant(at: datetime) -> alt.DateTime:
+    """Times come without a zone, which Vega reads and shows as they are, so UTC stays UTC in any browser."""
+    return alt.DateTime(year=at.year, month=at.month, date=at.day, hours=at.hour, minutes=at.minute, seconds=at.second)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard import escape
+from tests.dashboard.conftest import unescaped
+
+#: What would be an image, a link, a formula, a heading, HTML, a colour or an icon.
+HOSTILE = (
+    "![x](http://evil.example/p.png)", "[x](javascript:alert(1))", "$\\frac{1}{2}$", "# heading", "a\n===", "<b>x</b>",
+    ":red[x]", ":material/home:", ":smile:", "`code`", "https://evil.example", "www.evil.example", "me@evil.example",
+    "| a | b |", "- a", "1. a", "~~a~~", "&lt;", "<img src=http://evil.example>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_character_of_a_ledger_means_anything_to_markdown(text: str) -> None:
+    escaped = escape.markdown(text)
+    assert unescaped(escaped) == text
+    for special in "\\`*_[]<>$~#|&!":
+        assert not re.search(rf"(?<!\\)(?:\\\\)*{re.escape(special)}", escaped.replace("\\\\", "")) or special == "\\"
+    assert "://" not in escaped
+    assert not re.search(r"www\.|\w@|(?<!\\):[a-z]|(?m:^\s*(?:[-=+]|\d+[.)]))", escaped)
+
+
+@given(st.text())
+def test_text_is_shown_as_it_is(text: str) -> None:
+    printable = "".join(character for character in text if character.isprintable() and character != "\u2060")
+    assert unescaped(escape.markdown(printable)) == printable
+
+
+def test_times_and_amounts_stay_readable() -> None:
+    assert escape.markdown("2026-06-01 09:30:00 cost 1.20") == "2026-06-01 09:30:00 cost 1.20"
+    assert escape.markdown("$1.20") == "\\$1.20"
+
+
+def test_no_text_is_a_formula_in_a_spreadsheet() -> None:
+    frame = pl.DataFrame({"team": ["=HYPERLINK(1)", "+1", "-1", "@a", "\t=1", "a=1"], "cost": [-1.5, 0.0, 1, 2, 3, 4]})
+    rows = list(csv.reader(io.StringIO(escape.csv(frame))))[1:]
+    assert [row[0] for row in rows] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@a", "'\t=1", "a=1"]
+    assert rows[0][1] == "-1.5"

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dashboard import data, fleet, timeline
+from dashboard.data import Window
+from rose import events
+from rose.events import BUCKETS
+from rose.pricing import charges
+from rose.pricing.document import Report
+from rose.pricing.money import format_usd
+from rose.pricing.price_books import pricebook
+
+DRAWN = ("dashboard/fleet_states", "dashboard/fleet_latency", "dashboard/fleet_preemptions")
+
+
+@pytest.fixture
+def run(ended: Path) -> data.Run:
+    (run,) = data.runs(ended)
+    return run
+
+
+def test_bins_of_states_lose_nothing_and_are_few(ended: Path, built: Report, run: data.Run) -> None:
+    states = data.in_window(ended, "dashboard/fleet_states", run, fleet.whole(run))
+    for bucket in BUCKETS:
+        assert states[bucket].sum() == built.device_time[bucket].value
+    assert states.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
+    assert states["lent"].sum() == 8 * 23 * 10**9
+    drawn = timeline.states(states)
+    shares = drawn.select(pl.sum_horizontal(f"{bucket}_share" for bucket in BUCKETS)).to_series()
+    assert shares.to_list() == pytest.approx([1.0] * len(shares))
+    assert set(drawn.filter(lane="t0")["state"]) == {"idle", "train"}
+
+
+def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.Run) -> None:
+    bins = data.in_window(ended, "dashboard/fleet_latency", run, fleet.whole(run), blocks=120)
+    assert bins["requests"].sum() == built.latency["all"].requests.value
+    kept = bins["kept"].sum() / bins["requests"].sum()
+    assert kept == pytest.approx(1 - (built.latency["all"].missed_budget.value or 0))
+    assert bins.height <= 121
+
+
+def test_two_windows_are_the_whole(ended: Path, run: data.Run) -> None:
+    whole = fleet.whole(run)
+    middle_ns = (whole.from_ns + whole.to_ns) // 2
+    parts = (Window(whole.from_ns, middle_ns), Window(middle_ns, whole.to_ns))
+    for query, amount in zip(DRAWN, ("idle", "requests", "preemptions"), strict=True):
+        summed = sum(int(data.in_window(ended, query, run, part)[amount].sum()) for part in parts)
+        assert summed == data.in_window(ended, query, run, whole)[amount].sum() > 0
+
+
+def test_a_long_time_is_drawn_by_the_day_with_the_same_sums(
+    ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fleet.whole(run)
+    short = {query: data.in_window(ended, query, run, whole) for query in DRAWN}
+    monkeypatch.setattr(data, "LONG", timedelta(0))
+    for query, amounts in zip(DRAWN, ((*BUCKETS, "lent"), ("requests", "kept"), ("preemptions",)), strict=True):
+        by_day = data.in_window(ended, query, run, whole)
+        assert by_day.columns == short[query].columns
+        for amount in amounts:
+            assert by_day[amount].sum() == short[query][amount].sum(), (query, amount)
+
+
+def test_a_bin_without_requests_is_a_gap(tmp_path: Path, kit: Any) -> None:
+    made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.requests(0), *kit.requests(7), *kit.left(240)]
+    root = kit.write(tmp_path / "ledger", made)
+    (run,) = data.runs(root)
+    latency = fleet.lanes(root, run, fleet.whole(run)).latency
+    assert latency["requests"].null_count() > 50
+    assert latency.filter(pl.col("requests").is_null())["ttft_p99_ms"].null_count() == latency["requests"].null_count()
+    steps = set(latency["t"].diff().drop_nulls())
+    assert len(steps) == 1
+
+
+def test_serving_is_safe_not_safe_or_not_known(ended: Path, run: data.Run, tmp_path: Path, kit: Any) -> None:
+    assert fleet.verdict(ended, run, Decimal("96")).safe is True
+    late = fleet.verdict(ended, run, Decimal("99"))
+    assert late.safe is False
+    assert "96.7% of the 240 requests" in late.why
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.slices(0), *kit.requests(0)[:19]])
+    (few,) = data.runs(root)
+    assert fleet.verdict(root, few, Decimal("99")).safe is None
+
+
+def test_the_page_says_how_the_fleet_stands(ended: Path, built: Report, open_page: Any, values: Any, said: Any) -> None:
+    app = open_page(ended, "fleet")
+    assert not app.exception
+    assert "Serving is NOT safe" in app.error[0].value
+    shown = values(app)
+    assert (shown["Serving devices"], shown["Lent"], shown["Silent"]) == ("1", "0", "0")
+    assert shown["Leases granted"] == built.leases["granted"].text
+    assert shown["Yields"] == built.preemptions["yield"].count.text
+    assert shown["Leases revoked"] == built.preemptions["revoke"].count.text
+    assert shown["Provisioned device time"] == "723.000 s"
+    assert shown["Unaccounted for"] == "3.000 s"
+    assert shown["Leased, not used"] == built.leased_unused.text
+    assert "trace bursty, 50.0% of its requests kept, prompt lengths x0.25" in said(app)
+    assert "No refusal was recorded" in said(app)
+    assert any("SIMULATED" in warning.value for warning in app.warning)
+    assert {button.label for button in app.get("download_button")} >= {"States as CSV", "Latency as CSV"}
+    times = next(frame.value for frame in app.dataframe if "nanoseconds" in frame.value)
+    table = dict(zip(times["bucket"], times["nanoseconds"], strict=True))
+    assert table.pop("sum") == f"{built.provisioned.value:,}"
+    assert table == {bucket: f"{figure.value:,}" for bucket, figure in built.device_time.items()}
+
+
+def test_serving_is_safe_by_the_target_of_the_address(ended: Path, open_page: Any) -> None:
+    app = open_page(ended, "fleet", target="96")
+    assert not app.error
+    assert "Serving is safe" in app.success[0].value
+
+
+def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
+    ended: Path, open_page: Any, values: Any, said: Any
+) -> None:
+    app = open_page(ended, "fleet", lease="L1")
+    assert not app.exception
+    own = charges.price(ended, pricebook.load("example")).frame.filter(lease_id="L1")
+    shown = values(app)
+    assert shown["Price, amortized"] == format_usd(int(own["cost_nano"].sum()))
+    assert (shown["Tokens kept"], shown["Tokens lost"]) == ("50", "5")
+    assert shown["Reaction to serving"] == "unknown"
+    assert "It was preempted: serving has work" in said(app)
+    (button,) = [button for button in app.button if button.label == "Close the lease"]
+    assert "Price, amortized" not in values(button.click().run())
+    assert "This run has no lease" in said(open_page(ended, "fleet", lease="nobody"))
+
+
+def test_tokens_that_were_not_recorded_are_unknown(
+    tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any
+) -> None:
+    def unsaid(event: events.Event) -> events.Event:
+        if isinstance(event, events.Preemption):
+            return dataclasses.replace(event, tokens_kept=None, tokens_lost=None)
+        return event
+
+    root = kit.write(tmp_path / "ledger", map(unsaid, kit.a_run()))
+    app = open_page(root, "fleet", lease="L1")
+    assert not app.exception
+    assert (values(app)["Tokens kept"], values(app)["Tokens lost"]) == ("unknown", "unknown")
+    assert "tokens kept: unknown, lost: unknown" in said(app)
+
+
+def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
+    tmp_path: Path, open_page: Any, kit: Any, said: Any
+) -> None:
+    def lease(number: int) -> list[events.Event]:
+        return [
+            events.Lease(
+                action=action, lease_id=f"M{number}", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
+                expires_at_us=kit.us(10_000), at_us=kit.us(number + after),
+            )
+            for action, after in (("granted", 0.0), ("released", 0.5))
+        ]  # fmt: skip
+
+    many = [event for number in range(600) for event in lease(number)]
+    end = [*kit.left(700), events.Run(action="ended", name="x", at_us=kit.us(700))]
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.slices(0), *many, *end])
+    app = open_page(root, "fleet")
+    assert not app.exception
+    assert "The newest 500 of 600 leases are drawn" in said(app)
+    app = open_page(root, "fleet", window="2026-06-01T00:00..2026-06-01T00:01")
+    assert not app.exception
+    assert "are drawn; the lent share" not in said(app)
+    table = next(frame.value for frame in app.dataframe if "lease id" in frame.value)
+    assert set(table["lease id"]) == {f"M{number}" for number in range(60)}
+
+
+def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+    held = [
+        events.Hold(reason=reason, device_id="s0", count=3, duration_ns=10**9, at_us=kit.us(5))
+        for reason in ("serving_step", "kv_budget")
+    ]
+    root = kit.write(tmp_path / "ledger", [*kit.a_run(), *held])
+    app = open_page(root, "fleet")
+    assert not app.exception
+    assert "Time that rollouts with work were refused" in said(app)
+    (run,) = data.runs(root)
+    holds = data.in_window(root, "dashboard/fleet_holds", run, fleet.whole(run))
+    assert dict(holds.select("reason", "seconds").iter_rows()) == {"serving_step": 1.0, "kv_budget": 1.0}
+    assert set(holds["reason"]) <= set(fleet.REASONS)
+
+
+def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+    made: list[events.Event] = [kit.started()]
+    for number in range(41):
+        name: Any = {"device_id": f"d{number}"}
+        made.append(
+            events.Device(
+                action="joined", t_ns=kit.T0_NS, pool="serving", device_class="h100-sxm", at_us=kit.us(0), **name
+            )
+        )
+        ns: Any = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0) | {"idle_ns": 60 * kit.S}
+        made.append(events.DeviceSlice(t0_ns=kit.T0_NS, t1_ns=kit.T0_NS + 60 * kit.S, at_us=kit.us(60), **name, **ns))
+    app = open_page(kit.write(tmp_path / "ledger", made), "fleet")
+    assert not app.exception
+    assert "More than 40 devices: they are drawn by pool" in said(app)

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dashboard.spending import ROLLOUT_BUCKETS
+from rose import events
+from rose.ledger import layout
+from rose.pricing import charges
+from rose.pricing.borrowing.report import alternatives
+from rose.pricing.closing import period
+from rose.pricing.money import format_money, format_usd
+from rose.pricing.price_books import pricebook
+from rose.pricing.watch import budget
+
+BOOK = pricebook.load("example")
+HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1"
+RATES = """
+[[exchange_rate]]
+currency = "EUR"
+usd_per_unit = 1.25
+valid_from = 2026-01-01
+source = "made up"
+source_date = 2026-06-01
+"""
+
+
+@pytest.fixture(scope="module")
+def frame(ended: Path) -> pl.DataFrame:
+    return charges.price(ended, BOOK).frame
+
+
+def rollout_nano(frame: pl.DataFrame) -> int:
+    return int(frame.filter(pl.col("bucket").is_in(ROLLOUT_BUCKETS))["cost_nano"].sum())
+
+
+def test_the_cards_are_pricing_s_figures(
+    ended: Path, frame: pl.DataFrame, open_page: Any, values: Any, said: Any
+) -> None:
+    app = open_page(ended, "overview")
+    assert not app.exception
+    assert not app.error
+    saved = alternatives.build(ended, "run", BOOK).savings.cash_saved
+    time = frame.filter(pl.col("bucket") == "rollout")
+    lent = time.filter((pl.col("pool") == "serving") & pl.col("lease_id").is_not_null())
+    accepted = sum(1 + step * 6 // 8 for step in range(8))
+    assert values(app) == {
+        "Rollout cost": format_usd(rollout_nano(frame)),
+        "Borrowing saved": saved.text,
+        "Cost per 1,000 correct": format_usd(round(Fraction(1000 * rollout_nano(frame), accepted))),
+        "Share borrowed": f"{lent['ns'].sum() / time['ns'].sum():.1%}",
+        "Serving within its latency budgets": f"{1 - 8 / 240:.1%}",
+        "Trust in the ledger": "0 problems",
+    }
+    assert f"95% {saved.interval_text}" in said(app)
+    assert f"Rollouts cost **{format_usd(rollout_nano(frame))}** in 2026-06" in said(app)
+    assert "target missed" in said(app)
+    assert any("SIMULATED" in warning.value for warning in app.warning)
+    assert len(app.get("vega_lite_chart")) == 2
+
+
+def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: Any, values: Any) -> None:
+    bill = charges.price(ended, BOOK).frame
+    app = open_page(ended, "overview")
+    teams = app.dataframe[0].value
+    assert sum(round(cost * 1e9) for cost in teams["cost"]) == bill["cost_nano"].sum()
+    assert sum(round(cost * 1e9) for cost in teams["for rollouts"]) == rollout_nano(bill)
+    app = open_page(ended, "overview", team="research")
+    assert values(app)["Rollout cost"] == format_usd(rollout_nano(bill.filter(pl.col("team") == "research")))
+    app = open_page(ended, "overview", tag="team:research")
+    assert values(app)["Rollout cost"] == format_usd(rollout_nano(bill))
+    app = open_page(ended, "overview", view="fully-loaded")
+    loaded = charges.fully_load(bill).filter(pl.col("work") == "rollout")
+    assert values(app)["Rollout cost"] == format_usd(int(loaded["loaded_nano"].sum()))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("cost", "sum of all charges"), ("saved", "the bill without borrowing"), ("correct", "1,000 x rollout cost"),
+     ("borrowed", "under a lease"), ("slo", "all requests"), ("trust", "own verification")],
+)  # fmt: skip
+def test_a_figure_opens_and_stays_open_in_the_address(
+    name: str, words: str, ended: Path, open_page: Any, said: Any
+) -> None:
+    app = open_page(ended, "overview")
+    (button,) = [button for button in app.button if button.key == f"figure-{name}"]
+    app = button.click().run()
+    assert not app.exception
+    assert app.query_params["figure"] in (name, [name])
+    assert words in said(app)
+    again = open_page(ended, "overview", figure=name)
+    assert not again.exception
+    assert words in said(again)
+
+
+def test_a_period_is_compared_with_the_one_before(
+    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, said: Any, kit: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert "nothing is charged in 2026-05" in said(open_page(ended, "overview"))
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    monkeypatch.setattr(kit, "T0_NS", kit.T0_NS - 10 * 86_400 * kit.S)
+    earlier = [kit.started("earlier"), *kit.joined(), *kit.slices(0), *kit.left(30)]
+    kit.write(root, earlier, writer="earlier", run_id="earlier")
+    before = charges.price(root, BOOK, run_id="earlier").frame
+    more = Fraction(rollout_nano(frame), rollout_nano(before)) - 1
+    app = open_page(root, "overview")
+    assert not app.exception
+    assert f"({float(more):.1%} more than in 2026-05)" in said(app)
+    (card,) = [metric for metric in app.metric if metric.label == "Rollout cost"]
+    assert card.delta == f"{float(more):+.1%} on 2026-05"
+    assert "it is compared with nothing" in said(open_page(root, "overview", compare="none"))
+
+
+def test_a_budget_is_a_line_and_being_over_it_is_said(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    assert "No budget is set" in said(open_page(root, "overview"))
+    budget.set_budget(root, "research", "0.01", period.of_month("2026-06"))
+    frame = charges.price(root, BOOK).frame
+    spent = int(frame.filter(pl.col("team") == "research")["cost_nano"].sum())
+    app = open_page(root, "overview")
+    assert not app.exception
+    assert f"{format_usd(spent - 10**7)} **over** budget" in said(app)
+    assert "Over budget" in said(app)
+
+
+def test_amounts_in_another_currency(
+    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, values: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "book.toml"
+    book.write_text(BOOK.text + RATES)
+    monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
+    app = open_page(ended, "overview", currency="EUR")
+    assert not app.exception
+    assert values(app)["Rollout cost"] == format_money(round(Fraction(rollout_nano(frame) * 4, 5)), "EUR")
+
+
+def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
+    ended: Path, open_page: Any, said: Any, choose: Any
+) -> None:
+    app = choose(open_page(ended, "overview"), "Team", "research")
+    assert app.query_params["team"] in ("research", ["research"])
+    app = choose(app, "View", "fully-loaded")
+    assert app.query_params["view"] in ("fully-loaded", ["fully-loaded"])
+    app = open_page(ended, "overview", team="nobody", view="x", odd=HOSTILE)
+    assert not app.exception
+    assert "no team “nobody” in this ledger" in said(app)
+    assert "not one of amortized" in said(app)
+    assert "nothing that can be chosen" in said(app)
+    assert "view" not in app.query_params
+
+
+@pytest.mark.parametrize("page", ["overview", "fleet", "cost", "learning", "bill", "books"])
+def test_text_of_a_ledger_stays_text(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
+    tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
+    texts = {"tags_json": tags, "name": HOSTILE, "trace": HOSTILE, "reason": HOSTILE, "task": HOSTILE}
+    ids = dict.fromkeys(("device_id", "engine_id"), HOSTILE)
+
+    def hostile(event: events.Event) -> events.Event:
+        named = {name for name in texts if isinstance(getattr(event, name, None), str)}
+        own = {name: f"{HOSTILE}{getattr(event, name)}" for name in ids if getattr(event, name, None)}
+        return dataclasses.replace(event, **{name: texts[name] for name in named}, **own)
+
+    app = open_page(kit.write(tmp_path / "ledger", map(hostile, kit.a_run()), run_id=HOSTILE), page)
+    assert not app.exception
+    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header")
+    shown = "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
+    assert not re.search(r"(?<!\\)!\[|(?<!\\)\$a|(?<!\\)<b>|://evil", shown)
+
+
+def test_an_empty_ledger_and_a_run_that_has_only_begun(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+    root = layout.create(tmp_path / "ledger")
+    app = open_page(root, "overview")
+    assert not app.exception
+    assert "holds no run yet" in app.info[0].value
+    kit.write(root, [kit.started()])
+    app.run()
+    assert not app.exception
+    assert "nothing is charged" in said(app)
+    assert not app.metric
+
+
+def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any) -> None:
+    made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
+    untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]
+    app = open_page(kit.write(tmp_path / "ledger", untagged), "overview")
+    assert not app.exception
+    assert values(app)["Cost per 1,000 accepted"] == "unknown"
+    assert values(app)["Serving within its latency budgets"] == "unknown"
+    assert "No serving request was recorded" in said(app)
+    assert "No run says who pays" in said(app)
