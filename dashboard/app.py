@@ -5,11 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from dashboard import frame
+from dashboard.access import session
 
 st.set_page_config(page_title="ROSE", layout="wide")
 # Streamlit would itself make pages of a folder named `pages`, without the sidebar, for whoever opens a page's own
 # address before anyone opened the first one; hence `screens`.
-page = st.navigation(
+page = session.navigation(
     [
         st.Page("screens/cost.py", title="Cost", default=True),
         st.Page("screens/device_time.py", title="Device time"),
