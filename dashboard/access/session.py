@@ -20,8 +20,9 @@ from rose.errors import UserError
 
 #: How often an open page looks whether its login still counts, seconds.
 _CHECK_S = 60
+#: Where a session has the page that it looked at last, and its query.
 _OPENED = "opened"
-_OTHERS_SEE_ALL = "No login: whoever uses this machine sees everything."
+NO_LOGIN = "No login: whoever uses this machine sees everything."
 
 
 def navigation(pages: list[StreamlitPage]) -> StreamlitPage:
@@ -53,7 +54,7 @@ def current() -> Visitor:
     """Who looks. Raises LoginError if somebody has to log in first, UserError if nobody could here."""
     auth = _auth()
     if auth is None:
-        # However the pages were started: this machine alone is told by its address that nobody else can reach it.
+        # However Streamlit was started, by `rose dashboard` or by hand.
         start.refuse_without_login(st.get_option("server.address") or "localhost")
         return Visitor(None)
     claims: dict[str, object] = dict(st.user.to_dict())
@@ -78,14 +79,6 @@ def download_button(
         return data() if callable(data) else data
 
     st.download_button(label, content, name, mime, on_click="ignore", **how)
-
-
-def note(action: roles.Action, detail: str) -> None:
-    """Log something that this visitor does. Raises LoginError if their role does not let them."""
-    visitor = current()
-    if not visitor.may(action):
-        raise LoginError(f"Your role does not let you {action}.")
-    _writer(visitor, _page())(action, detail)
 
 
 def _auth() -> Auth | None:
@@ -123,7 +116,11 @@ def _note_opened(visitor: Visitor, page: str, action: str) -> None:
     """One line for a page, and one more when its address comes to say something else."""
     opened = (page, action, sorted(st.query_params.to_dict().items()))
     if st.session_state.get(_OPENED) != opened:
-        _writer(visitor, page)(action, None)
+        try:
+            _writer(visitor, page)(action, None)
+        except OSError:
+            st.text("The access log cannot be written, so nothing is shown. Tell whoever runs this dashboard.")
+            st.stop()
         st.session_state[_OPENED] = opened
 
 
@@ -159,7 +156,7 @@ def _refuse(title: str) -> Callable[[], None]:
 def _who(visitor: Visitor) -> None:
     person = visitor.person
     if person is None:
-        st.sidebar.caption(_OTHERS_SEE_ALL)
+        st.sidebar.caption(NO_LOGIN)
         return
     with st.sidebar:
         st.text(f"{person.name}\n{', '.join(sorted(person.roles)) or 'no role'}")
