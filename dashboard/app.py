@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
+from dashboard.access import session
+
 st.set_page_config(page_title="ROSE", layout="wide")
 # Streamlit would itself make pages of a folder named `pages`, without the sidebar, for whoever opens a page's own
 # address before anyone opened the first one; hence `screens`.
-page = st.navigation(
+page = session.navigation(
     [
         st.Page("screens/overview.py", title="Overview", default=True),
         st.Page("screens/fleet.py", title="Fleet now"),

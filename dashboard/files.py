@@ -12,6 +12,7 @@ import streamlit as st
 
 from dashboard import data, escape
 from dashboard import format as words
+from dashboard.access import session
 from dashboard.data import Priced
 from rose.pricing.export import focus, html, workbook
 from rose.pricing.export.bill import Bill
@@ -61,7 +62,7 @@ def offer(key: str, name: str, bill: Callable[[], Bill]) -> None:
         st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
         return
     file = made.value
-    st.download_button(escape.markdown(f"Download {file.name}"), file.content, file.name, file.mime, on_click="ignore")
+    session.download_button(escape.markdown(f"Download {file.name}"), file.content, file.name, file.mime)
     st.caption(file.says)
 
 

@@ -13,6 +13,7 @@ import streamlit as st
 
 from dashboard import bar, books, data, escape, trust
 from dashboard import format as words
+from dashboard.access import session
 from dashboard.books import Asked
 from dashboard.data import Priced, Run
 from dashboard.trust import Trust
@@ -283,7 +284,7 @@ def table(frame: pl.DataFrame, source: str) -> None:
 def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None:
     """The rows of a table or a chart to take along. `name` tells it apart on its page."""
     key = hashlib.sha256(f"{name} {frame.columns}".encode()).hexdigest()[:16]
-    st.download_button(
-        label, lambda: escape.csv(frame), "rose.csv", "text/csv", key=f"csv-{key}", on_click="ignore",
-        type="tertiary", icon=":material/download:",
+    session.download_button(
+        label, lambda: escape.csv(frame), "rose.csv", "text/csv", key=f"csv-{key}", type="tertiary",
+        icon=":material/download:",
     )  # fmt: skip

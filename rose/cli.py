@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -253,25 +252,22 @@ def dashboard(
         typer.Option(help="Folder of the ledger; else ./ledger, else the sample one.", envvar="ROSE_LEDGER"),
     ] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
-    host: Annotated[str, typer.Option(help="Address to bind; loopback unless you mean to show it to others.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, typer.Option(help="Address to bind; one that other machines reach needs --auth.")
+    ] = "127.0.0.1",
+    auth: Annotated[
+        Path | None,
+        typer.Option(help="File that says who logs in where and sees what.", envvar="ROSE_DASHBOARD_AUTH"),
+    ] = None,
 ) -> None:
     """Open the dashboard on a ledger; it works while a run is writing."""
     import dashboard as pages
+    from dashboard.access import start
 
     with _errors():
-        folder = pages.ledger_to_show(ledger)
-    typer.echo(f"ledger {folder}\nopen http://{host}:{port} (Ctrl-C ends it)")
-    app_file = Path(pages.__file__).with_name("app.py")
-    command = [sys.executable, "-m", "streamlit", "run", str(app_file)]
-    options = [
-        f"--server.address={host}",
-        f"--server.port={port}",
-        "--server.headless=true",
-        "--browser.gatherUsageStats=false",
-    ]
-    raise typer.Exit(subprocess.call([*command, *options], env={**os.environ, "ROSE_LEDGER": str(folder)}))
+        with start.prepared(pages.ledger_to_show(ledger), host, port, auth) as ready:
+            typer.echo("\n".join(ready.says))
+            raise typer.Exit(subprocess.call(ready.command, env=ready.environment))
 
 
 class _errors:  # noqa: N801 - reads as a statement

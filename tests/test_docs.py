@@ -19,6 +19,7 @@ import typer.main
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+from dashboard.access import auth_file
 from rose import cli, config
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
@@ -270,10 +271,13 @@ def test_every_make_target_is_described(target):
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_a_shown_file_is_valid(block):
-    if "electricity" in tomllib.loads(block.text):
+    fields = tomllib.loads(block.text)
+    if "electricity" in fields:
         assert pricebook.parse(block.text, str(block)).device
-    elif "channel" in tomllib.loads(block.text):
+    elif "channel" in fields:
         assert alerts_config.parse(block.text, str(block)).rule
+    elif "issuer" in fields:
+        assert auth_file.parse(block.text, block.document).roles
     else:
         assert config.parse(block.text, str(block)).device
 

@@ -9,6 +9,7 @@ import polars as pl
 import streamlit as st
 
 from dashboard import bar, books, charts, drill, escape, files, frame
+from dashboard.access import session
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
 from rose.pricing.closing import charge_algebra
@@ -140,7 +141,7 @@ def _take(asked: Asked, bill: Bill) -> None:
     st.header("Take it with you")
     name = f"rose-{bill.provenance}-{bill.period.label}"
     st.markdown("Every charge of the period in a row, with what it was for, who pays, and the events it was made from.")
-    st.download_button("Download charges (CSV)", lambda: drill.csv(bill), f"{name}.csv", "text/csv", on_click="ignore")
+    session.download_button("Download charges (CSV)", lambda: drill.csv(bill), f"{name}.csv", "text/csv")
     if bill.closes and not _is_one_close(asked, bill):
         st.info(
             f"A part of this period is closed ({', '.join(bill.closes)}). The other files are of a whole close, on the "

@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard import charts, escape, frame
 from dashboard import format as words
+from dashboard.access import session
 from dashboard.data import Run
 from rose.pricing.document import Report, to_csv
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
@@ -213,8 +214,10 @@ def _download(report: Report) -> None:
     st.markdown("Every figure of the report with its unit, view, currency, period and provenance.")
     name = f"rose-{report.run.run_id}"
     left, right, _ = st.columns([1, 1, 3])
-    left.download_button("Download CSV", to_csv(report.to_json()), f"{name}.csv", "text/csv", on_click="ignore")
-    right.download_button("Download JSON", words.to_json(report), f"{name}.json", "application/json", on_click="ignore")
+    with left:
+        session.download_button("Download CSV", lambda: to_csv(report.to_json()), f"{name}.csv", "text/csv")
+    with right:
+        session.download_button("Download JSON", lambda: words.to_json(report), f"{name}.json", "application/json")
 
 
 frame.page("Cost", "What did the rollouts of this run cost, and what did borrowing save?", show)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from rose import secret_file
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import secret_file
 
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 5.0

@@ -8,8 +8,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rose import secret_file
 from rose.config import FleetConfig
-from rose.runtime.service import secret_file
 from rose.runtime.service.places import state_folder
 
 #: In the state folder of a fleet, on its first host.

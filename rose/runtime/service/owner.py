@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from rose import secret_file
 from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
@@ -31,7 +32,6 @@ from rose.runtime.engines import leftovers, models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.service import secret_file
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingDevice, ServingEngines
