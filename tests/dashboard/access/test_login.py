@@ -31,7 +31,7 @@ def test_whoever_logs_in_sees_the_pages_of_their_role(dashboard):
     assert "cfo@example.com\nfinance" in screen.text
     assert "SIMULATED" in screen.text
     assert screen.menu == ["Overview", "Cost", "Learning", "Bill", "Books", "Decisions"]
-    assert "Download CSV" in screen.downloads
+    assert "Rows as CSV" in screen.downloads
 
 
 def test_a_page_asked_for_without_its_role_says_so_and_is_logged(dashboard):
