@@ -69,7 +69,7 @@ def test_a_download_is_logged_before_it_is_given_and_refused_to_a_viewer(dashboa
     assert line["detail"].endswith(".csv")
     viewer = dashboard.visitor("6", email="someone@example.org", email_verified=True).open()
     assert viewer.downloads == {}
-    assert "Download CSV: your role is for looking only." in viewer.text
+    assert "Rows as CSV: your role is for looking only." in viewer.text
 
 
 def test_the_log_has_what_was_looked_at_and_nothing_that_was_pasted(dashboard):
