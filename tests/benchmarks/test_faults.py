@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -334,3 +336,13 @@ def test_a_host_with_one_core_is_refused_in_a_sentence():
     assert done.returncode == 1
     assert "need two CPU cores" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_table_in_the_documents_is_of_the_kept_file():
+    text = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+    (name,) = re.findall(r"benchmarks/results/(faults-[\w-]+\.json)", text)
+    report = json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
+    rows = claims.cells(report["detail"]["by_cause"])
+    assert len(rows) > 15
+    missing = [row[0] for row in rows if f"| {' | '.join(row)} |" not in text]
+    assert missing == []
