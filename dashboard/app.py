@@ -6,18 +6,20 @@ import streamlit as st
 
 from dashboard.access import session
 
-st.set_page_config(page_title="ROSE", layout="wide")
-# Streamlit would itself make pages of a folder named `pages`, without the sidebar, for whoever opens a page's own
-# address before anyone opened the first one; hence `screens`.
-page = session.navigation(
-    [
-        st.Page("screens/overview.py", title="Overview", default=True),
-        st.Page("screens/fleet.py", title="Fleet now"),
-        st.Page("screens/cost.py", title="Cost"),
-        st.Page("screens/learning.py", title="Learning"),
-        st.Page("screens/bill.py", title="Bill"),
-        st.Page("screens/books.py", title="Books"),
-        st.Page("screens/decisions.py", title="Decisions"),
-    ]
-)
-page.run()
+# A process that one of the dashboard's spawns reads this file anew under another name, and must not show a page.
+if __name__ == "__main__":
+    st.set_page_config(page_title="ROSE", layout="wide")
+    # Streamlit would itself make pages of a folder named `pages`, without the sidebar, for whoever opens a page's own
+    # address before anyone opened the first one; hence `screens`.
+    page = session.navigation(
+        [
+            st.Page("screens/overview.py", title="Overview", default=True),
+            st.Page("screens/fleet.py", title="Fleet now"),
+            st.Page("screens/cost.py", title="Cost"),
+            st.Page("screens/learning.py", title="Learning"),
+            st.Page("screens/bill.py", title="Bill"),
+            st.Page("screens/books.py", title="Books"),
+            st.Page("screens/decisions.py", title="Decisions"),
+        ]
+    )
+    page.run()

@@ -169,7 +169,7 @@ def _choice(name: str, there: Known, *, disabled: bool) -> str | None:
         options = [*options, current]
     made = st.selectbox(
         label, options, key=_key(name), format_func=lambda value: texts.get(value, str(value)), disabled=disabled,
-        help=_NOT_USED if disabled else about, width=_WIDTH_PX, accept_new_options=typed,
+        help=_NOT_USED if disabled else about, width=_WIDTH_PX, accept_new_options=typed, placeholder=texts.get(None),
     )  # fmt: skip
     return made
 

@@ -247,7 +247,7 @@ def values() -> Callable[[Any], dict[str, str]]:
 
 def unescaped(text: str) -> str:
     """Markdown as a reader sees it, as far as escapes go."""
-    return re.sub(r"\\([^\w\s])", r"\1", text).replace("\u2060", "")
+    return re.sub(r"\\([^\w\s]|_)", r"\1", text).replace("\u2060", "")
 
 
 @pytest.fixture
