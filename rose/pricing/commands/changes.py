@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -18,6 +17,7 @@ from rose.pricing.commands.common import (
     TzOption,
     UnverifiedOption,
     clear_errors,
+    print_answer,
 )  # fmt: skip
 
 
@@ -42,7 +42,6 @@ def changes_command(
     """What drove the change of cost between two periods: effects that sum to the difference to the nano-dollar."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing import console
         from rose.pricing.answers.report import changes
         from rose.pricing.spend.calendar import calendar_of
 
@@ -54,9 +53,6 @@ def changes_command(
             made = changes.build(
                 root, *periods, by=by, price_book=price_book, provenance=provenance, allow_unverified=allow_unverified
             )
-        if as_json:
-            typer.echo(json.dumps(made.to_json(), indent=2))
-            return
-        console.show(changes.terminal(made, calendar, top))
-        if periods[0].to_ns > now_ns:
+        print_answer(as_json, made.to_json(), lambda: changes.terminal(made, calendar, top))
+        if periods[0].to_ns > now_ns and not as_json:
             typer.secho("The period is not over, so its cost may still grow.", fg=typer.colors.YELLOW, err=True)
