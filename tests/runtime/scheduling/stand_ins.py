@@ -35,7 +35,7 @@ class FakeEngine:
         response = None
         try:
             while len(made) < len(tokens) and body["rid"] not in self.aborted:
-                await asyncio.sleep(self.pause_s)
+                await self.pause(body["rid"], len(made))
                 made.append(tokens[len(made)])
                 if body.get("stream"):
                     response = response or await self.begin_stream(request)
@@ -49,6 +49,10 @@ class FakeEngine:
         await self.send(response, answer)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def pause(self, rid, made):
+        """What passes before a token, after so many."""
+        await asyncio.sleep(self.pause_s)
 
     def tokens(self, body):
         """What it makes of a request."""
