@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
@@ -23,11 +24,13 @@ class FakeEngine:
     def __init__(self, pause_s=0.0, version="default"):
         self.pause_s, self.version = pause_s, version
         self.requests, self.aborted, self.running = [], set(), set()
+        self.abort = defaultdict(asyncio.Event)
 
     async def generate(self, request):
         body = await request.json()
         if question := asked(body["rid"]):
             self.aborted.add(question[1])
+            self.abort[question[1]].set()
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
         self.requests.append(body)
         made, tokens = [], self.tokens(body)

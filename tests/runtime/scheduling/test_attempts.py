@@ -31,8 +31,8 @@ class HaltingEngine(FakeEngine):
     """Makes one token of each request, and another once the request is aborted."""
 
     async def pause(self, rid, made):
-        while made and rid not in self.aborted:
-            await asyncio.sleep(0.001)
+        if made:
+            await self.abort[rid].wait()
 
 
 def test_a_turn_comes_back_with_tokens_and_where_they_were_made():

@@ -232,7 +232,7 @@ class Way:
 
 @pytest.mark.parametrize(
     ("tp", "stems", "faults"),
-    [(1, [delta(4, 2)], usual(2_000, long=8_000)), (2, [delta(3), delta(4)], usual(500, long=1_000))],
+    [(1, [delta(4, 2)], usual(2_000, long=8_000)), (2, [delta(3), delta(4)], 1_000)],
 )
 def test_thousands_of_faults_are_all_refused(memory: Path, tp: int, stems: list[str], faults: int) -> None:
     """Flipped bits, lost ends, exchanged files, wrong bases and layouts, a delta twice, links in disorder or lost."""
