@@ -13,8 +13,8 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.document import Report
 from rose.pricing.run import report
 
-PAGES = ("fleet", "cost", "learning")
-CHARTS = {"cost": 3, "learning": 6, "bill": 1, "decisions": 1}
+PAGES = ("fleet", "cost", "cost_per_correct")
+CHARTS = {"cost": 3, "cost_per_correct": 6, "bill": 1, "decisions": 1}
 
 
 @pytest.mark.parametrize("page", CHARTS)

@@ -75,4 +75,4 @@ def _cost(ledger: Path, run: Run, steps: pl.DataFrame) -> None:
     )
 
 
-frame.page("Learning", "Did the rollouts teach the model anything, and what did an accepted answer cost?", show)
+frame.page("Cost per correct", "Did the rollouts teach the model anything, and what did an accepted answer cost?", show)
