@@ -153,6 +153,11 @@ def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
     }
 
 
+def models(ledger: Path) -> dict[str, str]:
+    """The model that rollouts of each fleet's run were made with. Raises ReadError or LedgerError."""
+    return dict(_rows(str(ledger), "dashboard/models", "", mark(ledger)).iter_rows())
+
+
 def currencies(ledger: Path) -> tuple[str, ...]:
     """Dollars, and what else the ledger's price book has a rate for."""
     rates = kept(lambda: {entry.currency for entry in choice.choose(ledger).exchange_rate}, ledger, "currencies")
