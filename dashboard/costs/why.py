@@ -27,13 +27,7 @@ _SAVED = "The page Decisions has what borrowing saved, with its interval and aga
 
 def ask(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Waterfall]:
     """The waterfall of a run at its price book's prices, or why there is none."""
-    chosen = data.price_book(ledger, run)
-    if (book := chosen.value) is None:
-        return Priced(None, chosen.error)
-    return data.kept(
-        lambda: waterfall.build(ledger, run.run_id, book, unverified, data.seen(str(ledger))),
-        ledger, "waterfall", run.run_id, *data.book_key(book), unverified,
-    )  # fmt: skip
+    return data.document(ledger, run, waterfall.build, unverified=unverified)
 
 
 def show(made: Waterfall, run: Run) -> None:

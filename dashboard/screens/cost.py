@@ -19,10 +19,9 @@ from dashboard.books import Asked
 from dashboard.cards import Money
 from dashboard.costs import charts, groups, opened, why
 from dashboard.costs.groups import GROUPS, Group
-from dashboard.data import Priced, Run
+from dashboard.data import Run
 from dashboard.link import Link
 from dashboard.spending import Spending
-from rose.pricing.borrowing.report.waterfall import Waterfall
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report, to_csv
 from rose.pricing.money import NS_PER_HOUR
@@ -210,16 +209,14 @@ def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) 
             return
         if len(dear) > 1:
             st.caption("Of the run that cost most of those that borrowed; choose another in the bar.")
-    shown = run
-
-    def ask(unverified: bool) -> Priced[Waterfall]:
-        return why.ask(ledger, shown, unverified=unverified)
-
-    made = frame.asked(ledger, ask, f"cost-why-{shown.run_id}")
-    if made is None:
+    # Whether an unverified ledger will do was asked for the figures above.
+    unverified = not spent.bill.verified
+    made = why.ask(ledger, run, unverified=unverified)
+    if made.value is None:
+        st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
         return
-    why.show(made, shown)
-    _download(ledger, shown, unverified=not made.head.stamp.verified)
+    why.show(made.value, run)
+    _download(ledger, run, unverified=unverified)
 
 
 def _download(ledger: Path, run: Run, *, unverified: bool) -> None:

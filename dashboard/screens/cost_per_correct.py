@@ -1,4 +1,4 @@
-"""Whether the rollouts taught the model anything, and what an accepted answer cost along the way."""
+"""Whether the policy learned, what a correct answer cost, and what would make it cheaper."""
 
 from __future__ import annotations
 
@@ -7,72 +7,70 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, data, escape, frame
-from dashboard import format as words
-from dashboard.data import Run
+from dashboard import charts, data, frame
+from dashboard.answers import course, decide, documents, prices
+from dashboard.answers.documents import Documents
+from dashboard.data import Priced, Run
 
 _BLUE, _GREEN, _ORANGE, _PURPLE = "#0072B2", "#009E73", "#B87A00", "#8E4585"
+#: Charts of how the run went stand below the others, and are smaller.
+_HEIGHT_PX = 200
 
 
 def show(ledger: Path, run: Run) -> None:
-    steps = data.rows(ledger, "dashboard/learning", run)
+    steps = data.in_blocks(ledger, "dashboard/learning", run)
     if steps.is_empty():
         st.info("No training step has made anything yet.")
         return
+    course.show(ledger, run)
+
+    def ask(unverified: bool) -> Priced[Documents]:
+        return data.document(ledger, run, documents.build, unverified=unverified)
+
+    made = frame.asked(ledger, ask, f"answers-{run.run_id}")
+    if made is not None:
+        frame.stamp(made.answers.stamp)
+        prices.show(made, steps)
+        decide.levers(made.answers)
+        decide.frontier(made.ahead)
+        decide.verifiers(made.verifiers)
+    _went(run, steps)
+
+
+def _went(run: Run, steps: pl.DataFrame) -> None:
+    """How the steps went: reward, tokens, age of samples, time."""
+    st.header("How did the run go?")
     origin = f"{run.provenances[0].capitalize()}."
-    left, right = st.columns(2)
-    with left:
-        st.header("Is it getting better?")
-        _chart(steps, "alpha", "share accepted (alpha)", _BLUE, "%")
-        st.caption(f"alpha: the share of judged answers the verifier accepted. {origin} Source: `verdict`.")
-    with right:
-        st.header("What does an accepted answer cost?")
-        _cost(ledger, run, steps)
-    left, right = st.columns(2)
-    with left:
-        st.header("What is the reward?")
-        _chart(steps, "reward", "mean reward", _GREEN, ".3~f")
-        st.caption(f"The verifier's mean reward in each step. {origin} Source: `verdict`.")
-    with right:
-        st.header("How many tokens did it take?")
-        _chart(steps, "tokens", "rollout tokens", _ORANGE, "~s")
-        st.caption(f"Tokens the rollouts of each step generated, useful or not. {origin} Source: `turn`.")
-    left, right = st.columns(2)
-    with left:
-        st.header("How old were the samples?")
-        _chart(steps, "staleness_mean", "mean staleness (versions)", _PURPLE, ".2~f")
-        st.caption(
-            f"Staleness: by how many policy versions a sample trails the trainer. {origin} Source: `trajectory`."
-        )
-    with right:
-        st.header("How long did a step take?")
-        _chart(steps.with_columns(total=pl.sum_horizontal("rollout_s", "train_s", "sync_s", ignore_nulls=False)),
-               "total", "seconds", _BLUE, ".3~s")  # fmt: skip
-        st.caption(f"Rollout, update and publishing new weights together. {origin} Source: `step`.")
-    st.header("Step by step")
-    frame.table(steps, f"`verdict`, `turn`, `trajectory`, `step`; the newest 1,000 steps. {origin}")
+    with_time = steps.with_columns(seconds=pl.sum_horizontal("rollout_s", "train_s", "sync_s", ignore_nulls=False))
+    drawn = (
+        ("reward", "reward", _GREEN, ".3~f", "The verifier's mean reward. Source: `verdict`."),
+        ("tokens", "tokens", _ORANGE, "~s", "Tokens that rollouts generated, useful or not. Source: `turn`."),
+        ("staleness_mean", "versions", _PURPLE, ".2~f",
+         "Mean staleness: by how many policy versions a sample trails the trainer. Source: `trajectory`."),
+        ("seconds", "seconds", _BLUE, ".3~s",
+         "A step: rollout, update and publishing new weights together. Source: `step`."),
+    )  # fmt: skip
+    places = [place for _ in range(2) for place in st.columns(2)]
+    for place, (field, title, colour, axis_format, about) in zip(places, drawn, strict=True):
+        with place:
+            _chart(with_time, field, title, colour, axis_format)
+            st.caption(f"{about} {origin}")
+    wide = (steps["last_step"] > steps["step"]).any()
+    several = " A row is of several steps, `step` to `last_step`: times, loss and entropy are means." if wide else ""
+    frame.table(steps, f"`verdict`, `turn`, `trajectory`, `step`.{several} {origin}")
 
 
 def _chart(steps: pl.DataFrame, field: str, title: str, colour: str, axis_format: str) -> None:
     if steps[field].drop_nulls().is_empty():
         st.info("Not enough data yet.")
         return
-    st.altair_chart(charts.by_step(steps, field, title, colour, axis_format), width="stretch", alt=f"{title} by step")
+    chart = charts.by_step(steps, field, title, colour, axis_format).properties(height=_HEIGHT_PX)
+    st.altair_chart(chart, width="stretch", alt=f"{title} by step")
 
 
-def _cost(ledger: Path, run: Run, steps: pl.DataFrame) -> None:
-    report = frame.priced(ledger, run)
-    if report is None:
-        return
-    price = report.cost_per_correct["blended"].token_cost
-    if price.value is None:
-        st.info(escape.markdown(price.why or words.NOT_ENOUGH_DATA))
-        return
-    _chart(data.cost_by_step(report, steps), "usd", f"{report.stamp.currency} per accepted answer", _ORANGE, "$.3~g")
-    st.caption(
-        f"The run's rollout dollars ({price.view}), divided among steps by their tokens, over accepted answers; "
-        f"{report.stamp}. A step with none has no point. Source: `turn`, `verdict`, `device_slice`, price book."
-    )
-
-
-frame.page("Cost per correct", "Did the rollouts teach the model anything, and what did an accepted answer cost?", show)
+frame.page(
+    "Cost per correct",
+    "Did the policy learn, what did a correct answer cost, and what would make it cheaper?",
+    show,
+    live_s=frame.QUIET_S,
+)

@@ -21,7 +21,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
 )  # fmt: skip
-CHARTS = {"": 2, "fleet": 1, "cost": 2, "cost_per_correct": 6, "bill": 1}
+CHARTS = {"": 2, "fleet": 1, "cost": 2, "cost_per_correct": 8, "bill": 1}
 WAIT_S = 60
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
 
 PAGES = ("fleet", "cost_per_correct")
-CHARTS = {"cost": 2, "cost_per_correct": 6, "bill": 1, "decisions": 1}
+CHARTS = {"cost": 2, "cost_per_correct": 8, "bill": 1, "decisions": 1}
 
 
 @pytest.mark.parametrize("page", CHARTS)

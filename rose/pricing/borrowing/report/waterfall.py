@@ -23,7 +23,7 @@ from rose.pricing.borrowing.report.common import Head, head
 from rose.pricing.borrowing.report.savings import NO_TOKENS
 from rose.pricing.borrowing.terms import Basis
 from rose.pricing.charges.allocation import Allocation
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
+from rose.pricing.figures import AMORTIZED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, format_usd, nano_usd_of, rounded
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.run.priced import priced
@@ -87,8 +87,8 @@ class Waterfall:
         if self.loaded_times > 1:
             text += f" Most of it is the {most.name}."
         return (
-            f"{text} Fully loaded charges idle time to whatever ran that day. It is paid for with or without lending, so "
-            "it is no reason against it."
+            f"{text} Fully loaded charges idle time to whatever ran that day. It is paid for with or without lending, "
+            "so it is no reason against it."
         )
 
 
@@ -150,7 +150,7 @@ def parts(comparison: Comparison, m: Marginal) -> tuple[Part, ...]:
     return (
         whole(DEDICATED, [DEDICATED], AMORTIZED, way.basis, f"hypothetical: {way.explained}"),
         *(step(name, AMORTIZED, way.basis, why if name in nano else _AS_DEDICATED) for name, why in speeds.items()),
-        whole(BORROWED, [DEDICATED, *changes], AMORTIZED, "measured", "the borrowed device time at its amortized price"),
+        whole(BORROWED, [DEDICATED, *changes], AMORTIZED, "measured", "borrowed device time at its amortized price"),
         step(PAID_ANYWAY, AMORTIZED, "price book", "serving's devices are paid for whether or not they are lent"),
         *terms,
         *([step(AVOIDABLE, MARGINAL, "price book", "device time that would not have been paid for without lending")]
