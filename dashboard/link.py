@@ -26,6 +26,10 @@ VIEWS = (AMORTIZED, FULLY_LOADED)
 BEFORE, YEAR, NONE = "before", "year", "none"
 COMPARED = (BEFORE, YEAR, NONE)
 PROVENANCES = ("live", "replay", "simulated")
+#: What cost is divided by, and what a course is drawn over.
+GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "pool")
+STEPS, VERSIONS = "steps", "versions"
+AXES = (STEPS, VERSIONS)
 USD = "USD"
 TARGET = Decimal("99")
 
@@ -57,6 +61,11 @@ class Link:
     lease: str | None = None
     #: The time that charts of a run show, `2026-11-03T05:00..2026-11-03T06:30`, UTC; None: all of it.
     window: str | None = None
+    #: What cost is divided by, and which of its rows is opened.
+    by: str = GROUPS[0]
+    row: str | None = None
+    #: What a course is drawn over.
+    axis: str = STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +197,7 @@ _FIELDS: Mapping[str, _Field] = {
     "figure": _Field(_matching("[a-z]{1,20}"), "the name of a figure"),
     "lease": _Field(_name, "the id of a lease"),
     "window": _Field(_window, "a time such as 2026-11-03T05:00..2026-11-03T06:30"),
+    "by": _one_of(GROUPS),
+    "row": _Field(_name, "the name of a row"),
+    "axis": _one_of(AXES),
 }
