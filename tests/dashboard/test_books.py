@@ -149,9 +149,7 @@ def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_
     assert "2026-06-09: cost" not in said(open_page(root, "overview"))
 
 
-def test_a_ledger_that_cannot_be_written_is_said(
-    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_cannot_be_written_is_said(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     # A lock that cannot be opened, as for a user without the right.
     (root / "locks" / ".closing.lock").mkdir(parents=True)
