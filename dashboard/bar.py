@@ -67,7 +67,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
     now, unknown = _there(now, there)
     for name in CHOICES:
         st.session_state[_key(name)] = getattr(now, name)
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         picked = {name: _choice(name, there, uses) for name in CHOICES}
         views.menu(ledger, link.query(link.with_choices(now, picked)), _open)
     written = str(picked["period"])

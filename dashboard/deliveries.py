@@ -50,10 +50,10 @@ def holding(entries: Sequence[Entry]) -> pl.DataFrame:
             channels[key].append(channel)
             last[key] = max(last.get(key, (0, "")), (sent.at_us, sent.title))
     rows = [
-        {"told": _at(at_us), "alert": title, "channels": ", ".join(channels[key])}
+        {"last message": _at(at_us), "alert": title, "channels": ", ".join(channels[key])}
         for key, (at_us, title) in sorted(last.items(), key=lambda item: -item[1][0])
     ]
-    return pl.DataFrame(rows, schema={"told": pl.Datetime("us"), "alert": pl.String, "channels": pl.String})
+    return pl.DataFrame(rows, schema={"last message": pl.Datetime("us"), "alert": pl.String, "channels": pl.String})
 
 
 def newest(entries: Sequence[Entry]) -> pl.DataFrame:

@@ -21,6 +21,8 @@ from rose.pricing.closing.period import Period
 _TOTAL, _MORE, _LESS = "total", "more", "less"
 _COLOURS: Mapping[str, str] = {_TOTAL: "#7A8794", _MORE: "#B2182B", _LESS: "#2166AC"}
 _ROW_PX = 30
+#: A step of a smaller share of the whole cannot be seen.
+_SEEN_SHARE = 0.001
 
 
 def show(spent: Spending, chosen: Link) -> None:
@@ -49,11 +51,12 @@ def show(spent: Spending, chosen: Link) -> None:
 
 
 def waterfall(made: Changes, money: Money) -> pl.DataFrame:
-    """The cost before, each effect there is, and the cost now; columns name, amount, start, end, kind, text.
+    """The cost before, each effect that can be seen, the others in one, and the cost now.
 
+    Columns: name, amount, start, end, kind, text.
     In units of the currency; effects begin where the one before them ends, and the last ends at the cost now.
     """
-    effects = [(name, made.total.effects[name]) for name in EFFECTS if made.total.effects[name]]
+    effects = _effects(made)
     before, *parts = money.together([made.total.before_nano, *(nano for _, nano in effects)])
     rows = [_row(_label(made.before.from_ns, made.before.to_ns), before, 0, _TOTAL, money.text(made.total.before_nano))]
     reached = before
@@ -63,6 +66,13 @@ def waterfall(made: Changes, money: Money) -> pl.DataFrame:
     now = _label(made.stamp.from_ns, made.stamp.to_ns)
     rows.append(_row(now, reached, 0, _TOTAL, money.text(made.total.cost_nano)))
     return pl.DataFrame(rows)
+
+
+def _effects(made: Changes) -> list[tuple[str, int]]:
+    seen = max(abs(made.total.before_nano), abs(made.total.cost_nano)) * _SEEN_SHARE
+    large = [name for name in EFFECTS if abs(made.total.effects[name]) >= seen]
+    rest = sum(nano for name, nano in made.total.effects.items() if name not in large)
+    return [*((name, made.total.effects[name]) for name in large), *([("smaller ones", rest)] if rest else [])]
 
 
 def _label(from_ns: int, to_ns: int) -> str:

@@ -39,7 +39,8 @@ def marks(known: Sequence[Note], height: float) -> alt.LayerChart:
         .with_columns(amount=pl.lit(height))
     )
     base = alt.Chart(days).encode(
-        x="yearmonthdate(day):T", tooltip=[alt.Tooltip("day:T", format="%Y-%m-%d"), alt.Tooltip("note:N", title="note")]
+        x=alt.X("yearmonthdate(day):T", bandPosition=0.5),
+        tooltip=[alt.Tooltip("day:T", format="%Y-%m-%d"), alt.Tooltip("note:N", title="note")],
     )
     marked = base.mark_point(shape="triangle-down", filled=True, size=110, color=_COLOUR, opacity=1, yOffset=-8)
     return base.mark_rule(color=_COLOUR, strokeDash=[2, 3]) + marked.encode(y="amount:Q")

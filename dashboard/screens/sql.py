@@ -47,7 +47,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
         case None:
             _list()
         case str() if chosen.query == OWN:
-            _own(ledger, chosen)
+            _own(ledger, chosen, runs)
         case str(name):
             _named(ledger, name, chosen, runs)
     _schema(ledger)
@@ -97,7 +97,7 @@ def _named(ledger: Path, name: str, chosen: Link, runs: list[Run]) -> None:
     asked = queries.of_link(chosen)
     if asked is not None:
         # What a link asks for is one of our own texts: it runs without a click.
-        _answer(ledger, asked, begin=True)
+        _answer(ledger, asked, runs, begin=True)
 
 
 def _places(count: int) -> list[st.delta_generator.DeltaGenerator]:
@@ -129,7 +129,7 @@ def _set(inputs: Mapping[str, str]) -> None:
     st.session_state.pop(_ANSWER, None)
 
 
-def _own(ledger: Path, chosen: Link) -> None:
+def _own(ledger: Path, chosen: Link, runs: list[Run]) -> None:
     if chosen.sql is not None and (_TEXT not in st.session_state or st.session_state.get(_OFFERED) != chosen.sql):
         st.session_state[_TEXT] = st.session_state[_OFFERED] = chosen.sql
     st.session_state.setdefault(_TEXT, _EXAMPLE)
@@ -145,7 +145,7 @@ def _own(ledger: Path, chosen: Link) -> None:
         f"At most {queries.ROWS_MAX:,} rows, {queries.SECONDS_MAX} s and 2 GB of memory, read only, as `rose sql`. "
         "Text that came with a link is run by nothing but the button."
     )
-    _answer(ledger, Asked(name=OWN, text=text), begin=clicked)
+    _answer(ledger, Asked(name=OWN, text=text), runs, begin=clicked)
 
 
 def _offer() -> None:
@@ -156,7 +156,7 @@ def _offer() -> None:
     bar.pick(sql=kept)
 
 
-def _answer(ledger: Path, asked: Asked, *, begin: bool) -> None:
+def _answer(ledger: Path, asked: Asked, runs: list[Run], *, begin: bool) -> None:
     """The rows of what is asked, once they are there; `begin`: it may be run now."""
     running = cast(Running | None, st.session_state.get(_RUNNING))
     if running is not None and running.asked != asked and (begin or running.asked.name != asked.name):
@@ -181,7 +181,7 @@ def _answer(ledger: Path, asked: Asked, *, begin: bool) -> None:
     if known[1].value is None:
         st.error(escape.markdown(known[1].error or ""))
     else:
-        _rows(known[1].value, known[0])
+        _rows(known[1].value, known[0], runs)
 
 
 def _begin(ledger: Path, asked: Asked) -> Running | None:
@@ -208,7 +208,7 @@ def _follow() -> None:
     st.button("Cancel", key="sql-cancel", on_click=running.cancel)
 
 
-def _rows(rows: Rows, asked: Asked) -> None:
+def _rows(rows: Rows, asked: Asked, runs: list[Run]) -> None:
     table = queries.shown(rows.frame)
     if rows.truncated:
         st.warning(
@@ -217,7 +217,7 @@ def _rows(rows: Rows, asked: Asked) -> None:
         )
     st.dataframe(table, hide_index=True, width="stretch", placeholder="")
     st.caption(f"{table.height:,} rows in {rows.seconds:.1f} s, at {words.when(rows.at)}. Times are UTC.")
-    if table.height and _one_provenance(table):
+    if table.height and _one_provenance(table, runs):
         _drawn(table)
     name = "rose-query" if asked.name == OWN else f"rose-{asked.name.replace('_', '-')}"
     left, right, _ = st.columns([1, 1, 3])
@@ -228,15 +228,19 @@ def _rows(rows: Rows, asked: Asked) -> None:
                                 "application/vnd.apache.parquet", key="sql-parquet")  # fmt: skip
 
 
-def _one_provenance(table: pl.DataFrame) -> bool:
+def _one_provenance(table: pl.DataFrame, runs: list[Run]) -> bool:
     """Whether the rows may be drawn together; says what they are of."""
-    if table.schema.get("provenance") != pl.String:
-        st.caption("A ledger may hold live, replayed and simulated runs: select `provenance` to tell them apart.")
-        return True
-    present = table["provenance"].drop_nulls().unique().sort().to_list()
-    if len(present) > 1:
-        st.warning(f"The rows are {escape.markdown(' and '.join(present))}: no chart is made of both.")
-        return False
+    if table.schema.get("provenance") == pl.String:
+        present = table["provenance"].drop_nulls().unique().sort().to_list()
+        if len(present) > 1:
+            st.warning(f"The rows are {escape.markdown(' and '.join(present))}: no chart is made of both.")
+            return False
+    else:
+        present = sorted({provenance for run in runs for provenance in run.provenances})
+        if len(present) > 1:
+            mix = " and ".join(present)
+            st.warning(f"This ledger holds {mix} runs, and the rows do not say which they are of: select `provenance`.")
+            return True
     for one in present:
         frame.banner(escape.markdown(one))
     return True

@@ -157,6 +157,7 @@ def test_a_select_of_a_link_waits_for_a_click(ended: Path, open_page: Any, said:
     (button,) = [button for button in app.button if button.label == "Run"]
     app = answered(button.click().run())
     assert "1 rows in" in said(app)
+    assert any("SIMULATED" in warning.value for warning in app.warning)
     assert list(app.dataframe[0].value.columns) == ["events"]
     app.text_area[0].set_value("COPY lease TO '/tmp/x'").run()
     (button,) = [button for button in app.button if button.label == "Run"]
