@@ -19,7 +19,7 @@ if __name__ == "__main__":
             st.Page("screens/learning.py", title="Learning"),
             st.Page("screens/bill.py", title="Bill"),
             st.Page("screens/books.py", title="Books"),
-            st.Page("screens/decisions.py", title="Decisions"),
+            st.Page("screens/risk.py", title="Risk"),
         ]
     )
     page.run()

@@ -21,7 +21,7 @@ PAGES: Mapping[str, frozenset[Role]] = {
     "Fleet now": _MACHINES,
     "Bill": _MONEY,
     "Books": _MONEY,
-    "Decisions": _WORKING,
+    "Risk": _WORKING,
 }
 ACTIONS: Mapping[Action, frozenset[Role]] = {
     "download": _WORKING,

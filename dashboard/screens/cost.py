@@ -205,7 +205,7 @@ def _borrow(report: Report) -> None:
     frame.table(
         pl.DataFrame([*rows, total]),
         f"marginal view, {report.stamp}; `lease`, `sync`, `power` and the price book. {gate(borrow.idle_anyway)} "
-        "The page Decisions says what each part rests on, and whether it paid.",
+        "The page Risk says what each part rests on, and whether it paid.",
     )
 
 

@@ -115,7 +115,7 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
     )
     st.caption(
         "Requests that met a lent device are not set beside the others: late requests end leases, so the two differ "
-        "for reasons of their own. The page Decisions compares with leases that were withheld at random."
+        "for reasons of their own. The page Risk compares with leases that were withheld at random."
     )
     for title, rows in (
         ("states", timeline.states(lanes.states).drop("each_device")), ("leases", lanes.leases),

@@ -14,7 +14,7 @@ from rose.pricing.document import Report
 from rose.pricing.run import report
 
 PAGES = ("fleet", "cost", "learning")
-CHARTS = {"cost": 3, "learning": 6, "bill": 1, "decisions": 1}
+CHARTS = {"cost": 3, "learning": 6, "bill": 1, "risk": 1}
 
 
 @pytest.mark.parametrize("page", CHARTS)
@@ -67,7 +67,7 @@ def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_pag
     assert app.get("vega_lite_chart")
 
 
-@pytest.mark.parametrize("page", [*PAGES, "decisions"])
+@pytest.mark.parametrize("page", [*PAGES, "risk"])
 def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
     page: str, tmp_path: Path, open_page: Any, kit: Any, said: Any
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit:
         assert "going on" not in said(app)
 
 
-@pytest.mark.parametrize("page", ["cost", "decisions"])
+@pytest.mark.parametrize("page", ["cost", "risk"])
 def test_no_figure_is_made_of_events_of_different_provenance(
     page: str, tmp_path: Path, open_page: Any, kit: Any
 ) -> None:

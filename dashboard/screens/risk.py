@@ -32,7 +32,7 @@ Build = Callable[[Path, str, PriceBook, bool], T]
 
 def show(ledger: Path, run: Run) -> None:
     # One question at a time: each prices the run, which takes seconds where the ledger is long.
-    asked = st.radio("What do you want to know?", list(_QUESTIONS), key="decisions-question")
+    asked = st.radio("What do you want to know?", list(_QUESTIONS), key="risk-question")
     _QUESTIONS[asked](ledger, run)
 
 
@@ -47,7 +47,7 @@ def _document(ledger: Path, run: Run, build: Build[T]) -> T | None:
             ledger, build.__module__, build.__qualname__, run.run_id, *data.book_key(book), unverified,
         )  # fmt: skip
 
-    return frame.asked(ledger, ask, f"decisions-{run.run_id}")
+    return frame.asked(ledger, ask, f"risk-{run.run_id}")
 
 
 def _worth(ledger: Path, run: Run) -> None:
@@ -296,7 +296,7 @@ _QUESTIONS: Mapping[str, Callable[[Path, Run], None]] = {
 }
 
 frame.page(
-    "Decisions",
+    "Risk",
     "Does borrowing pay, and where would the next dollar do most? Marginal figures are for deciding: they are no bill.",
     show,
     live_s=frame.QUIET_S,

@@ -23,7 +23,7 @@ QUESTIONS = {
 @pytest.fixture
 def ask(open_page: Any) -> Any:
     def ask_(ledger: Path, question: str) -> Any:
-        app = open_page(ledger, "decisions")
+        app = open_page(ledger, "risk")
         app = app.radio[0].set_value(QUESTIONS[question]).run()
         assert not app.exception
         assert not app.error
@@ -35,7 +35,7 @@ def ask(open_page: Any) -> Any:
 def test_whether_borrowing_was_worth_it_is_said_in_words_and_with_intervals(
     ended: Path, open_page: Any, said: Any
 ) -> None:
-    of, app = alternatives.build(ended), open_page(ended, "decisions")
+    of, app = alternatives.build(ended), open_page(ended, "risk")
     assert not app.error
     for line in of.says:
         assert line in said(app)
@@ -55,7 +55,7 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
     book = tmp_path / "dear.toml"
     book.write_text(pricebook.load("example").text.replace("usd_per_gb = 0.02", "usd_per_gb = 900"))
     monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
-    app = open_page(ended, "decisions")
+    app = open_page(ended, "risk")
     (warning,) = [warning.value for warning in app.warning if "NOT worth it" in warning.value]
     assert "dedicated devices" in warning
     assert "not sharing" not in warning
