@@ -15,6 +15,7 @@ if __name__ == "__main__":
         [
             st.Page("screens/overview.py", title="Overview", default=True),
             st.Page("screens/fleet.py", title="Fleet now"),
+            st.Page("screens/preemptions.py", title="Preemptions and sync"),
             st.Page("screens/cost.py", title="Cost"),
             st.Page("screens/learning.py", title="Learning"),
             st.Page("screens/bill.py", title="Bill"),

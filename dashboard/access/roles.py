@@ -19,6 +19,7 @@ PAGES: Mapping[str, frozenset[Role]] = {
     "Cost": _ALL,
     "Learning": _ALL,
     "Fleet now": _MACHINES,
+    "Preemptions and sync": _MACHINES,
     "Bill": _MONEY,
     "Books": _MONEY,
     "Risk": _WORKING,

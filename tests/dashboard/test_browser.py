@@ -21,7 +21,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
 )  # fmt: skip
-CHARTS = {"": 2, "fleet": 1, "cost": 3, "learning": 6, "bill": 1}
+CHARTS = {"": 2, "fleet": 1, "preemptions": 7, "cost": 3, "learning": 6, "bill": 1}
 WAIT_S = 60
 
 pytestmark = pytest.mark.skipif(

@@ -26,6 +26,8 @@ LINKS = st.builds(
     target=st.decimals("0.0001", "100", places=4),
     figure=st.none() | st.sampled_from(["cost", "slo"]),
     lease=st.none() | _names,
+    preemption=st.none() | _names,
+    action=st.none() | st.sampled_from(link.ACTIONS),
     window=st.none() | st.just("2026-11-03T05:00..2026-11-03T06:30"),
 )
 
@@ -57,7 +59,7 @@ def test_anything_else_is_left_out_and_said(query: dict[str, list[str]]) -> None
         *(("run", text) for text in ("", "a\nb")),
         *(("tag", text) for text in ("project", ":x")),
         ("compare", "never"), ("currency", "usd"), ("view", "marginal"), ("provenance", "Live"), ("team", "x" * 201),
-        ("figure", "../x"), ("lease", ""), ("sql", "drop table"),
+        ("figure", "../x"), ("lease", ""), ("action", "take"), ("sql", "drop table"),
     ],
 )  # fmt: skip
 def test_a_value_that_is_none_is_named(name: str, value: str) -> None:

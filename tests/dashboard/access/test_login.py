@@ -10,7 +10,7 @@ import pytest
 from joserfc.jwk import RSAKey
 
 CFO = {"email": "cfo@example.com", "email_verified": True}
-ALL_PAGES = ["Overview", "Fleet now", "Cost", "Learning", "Bill", "Books", "Risk"]
+ALL_PAGES = ["Overview", "Fleet now", "Preemptions and sync", "Cost", "Learning", "Bill", "Books", "Risk"]
 
 
 def is_login(screen: Any) -> bool:
@@ -36,7 +36,7 @@ def test_whoever_logs_in_sees_the_pages_of_their_role(dashboard):
 
 def test_a_page_asked_for_without_its_role_says_so_and_is_logged(dashboard):
     visitor = dashboard.visitor("2", groups=["gpu-operators"])
-    assert visitor.open("fleet").menu == ["Overview", "Fleet now", "Cost", "Learning", "Risk"]
+    assert visitor.open("fleet").menu == ["Overview", "Fleet now", "Preemptions and sync", "Cost", "Learning", "Risk"]
     screen = visitor.open("bill")
     assert "not for your role" in screen.text
     assert "approver, finance" in screen.text
