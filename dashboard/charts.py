@@ -34,7 +34,7 @@ _OTHER = "#9fb3c8"
 _ROW_PX = 40
 
 
-def _ink() -> str:
+def ink() -> str:
     """Of text and rules that are drawn on the page's own background."""
     return "#e8edf2" if st.context.theme.type == "dark" else "#1f2933"
 
@@ -133,8 +133,8 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     tooltip = ["team:N", alt.Tooltip("text:N", title="spent, forecast, budget")]
     return (
         base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_rule(strokeWidth=2, color=_ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=80, color=_ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
+        + base.mark_rule(strokeWidth=2, color=ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
+        + base.mark_point(filled=True, size=80, color=ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
         + base.mark_tick(color=BUDGET, thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
 
@@ -147,7 +147,7 @@ def bars(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     )
     colour = _colour("made", {"borrowed": BORROWED, "dedicated": DEDICATED}, None)
     return base.mark_bar().encode(color=colour, tooltip=["name:N", alt.Tooltip("text:N", title="cost")]) + (
-        base.mark_text(align="left", dx=6, color=_ink()).encode(text="text:N")
+        base.mark_text(align="left", dx=6, color=ink()).encode(text="text:N")
     )
 
 
@@ -161,7 +161,7 @@ def intervals(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     return (
         base.mark_rule(strokeWidth=3, color="#9fb3c8").encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
         + base.mark_point(filled=True, size=110, color="#0072B2", opacity=1).encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_text(align="left", dx=4, dy=-12, color=_ink()).encode(y=y, x=x, text="text:N")
+        + base.mark_text(align="left", dx=4, dy=-12, color=ink()).encode(y=y, x=x, text="text:N")
     )
 
 

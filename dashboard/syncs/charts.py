@@ -7,9 +7,9 @@ from datetime import datetime
 
 import altair as alt
 import polars as pl
-import streamlit as st
 
 from dashboard import timeline
+from dashboard.charts import ink
 
 #: Phases of a sync in their order, with what they are.
 PHASES: Mapping[str, tuple[str, str]] = {
@@ -37,9 +37,8 @@ def held(frame: pl.DataFrame, begin: datetime, end: datetime) -> alt.Chart:
     until = named.group_by("line").agg(pl.col("policy_version").last()).with_columns(t=pl.lit(end, named.schema["t"]))
     shown = pl.concat([named, until.select(named.columns)])
     engines = sorted(set(named["line"]) - {PUBLISHED})
-    ink = "#e8edf2" if st.context.theme.type == "dark" else "#1f2933"
     lines = [PUBLISHED, *engines] if PUBLISHED in set(named["line"]) else engines
-    colours = [ink, *_COLOURS] if PUBLISHED in lines else list(_COLOURS)
+    colours = [ink(), *_COLOURS] if PUBLISHED in lines else list(_COLOURS)
     return (
         alt.Chart(shown, height=260)
         .mark_line(interpolate="step-after", strokeWidth=2, clip=True)

@@ -14,7 +14,7 @@ from rose.pricing.document import Report
 from rose.pricing.run import report
 
 PAGES = ("fleet", "cost", "learning")
-CHARTS = {"preemptions": 7, "cost": 3, "learning": 6, "bill": 1, "risk": 1}
+CHARTS = {"preemptions": 7, "cost": 3, "learning": 6, "bill": 1, "risk": 2}
 
 
 @pytest.mark.parametrize("page", CHARTS)

@@ -7,17 +7,19 @@ import pytest
 
 from rose.pricing.answers.report.cost_per_correct import answers
 from rose.pricing.answers.report.frontier import outlook
-from rose.pricing.borrowing.report import alternatives, marginal, provision
+from rose.pricing.borrowing.report import risk
 from rose.pricing.price_books import pricebook
 from rose.pricing.run.priced import priced
 
 QUESTIONS = {
-    "worth": "Was borrowing worth it?",
-    "price": "What is in the price of borrowed time?",
     "cheaper": "What would make a correct answer cheaper?",
     "verifier": "Which verifier should we use?",
-    "together": "And if load and demand rose together?",
 }
+
+
+def table(app: Any, column: str) -> Any:
+    """The first table of the page that has a column."""
+    return next(frame.value for frame in app.dataframe if column in frame.value)
 
 
 @pytest.fixture
@@ -32,21 +34,33 @@ def ask(open_page: Any) -> Any:
     return ask_
 
 
-def test_whether_borrowing_was_worth_it_is_said_in_words_and_with_intervals(
-    ended: Path, open_page: Any, said: Any
+def test_both_answers_come_first_in_words_and_then_the_evidence(
+    ended: Path, open_page: Any, said: Any, values: Any
 ) -> None:
-    of, app = alternatives.build(ended), open_page(ended, "risk")
+    of, app = risk.build(ended), open_page(ended, "risk")
+    assert not app.exception
     assert not app.error
-    for line in of.says:
-        assert line in said(app)
-    ways, flips = app.dataframe[0].value, app.dataframe[1].value
-    assert dict(zip(ways["instead of borrowing"], ways["95% interval"].fillna(""), strict=True)) == {
-        **{name: way.cash_saved.interval_text for name, way in of.ways.items()}, "borrowed": "",
-    }  # fmt: skip
-    assert flips.set_index("what")["stops paying at"]["break-even provision for a device-hour"] == (
-        of.flips[alternatives.PROVISION].flips_at.text
+    assert of.harm.says in said(app)
+    assert "is not known: leases were never withheld at random" in of.harm.says
+    assert of.compare.in_short in said(app)
+    assert "Late requests of lent devices and of others are not set side by side" in said(app)
+    ways = table(app, "cash saved")
+    assert dict(zip(ways["way"], ways["95% interval"], strict=True)) | {"borrowed": ""} == {
+        **{name: way.cash_saved.short_interval for name, way in of.compare.ways.items() if "loaded" not in name},
+        "borrowed": "",
+    }
+    terms = table(app, "rests on").set_index("term")
+    for name, row in of.price.terms.items():
+        told = terms.loc[name.replace("_", " ")]
+        assert (told["in all"], told["rests on"]) == (row.in_all.short_text, row.rests_on)
+    assert values(app)["Break-even for a device-hour"] == of.provision.break_even.text
+    flips = table(app, "stops paying at").set_index("what")
+    assert (
+        flips.loc["charge for a device-hour", "stops paying at"]
+        == of.compare.flips["charge for a device-hour"].flips_at.text
     )
-    assert "NOT worth it" not in said(app)
+    assert "not enough data: 4 windows of 60 s" in said(app)
+    assert "not enough data" not in "".join(str(ways[column].tolist()) for column in ways)
 
 
 def test_where_borrowing_did_not_pay_that_is_said_first(
@@ -56,21 +70,8 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
     book.write_text(pricebook.load("example").text.replace("usd_per_gb = 0.02", "usd_per_gb = 900"))
     monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
     app = open_page(ended, "risk")
-    (warning,) = [warning.value for warning in app.warning if "NOT worth it" in warning.value]
-    assert "dedicated devices" in warning
-    assert "not sharing" not in warning
-
-
-def test_each_term_stands_with_what_it_rests_on(ended: Path, ask: Any, values: Any) -> None:
-    of, app = marginal.build(ended), ask(ended, "price")
-    table = app.dataframe[0].value.set_index("term")
-    for name, row in of.terms.items():
-        told = table.loc[name.replace("_", " ")]
-        assert (told["in all"], told["95% interval"], told["rests on"]) == (
-            row.in_all.text, row.in_all.interval_text, row.rests_on,
-        )  # fmt: skip
-    assert table.loc["m, the marginal price"]["in all"] == of.total.in_all.text
-    assert values(app)["Break-even for a device-hour"] == provision.build(ended).break_even.text
+    assert not app.exception
+    assert "Borrowing was NOT worth it, against dedicated devices" in app.error[0].value
 
 
 def test_levers_are_ranked_and_too_little_data_is_an_answer(ended: Path, ask: Any, values: Any, said: Any) -> None:
@@ -79,19 +80,14 @@ def test_levers_are_ranked_and_too_little_data_is_an_answer(ended: Path, ask: An
         found, ahead = answers(of), outlook(of)
     assert values(app)["C3, a million answer tokens"] == found.c3.text
     assert found.c3.interval_text in said(app)
-    assert list(app.dataframe[1].value["lever"]) == [lever.what for lever in found.levers]
+    assert list(table(app, "lever")["lever"]) == [lever.what for lever in found.levers]
     assert found.in_words in said(app)
-    assert list(app.dataframe[2].value["answer"]) == [answer.side for answer in ahead.answers.values()]
+    assert list(table(app, "answer")["answer"]) == [answer.side for answer in ahead.answers.values()]
     assert "not enough data to tell" in said(app)
     assert ahead.rollouts in said(app)
 
 
-def test_one_verifier_leaves_nothing_to_choose_and_four_minutes_are_too_short_to_pair(
-    ended: Path, ask: Any, said: Any
-) -> None:
+def test_one_verifier_leaves_nothing_to_choose(ended: Path, ask: Any, said: Any) -> None:
     app = ask(ended, "verifier")
     assert "Only lake judged the probes" in said(app)
-    assert list(app.dataframe[0].value["verifier"]) == ["lake"]
-    app = app.radio[0].set_value(QUESTIONS["together"]).run()
-    assert not app.exception
-    assert "Not enough data: 4 windows of 60 s" in said(app)
+    assert list(table(app, "verifier")["verifier"]) == ["lake"]
