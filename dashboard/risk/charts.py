@@ -77,6 +77,6 @@ def coupled(frame: pl.DataFrame, dedicated: float | None, currency: str) -> alt.
     if dedicated is not None:
         line = alt.Chart(pl.DataFrame({"usd": [dedicated], "label": ["on dedicated devices, as measured"]}))
         layers.append(line.mark_rule(color=DEDICATED, strokeWidth=2).encode(y="usd:Q"))
-        layers.append(line.mark_text(color=DEDICATED, align="left", dx=4, dy=-8).encode(
+        layers.append(line.mark_text(color=ink(), align="left", dx=4, dy=-8).encode(
             y="usd:Q", x=alt.value(0), text="label:N"))  # fmt: skip
     return alt.layer(*layers, title=timeline.title("Simulated"))
