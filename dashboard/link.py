@@ -27,6 +27,10 @@ BEFORE, YEAR, NONE = "before", "year", "none"
 COMPARED = (BEFORE, YEAR, NONE)
 PROVENANCES = ("live", "replay", "simulated")
 ACTIONS = ("yield", "cut", "revoke")
+#: What cost is divided by, and what a course is drawn over.
+GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "pool")
+STEPS, VERSIONS = "steps", "versions"
+AXES = (STEPS, VERSIONS)
 USD = "USD"
 TARGET = Decimal("99")
 
@@ -61,6 +65,11 @@ class Link:
     action: str | None = None
     #: The time that charts of a run show, `2026-11-03T05:00..2026-11-03T06:30`, UTC; None: all of it.
     window: str | None = None
+    #: What cost is divided by, and which of its rows is opened.
+    by: str = GROUPS[0]
+    row: str | None = None
+    #: What a course is drawn over.
+    axis: str = STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +203,7 @@ _FIELDS: Mapping[str, _Field] = {
     "preemption": _Field(_name, "the id of a preemption"),
     "action": _one_of(ACTIONS),
     "window": _Field(_window, "a time such as 2026-11-03T05:00..2026-11-03T06:30"),
+    "by": _one_of(GROUPS),
+    "row": _Field(_name, "the name of a row"),
+    "axis": _one_of(AXES),
 }

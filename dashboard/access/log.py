@@ -19,9 +19,26 @@ _BYTES_MAX, _FILES_BEFORE = 10_000_000, 10
 _TEXT_MAX, _NAMES_MAX = 200, 30
 #: Parameters of the dashboard's own links. Of any other the name is kept alone: nobody knows what somebody pasted.
 _SHOWN = frozenset(
-    ("period", "compare", "currency", "view", "provenance", "run", "team", "tag", "target", "figure", "lease",
-     "preemption", "action", "window")
-)  # fmt: skip
+    (
+        "period",
+        "compare",
+        "currency",
+        "view",
+        "provenance",
+        "run",
+        "team",
+        "tag",
+        "target",
+        "figure",
+        "lease",
+        "preemption",
+        "action",
+        "window",
+        "by",
+        "row",
+        "axis",
+    )
+)
 _HIDDEN = "(not logged)"
 
 

@@ -86,11 +86,11 @@ def causes(frame: pl.DataFrame, field: str, title: str) -> alt.LayerChart:
     )
 
 
-def over_time(frame: pl.DataFrame, begin: datetime, end: datetime, width: timedelta) -> alt.VConcatChart:
+def over_time(frame: pl.DataFrame, begin: datetime, end: datetime, width: timedelta) -> list[alt.Chart]:
     """How many of each action there were, bin by bin. Columns: action, t, preemptions; a bin is `width` long."""
     shown = frame.select("action", "t", "preemptions", until=pl.col("t") + width)
     actions = [action for action in PREEMPTION_COLOURS if action in set(shown["action"])]
-    panels = [
+    return [
         alt.Chart(shown.filter(action=action), title=timeline.title(action))
         .mark_bar(color=PREEMPTION_COLOURS[action], clip=True)
         .encode(
@@ -98,7 +98,6 @@ def over_time(frame: pl.DataFrame, begin: datetime, end: datetime, width: timede
             y=alt.Y("preemptions:Q", title=None, axis=_count_axis()), y2=alt.datum(0),
             tooltip=[timeline.time_tip("t"), alt.Tooltip("preemptions:Q", format=",")],
         )
-        .properties(height=_PANEL_PX, width="container")
+        .properties(height=_PANEL_PX)
         for action in actions
     ]  # fmt: skip
-    return alt.vconcat(*panels, spacing=10)

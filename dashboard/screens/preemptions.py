@@ -102,10 +102,8 @@ def _causes(run: Run, taken: Taken) -> None:
 def _over_time(run: Run, shown: Window, taken: Taken) -> None:
     st.header("When?")
     width = window.bin_width(shown, totals.BLOCKS)
-    st.altair_chart(
-        charts.over_time(taken.over_time, naive(shown.from_ns), naive(shown.to_ns), width), width="stretch",
-        alt="Preemptions over time, by action",
-    )  # fmt: skip
+    for chart in charts.over_time(taken.over_time, naive(shown.from_ns), naive(shown.to_ns), width):
+        st.altair_chart(chart, width="stretch", alt="Preemptions over time, of one action")
     bins = "By the day" if data.by_day(shown) else f"In bins of {words.duration(width.total_seconds())}"
     st.caption(f"{bins}, each action on an axis of its own. {run.provenances[0].capitalize()}. Source: `preemption`.")
     frame.download(taken.over_time, "over time", label="Preemptions over time as CSV")

@@ -29,6 +29,9 @@ LINKS = st.builds(
     preemption=st.none() | _names,
     action=st.none() | st.sampled_from(link.ACTIONS),
     window=st.none() | st.just("2026-11-03T05:00..2026-11-03T06:30"),
+    by=st.sampled_from(link.GROUPS),
+    row=st.none() | _names,
+    axis=st.sampled_from(link.AXES),
 )
 
 

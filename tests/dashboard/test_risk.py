@@ -5,33 +5,13 @@ from typing import Any
 
 import pytest
 
-from rose.pricing.answers.report.cost_per_correct import answers
-from rose.pricing.answers.report.frontier import outlook
 from rose.pricing.borrowing.report import risk
 from rose.pricing.price_books import pricebook
-from rose.pricing.run.priced import priced
-
-QUESTIONS = {
-    "cheaper": "What would make a correct answer cheaper?",
-    "verifier": "Which verifier should we use?",
-}
 
 
 def table(app: Any, column: str) -> Any:
     """The first table of the page that has a column."""
     return next(frame.value for frame in app.dataframe if column in frame.value)
-
-
-@pytest.fixture
-def ask(open_page: Any) -> Any:
-    def ask_(ledger: Path, question: str) -> Any:
-        app = open_page(ledger, "risk")
-        app = app.radio[0].set_value(QUESTIONS[question]).run()
-        assert not app.exception
-        assert not app.error
-        return app
-
-    return ask_
 
 
 def test_both_answers_come_first_in_words_and_then_the_evidence(
@@ -72,22 +52,3 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
     app = open_page(ended, "risk")
     assert not app.exception
     assert "Borrowing was NOT worth it, against dedicated devices" in app.error[0].value
-
-
-def test_levers_are_ranked_and_too_little_data_is_an_answer(ended: Path, ask: Any, values: Any, said: Any) -> None:
-    app = ask(ended, "cheaper")
-    with priced(ended) as of:
-        found, ahead = answers(of), outlook(of)
-    assert values(app)["C3, a million answer tokens"] == found.c3.text
-    assert found.c3.interval_text in said(app)
-    assert list(table(app, "lever")["lever"]) == [lever.what for lever in found.levers]
-    assert found.in_words in said(app)
-    assert list(table(app, "answer")["answer"]) == [answer.side for answer in ahead.answers.values()]
-    assert "not enough data to tell" in said(app)
-    assert ahead.rollouts in said(app)
-
-
-def test_one_verifier_leaves_nothing_to_choose(ended: Path, ask: Any, said: Any) -> None:
-    app = ask(ended, "verifier")
-    assert "Only lake judged the probes" in said(app)
-    assert list(table(app, "verifier")["verifier"]) == ["lake"]
