@@ -77,6 +77,7 @@ def saved(document: RiskDocument) -> None:
             st.info(escape.markdown(compare.savings.cash_saved.text))
             return
     _intervals(ways, f"cash saved against it ({document.head.stamp.currency}, marginal), 95% interval")
+    st.caption(escape.markdown(f"Against dedicated devices: {compare.savings.rests_on['cash_saved']}."))
     bill, time, how, *_ = [made for made in tables.compare(compare) if isinstance(made, Table)]
     source = "charges, `turn`, `verdict` and the price book"
     st.subheader("On the bill")

@@ -110,10 +110,14 @@ def test_an_engine_that_missed_a_version_is_behind_until_it_reaches_a_newer_one(
     engines = data.in_window(made, "dashboard/syncs/engines", run, missed)
     assert engines.select("policy_version", "behind", "gone").rows() == [(5, 1, False)]
     assert section.in_words(engines, 5, 1) == (
-        "1 of 1 engines are behind the newest version, by up to 1. 6 syncs ended in this time, 1 of them failed."
+        "Of 1 engines 1 are behind the newest version, by up to 1. 6 syncs ended in this time, 1 of them failed."
     )
     at_end = data.in_window(made, "dashboard/syncs/engines", run, whole)
     assert section.in_words(at_end, 7, 1).startswith("The one engine holds the newest version.")
+    gone = at_end.with_columns(gone=pl.lit(True))
+    assert section.in_words(gone, 0, 0) == (
+        "The one engine held the newest version, and none is there any more. No sync ended in this time."
+    )
     held = data.in_window(made, "dashboard/syncs/held", run, missed)
     by_line = {line: group["policy_version"].to_list() for (line,), group in held.group_by("line", maintain_order=True)}
     assert by_line == {"s0/rollout": [1, 2, 3, 4, 5], None: [1, 2, 3, 4, 5, 6]}
