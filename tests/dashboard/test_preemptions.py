@@ -123,6 +123,27 @@ def test_an_engine_that_missed_a_version_is_behind_until_it_reaches_a_newer_one(
     assert by_line == {"s0/rollout": [1, 2, 3, 4, 5], None: [1, 2, 3, 4, 5, 6]}
 
 
+def test_an_engine_that_went_over_to_another_rl_run_is_gone(tmp_path: Path, kit: Any) -> None:
+    def sync(rl_run_id: str, version: int, after_s: int) -> events.Sync:
+        return events.Sync(
+            ok=True, base_version=None, encoding="dense", wire_bytes=1, dense_bytes=1, total_ns=1, source="trainer",
+            route="loopback", engine_id="e", rl_run_id=rl_run_id, policy_version=version, at_us=kit.us(after_s),
+        )  # fmt: skip
+
+    root = kit.write(tmp_path / "ledger", [kit.started(), sync("a", 1, 10), sync("b", 7, 20), sync("b", 8, 30)])
+    (run,) = data.runs(root)
+    shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
+    stand = {}
+    for name in ("run", "a", "b"):
+        asked = dataclasses.replace(run, run_id=name)
+        engines = data.in_window(root, "dashboard/syncs/engines", asked, shown)
+        held = data.in_window(root, "dashboard/syncs/held", asked, shown)
+        stand[name] = engines.select("policy_version", "behind", "gone").rows(), held["policy_version"].to_list()
+    assert stand["a"] == ([(1, 0, True)], [1, None, None])
+    assert stand["b"] == ([(8, 0, False)], [None, 7, 8])
+    assert stand["run"] == ([(8, 0, False)], [1, 7, 8])
+
+
 def test_a_preemption_opens_with_its_phases_and_its_lease(
     made: Path, run: data.Run, built: Report, open_page: Any, values: Any, said: Any
 ) -> None:
