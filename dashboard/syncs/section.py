@@ -71,7 +71,7 @@ def _held(ledger: Path, run: Run, shown: Window, engines: pl.DataFrame) -> None:
     frame.table(
         engines,
         f"`sync`, `engine` and `step`, {run.provenances[0]}; engines as they stand at the end of this time, in UTC. "
-        "Behind: versions published since the one held. Gone: stopped, died, detached, or given another RL run's weights.",
+        "Behind: versions published since the one held. Gone: stopped, died, detached, or given another run's weights.",
     )
 
 
