@@ -21,6 +21,7 @@ if __name__ == "__main__":
             st.Page("screens/bill.py", title="Bill"),
             st.Page("screens/books.py", title="Books"),
             st.Page("screens/risk.py", title="Risk"),
+            st.Page("screens/sql.py", title="SQL"),
         ]
     )
     page.run()

@@ -197,7 +197,7 @@ def _opened_cost(made: Overview) -> None:
         st.info("There is no such charge in this period.")
         return
     by = ["work" if made.chosen.view == FULLY_LOADED else "bucket", "device-class", "pool"]
-    frame.table(drill.table(rows, by, made.chosen.view), f"charges, {made.view}, {made.spending.bill.stamp}, in USD")
+    frame.drilled(drill.table(rows, by, made.chosen.view), f"charges, {made.view}, {made.spending.bill.stamp}, in USD")
     _events(rows)
 
 
@@ -243,8 +243,8 @@ def _opened_borrowed(made: Overview) -> None:
     if rows.is_empty():
         st.info("No rollout ran in this period.")
         return
-    frame.table(drill.table(rows, ["pool", "device-class"], made.chosen.view),
-                f"charges of the bucket rollout, {made.view}, {made.spending.bill.stamp}, in USD")  # fmt: skip
+    frame.drilled(drill.table(rows, ["pool", "device-class"], made.chosen.view),
+                  f"charges of the bucket rollout, {made.view}, {made.spending.bill.stamp}, in USD")  # fmt: skip
     _events(rows)
 
 

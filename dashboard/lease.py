@@ -72,7 +72,7 @@ def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.Delt
     if own.is_empty():
         return
     example = " EXAMPLE PRICES, not yours." if charged.book.example else ""
-    frame.table(
+    frame.drilled(
         drill.table(own, ["bucket", "fate"], AMORTIZED),
         f"charges of this lease, amortized, {charged.book.currency}, {charged.provenance}, price book "
         f"{escape.markdown(charged.book.name)}.{example}",

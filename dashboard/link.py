@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, cast
+from urllib.parse import parse_qsl
 
 from dashboard import escape
 from rose.pricing.money import PricingError
@@ -31,7 +32,11 @@ ACTIONS = ("yield", "cut", "revoke")
 GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "pool")
 STEPS, VERSIONS = "steps", "versions"
 AXES = (STEPS, VERSIONS)
+OWN = "own"
+CHARTS = ("line", "bar", "none")
 USD = "USD"
+#: The longest text of a query that an address has, in characters.
+SQL_MAX = 2000
 TARGET = Decimal("99")
 
 _LENGTH_MAX = 200
@@ -70,6 +75,16 @@ class Link:
     row: str | None = None
     #: What a course is drawn over.
     axis: str = STEPS
+    #: Which query the page SQL shows: the name of one, or OWN for the text in `sql`.
+    query: str | None = None
+    #: What its variables are set to, as the query of a URL: `since=7d&run_id=R`.
+    variables: str | None = None
+    #: A SELECT that is offered, and run by nothing but a click.
+    sql: str | None = None
+    #: How its rows are drawn, and by which columns; None: by their types.
+    chart: str | None = None
+    x: str | None = None
+    y: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,19 @@ def _tag(text: str) -> str:
     return text
 
 
+def _variables(text: str) -> str:
+    pairs = dict(parse_qsl(_name(text), keep_blank_values=True, strict_parsing=True, errors="strict"))
+    if not all(re.fullmatch(r"[a-z_]{1,40}", name) and value.isprintable() for name, value in pairs.items()):
+        raise ValueError
+    return text
+
+
+def _sql(text: str) -> str:
+    if not 0 < len(text) <= SQL_MAX or not text.replace("\n", "").replace("\t", "").isprintable():
+        raise ValueError
+    return text
+
+
 def _percent(text: str) -> Decimal:
     if not re.fullmatch(r"\d{1,3}(\.\d{1,4})?", text) or not 0 < Decimal(text) <= 100:
         raise ValueError
@@ -206,4 +234,10 @@ _FIELDS: Mapping[str, _Field] = {
     "by": _one_of(GROUPS),
     "row": _Field(_name, "the name of a row"),
     "axis": _one_of(AXES),
+    "query": _Field(_matching("[a-z][a-z0-9_]{0,99}"), "the name of a query"),
+    "variables": _Field(_variables, "what variables are set to, such as since=7d&turn=3"),
+    "sql": _Field(_sql, f"text of at most {SQL_MAX:,} characters"),
+    "chart": _one_of(CHARTS),
+    "x": _Field(_name, "the name of a column"),
+    "y": _Field(_name, "the name of a column"),
 }

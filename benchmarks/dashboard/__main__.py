@@ -24,6 +24,7 @@ from rose.ledger.growth.compaction import compact
 SIZES = {"1 million events": (Fleet(64, 6_000), 2.0), "10 million events": (Fleet(128, 30_000), 3.0)}
 QUICK = {"40,000 events": (Fleet(16, 1_000), 2.0)}
 INTERACTION_MAX_S, SESSIONS, SESSIONS_MAX_S = 0.5, 10, 5.0
+NEWS = 10_000
 _ROUNDS = 3
 #: A figure, a chart or a verdict below the heading: what the page is opened for.
 _FIRST = """return !!document.querySelector(
@@ -53,7 +54,10 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
         events = fill.fill(ledger, fleet)
         fill.close_epochs(ledger)
         compact(ledger, grace_s=0)
-    with browser.served(ledger, folder) as (url, server), browser.chromium(Screen()) as driver:
+    with (
+        browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, server),
+        browser.chromium(Screen()) as driver,
+    ):
         with phase(f"{name}: the first reader of a ledger that nobody has priced"):
             nobody = _open(driver, f"{url}/")
         addresses = browser.pages(driver, url)
@@ -62,6 +66,11 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
             for _ in range(_ROUNDS):
                 for title, address in addresses.items():
                     opened[title].append(_open(driver, address))
+        with phase(f"{name}: the Overview after news, {_ROUNDS} times"):
+            news = []
+            for number in range(_ROUNDS):
+                fill.more(ledger, fleet, NEWS, number)
+                news.append(_open(driver, addresses["Overview"]))
         with phase(f"{name}: choices"):
             chosen = _choose(driver, addresses["Overview"])
         with phase(f"{name}: {SESSIONS} sessions at once"):
@@ -70,11 +79,13 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
     for title, times in opened.items():
         first_s = statistics.median(one["first_s"] for one in times)
         report.claim(f"{name}: {title}, first figure", first_s, "s", first_max_s, "lower")
+    after_s = statistics.median(one["first_s"] for one in news)
+    report.claim(f"{name}: Overview after {NEWS:,} more events, first figure", after_s, "s", first_max_s, "lower")
     report.claim(f"{name}: a choice in the bar", statistics.median(chosen), "s", INTERACTION_MAX_S, "lower")
     report.claim(f"{name}: {SESSIONS} sessions at once, the last", max(at_once), "s", SESSIONS_MAX_S, "lower")
     report.detail[name] = {
         "events": events, "devices": fleet.devices, "hours": round(fleet.seconds / 3600, 2), "unpriced": nobody,
-        "pages": opened, "choices_s": chosen, "at_once_s": at_once, "server_rss_bytes": memory,
+        "pages": opened, "after_news": news, "choices_s": chosen, "at_once_s": at_once, "server_rss_bytes": memory,
     }  # fmt: skip
 
 

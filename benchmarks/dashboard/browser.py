@@ -40,14 +40,21 @@ def is_there() -> bool:
 
 
 @contextmanager
-def served(ledger: Path, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def served(ledger: Path, folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """`rose dashboard` on a ledger: its address, and its process. What it says is in `folder`/server.log."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "rose.cli", "dashboard", "--ledger", str(ledger), "--port", str(port)]
     with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        server = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for("the server", lambda: urllib.request.urlopen(f"{url}/_stcore/health", timeout=2).status == 200)

@@ -57,7 +57,7 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
 
     with (
         phase(f"watching {title} for {seconds / 60:g} minutes"),
-        browser.served(ledger, folder) as (url, server),
+        browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, server),
         browser.chromium(Screen()) as driver,
     ):
         address = browser.pages(driver, url)[title]

@@ -32,6 +32,12 @@ LINKS = st.builds(
     by=st.sampled_from(link.GROUPS),
     row=st.none() | _names,
     axis=st.sampled_from(link.AXES),
+    query=st.none() | st.sampled_from([link.OWN, "open_leases"]),
+    variables=st.none() | st.just("since=7d&run_id=a%26b"),
+    sql=st.none() | st.just("SELECT 1\n\t-- x"),
+    chart=st.none() | st.sampled_from(link.CHARTS),
+    x=st.none() | _names,
+    y=st.none() | _names,
 )
 
 
@@ -62,7 +68,9 @@ def test_anything_else_is_left_out_and_said(query: dict[str, list[str]]) -> None
         *(("run", text) for text in ("", "a\nb")),
         *(("tag", text) for text in ("project", ":x")),
         ("compare", "never"), ("currency", "usd"), ("view", "marginal"), ("provenance", "Live"), ("team", "x" * 201),
-        ("figure", "../x"), ("lease", ""), ("action", "take"), ("sql", "drop table"),
+        ("figure", "../x"), ("lease", ""), ("action", "take"), ("statement", "drop table"),
+        ("query", "../x"), ("variables", "since"), ("variables", "Since=1"), ("sql", "x" * 2001), ("sql", "a\x00"),
+        ("chart", "pie"), ("x", ""),
     ],
 )  # fmt: skip
 def test_a_value_that_is_none_is_named(name: str, value: str) -> None:
