@@ -14,8 +14,7 @@ from dashboard.books import AMORTIZED
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import NS_PER_HOUR
-from rose.pricing.money import format_usd
+from rose.pricing.money import NS_PER_HOUR, format_usd
 
 #: Of each view, the column that sums to the bill.
 AMOUNT: Mapping[str, str] = {AMORTIZED: "cost_nano", "fully-loaded": "loaded_nano"}
