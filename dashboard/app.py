@@ -16,7 +16,7 @@ if __name__ == "__main__":
             st.Page("screens/overview.py", title="Overview", default=True),
             st.Page("screens/fleet.py", title="Fleet now"),
             st.Page("screens/cost.py", title="Cost"),
-            st.Page("screens/learning.py", title="Learning"),
+            st.Page("screens/cost_per_correct.py", title="Cost per correct"),
             st.Page("screens/bill.py", title="Bill"),
             st.Page("screens/books.py", title="Books"),
             st.Page("screens/decisions.py", title="Decisions"),

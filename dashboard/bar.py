@@ -68,7 +68,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
     for name in CHOICES:
         st.session_state[_key(name)] = getattr(now, name)
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        picked = {name: _choice(name, there, disabled=name not in uses) for name in CHOICES}
+        picked = {name: _choice(name, there, uses) for name in CHOICES}
         views.menu(ledger, lambda: link.query(chosen()), _open)
     written = str(picked["period"])
     if not link.is_period(written):
@@ -170,8 +170,11 @@ def _there(now: Link, there: Known) -> tuple[Link, list[str]]:
     return now, unknown
 
 
-def _choice(name: str, there: Known, *, disabled: bool) -> str | None:
+def _choice(name: str, there: Known, uses: Collection[str]) -> str | None:
     label, options, texts, about = _offered(name, there)
+    disabled = name not in uses
+    if name == "run" and "period" in uses:
+        texts[None] = "every run"
     # `typed` lets a reader write a period that is not listed.
     typed = name == "period"
     current = st.session_state[_key(name)]

@@ -48,23 +48,6 @@ def _step() -> alt.X:
     return alt.X("step:Q", title="RL step", axis=alt.Axis(tickMinStep=1, format="d", grid=False))
 
 
-def stacked_money(frame: pl.DataFrame, currency: str) -> alt.Chart:
-    """One bar for each view, divided by bucket. Columns: view, bucket, usd, text."""
-    order = {bucket: index for index, bucket in enumerate(BUCKET_COLOURS)}
-    frame = frame.with_columns(order=pl.col("bucket").replace_strict(order))
-    return (
-        alt.Chart(frame, height=240)
-        .mark_bar()
-        .encode(
-            y=alt.Y("view:N", title=None, sort=None),
-            x=alt.X("usd:Q", title=f"cost of the period ({currency})"),
-            color=_colour("bucket", {b: BUCKET_COLOURS[b] for b in order if b in set(frame["bucket"])}),
-            order="order:Q",
-            tooltip=["view:N", "bucket:N", alt.Tooltip("text:N", title="cost")],
-        )
-    )
-
-
 def money_by_day(frame: pl.DataFrame, currency: str) -> alt.Chart:
     """One bar for each day or month, divided by bucket. Columns: day, bucket, usd, text."""
     order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
@@ -136,18 +119,6 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
         + base.mark_rule(strokeWidth=2, color=_ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
         + base.mark_point(filled=True, size=80, color=_ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
         + base.mark_tick(color=BUDGET, thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
-    )
-
-
-def bars(frame: pl.DataFrame, title: str) -> alt.LayerChart:
-    """Labelled bars. Columns: name, usd, text, made (`borrowed` or `dedicated`)."""
-    base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 100).encode(
-        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
-        x=alt.X("usd:Q", title=title, scale=alt.Scale(domain=_from_zero(frame["usd"].to_list()))),
-    )
-    colour = _colour("made", {"borrowed": BORROWED, "dedicated": DEDICATED}, None)
-    return base.mark_bar().encode(color=colour, tooltip=["name:N", alt.Tooltip("text:N", title="cost")]) + (
-        base.mark_text(align="left", dx=6, color=_ink()).encode(text="text:N")
     )
 
 

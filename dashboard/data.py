@@ -28,6 +28,7 @@ from rose.pricing import charges
 from rose.pricing.charges import Charges
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
+from rose.pricing.figures import Figure
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
@@ -153,6 +154,11 @@ def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
     }
 
 
+def models(ledger: Path) -> dict[str, str]:
+    """The model that rollouts of each fleet's run were made with. Raises ReadError or LedgerError."""
+    return dict(_rows(str(ledger), "dashboard/models", "", mark(ledger)).iter_rows())
+
+
 def currencies(ledger: Path) -> tuple[str, ...]:
     """Dollars, and what else the ledger's price book has a rate for."""
     rates = kept(lambda: {entry.currency for entry in choice.choose(ledger).exchange_rate}, ledger, "currencies")
@@ -182,6 +188,15 @@ def in_window(ledger: Path, query: str, run: Run, window: Window, blocks: int = 
     if by_day(window) and query in _DAILY:
         query = f"{query}_daily"
     asked = (("run_id", run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks))
+    return _read(str(ledger), query, asked, mark(ledger))
+
+
+def in_blocks(ledger: Path, query: str, run: Run, part: str = "step", blocks: int = 200) -> pl.DataFrame:
+    """The rows of `sql/<query>.sql` on a whole run by `step` or `version`, at most so many.
+
+    Raises ReadError or LedgerError.
+    """
+    asked = (("run_id", run.run_id), ("part", part), ("blocks", blocks))
     return _read(str(ledger), query, asked, mark(ledger))
 
 
@@ -294,6 +309,19 @@ def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]
     )  # fmt: skip
 
 
+def document(
+    ledger: Path, run: Run, build: Callable[[Path, str, PriceBook, bool, Seen], T], *, unverified: bool
+) -> Priced[T]:
+    """What `build`, a function of a module, makes of a run at its price book's prices, or why there is nothing."""
+    chosen = price_book(ledger, run)
+    if (book := chosen.value) is None:
+        return Priced(None, chosen.error)
+    return kept(
+        lambda: build(ledger, run.run_id, book, unverified, seen(str(ledger))),
+        ledger, build.__module__, build.__qualname__, run.run_id, *book_key(book), unverified,
+    )  # fmt: skip
+
+
 def book_key(book: PriceBook) -> tuple[str, str]:
     """Names a price book and the rule it was chosen by, for caches."""
     return book.sha256, book.chosen
@@ -305,10 +333,11 @@ def seen(ledger: str) -> Seen:
     return verified.load(ledger)
 
 
-def cost_by_step(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
-    """Dollars per accepted answer at each step: the run's rollout dollars, divided by the tokens each step made."""
-    price = report.cost_per_correct["blended"].token_cost
-    useful = sum(int(report.tokens[placement]["useful"].value or 0) for placement in ("borrowed", "dedicated"))
+def cost_by_step(price: Figure, useful: int, steps: pl.DataFrame) -> pl.DataFrame:
+    """Dollars per accepted answer at each step: the run's rollout dollars, divided by the tokens each step made.
+
+    `price` is of a million of its `useful` tokens.
+    """
     dollars = (price.value or 0) / 1e9 * useful / 1e6
     share = pl.col("tokens") / pl.col("tokens").sum()
     return steps.with_columns(

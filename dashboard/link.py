@@ -27,6 +27,10 @@ VIEWS = (AMORTIZED, FULLY_LOADED)
 BEFORE, YEAR, NONE = "before", "year", "none"
 COMPARED = (BEFORE, YEAR, NONE)
 PROVENANCES = ("live", "replay", "simulated")
+#: What cost is divided by, and what a course is drawn over.
+GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "pool")
+STEPS, VERSIONS = "steps", "versions"
+AXES = (STEPS, VERSIONS)
 OWN = "own"
 CHARTS = ("line", "bar", "none")
 USD = "USD"
@@ -62,6 +66,11 @@ class Link:
     lease: str | None = None
     #: The time that charts of a run show, `2026-11-03T05:00..2026-11-03T06:30`, UTC; None: all of it.
     window: str | None = None
+    #: What cost is divided by, and which of its rows is opened.
+    by: str = GROUPS[0]
+    row: str | None = None
+    #: What a course is drawn over.
+    axis: str = STEPS
     #: Which query the page SQL shows: the name of one, or OWN for the text in `sql`.
     query: str | None = None
     #: What its variables are set to, as the query of a URL: `since=7d&run_id=R`.
@@ -216,6 +225,9 @@ _FIELDS: Mapping[str, _Field] = {
     "figure": _Field(_matching("[a-z]{1,20}"), "the name of a figure"),
     "lease": _Field(_name, "the id of a lease"),
     "window": _Field(_window, "a time such as 2026-11-03T05:00..2026-11-03T06:30"),
+    "by": _one_of(GROUPS),
+    "row": _Field(_name, "the name of a row"),
+    "axis": _one_of(AXES),
     "query": _Field(_matching("[a-z][a-z0-9_]{0,99}"), "the name of a query"),
     "variables": _Field(_variables, "what variables are set to, such as since=7d&turn=3"),
     "sql": _Field(_sql, f"text of at most {SQL_MAX:,} characters"),

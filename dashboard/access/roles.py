@@ -17,7 +17,7 @@ _WORKING: frozenset[Role] = frozenset({"finance", "infra", "approver"})
 PAGES: Mapping[str, frozenset[Role]] = {
     "Overview": _ALL,
     "Cost": _ALL,
-    "Learning": _ALL,
+    "Cost per correct": _ALL,
     "Fleet now": _MACHINES,
     "Bill": _MONEY,
     "Books": _MONEY,

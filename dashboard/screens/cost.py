@@ -1,223 +1,265 @@
-"""What the rollouts cost."""
+"""What the rollouts cost, by whom and for what, and why borrowed ones cost what they do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
-from dashboard import charts, escape, frame
+from dashboard import amounts, bar, cards, data, escape, frame, link, spending
 from dashboard import format as words
 from dashboard.access import session
+from dashboard.books import Asked
+from dashboard.cards import Money
+from dashboard.costs import charts, groups, opened, why
+from dashboard.costs.groups import GROUPS, Group
 from dashboard.data import Run
+from dashboard.link import Link
+from dashboard.spending import Spending
+from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report, to_csv
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
-from rose.pricing.run.tables import gate
+from rose.pricing.money import NS_PER_HOUR
 
-_LINES = {
-    "serving": "as the serving devices cost (serving)",
-    "dedicated": "as dedicated devices cost (dedicated)",
-    "opportunistic": "as borrowing cost (opportunistic)",
-    "blended": "as the mix that was used cost (blended)",
+_BY, _TABLE = "cost-by", "cost-groups"
+#: So many rows are drawn; the table has all.
+_BARS_MAX = 20
+_VIEWS = {
+    link.AMORTIZED: "their device time, weight syncs, activations and transfers, at what each second of a device costs",
+    link.FULLY_LOADED: "the same, with their part of the devices' idle time and energy",
 }
 
 
-def show(ledger: Path, run: Run) -> None:
-    report = frame.priced(ledger, run)
-    if report is None:
+def show(ledger: Path, runs: list[Run]) -> None:
+    chosen = bar.chosen()
+    known = {run.run_id: run for run in runs}
+    run = known.get(chosen.run or "")
+    asked = _asked(ledger, chosen, run)
+    if asked is None:
         return
-    frame.stamp(report.stamp)
-    _views(report)
-    _tokens(report)
-    _correct(report)
-    _borrow(report)
-    _download(report)
+    frame.banner(asked.provenance)
+    whole_run = run is not None and chosen.period == link.NEWEST
+    before = None if whole_run else bar.compared(chosen, asked.period)
+    spent = frame.asked(
+        ledger, lambda unverified: spending.ask(replace(asked, unverified=unverified), chosen, before), "cost"
+    )
+    if spent is None:
+        return
+    spent = _of_run(spent, run)
+    if chosen.by == "model":
+        named = groups.with_models(spent.now.frame, data.models(ledger))
+        spent = replace(spent, now=replace(spent.now, frame=named))
+    rollouts = groups.total(groups.grouped(spent.now.rollout, "team"))
+    _head(spent, rollouts, chosen, run)
+    if spent.now.rollout.is_empty():
+        st.info("No rollout is charged to what is chosen in the bar.")
+        return
+    _groups(spent, rollouts, chosen, known)
+    if chosen.row is not None and run is None:
+        opened.runs(spent, chosen.by, chosen.row, known)
+    if run is not None:
+        opened.leases(ledger, run, spent)
+    _why(ledger, spent, known, run)
 
 
-def _views(report: Report) -> None:
-    st.header("What did the period cost?")
-    st.markdown("Three views of the same period. They answer different questions and are **never added together**.")
-    frame.metrics(
-        ("Marginal", report.marginal["total"],
-         "What lending idle devices added to the bill: energy, transfer, scheduling. Does not sum to the bill."),
-        ("Amortized", report.amortized["total"],
-         "The fleet's whole cost, divided by what each second was used for. Sums to the bill."),
-        ("Fully loaded", report.fully_loaded["total"],
-         "The same bill with idle time and overhead charged to the work they are there for."),
+def _asked(ledger: Path, chosen: Link, run: Run | None) -> Asked | None:
+    """The period of the bar; of a run without a chosen one, the whole hours from its beginning to its last event."""
+    if run is None or chosen.period != link.NEWEST:
+        return frame.in_period(ledger)
+    provenance = frame.provenance(run.provenances)
+    book = data.price_book(ledger, run)
+    if book.value is None:
+        st.error(escape.markdown(book.error or words.NOT_ENOUGH_DATA))
+    if provenance is None or book.value is None or run.started_at is None:
+        return None
+    from_ns, to_ns = nanoseconds(run.started_at), nanoseconds(run.ended_at or run.last_event_at)
+    hours = Period(from_ns // NS_PER_HOUR * NS_PER_HOUR, (to_ns // NS_PER_HOUR + 1) * NS_PER_HOUR)
+    return Asked(ledger=ledger, period=hours, book=book.value, provenance=provenance)
+
+
+def _of_run(spent: Spending, run: Run | None) -> Spending:
+    if run is None:
+        return spent
+    before = None if spent.before is None else groups.of_run(spent.before, run.run_id)
+    return replace(spent, now=groups.of_run(spent.now, run.run_id), before=before)
+
+
+def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> None:
+    money, view = Money(spent.rate), chosen.view.replace("-", " ")
+    lent = cards.percent(spent.now.borrowed_share)
+    whole = int(spent.now.frame["amount_nano"].sum())
+    part = cards.percent(Fraction(rollouts.nano, whole)) if whole else None
+    everything = (run, chosen.team, chosen.tag) == (None, None, None)
+    of = "that the fleet cost" if everything else "that is charged to what is chosen"
+    when = spent.now.period.label
+    if run is not None:
+        when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
+    sentence = f"Rollouts cost **{amounts.converted(rollouts.nano, money)}** in {when} ({view})"
+    sentence += "" if part is None else f", {part} of the {amounts.converted(whole, money)} {of}"
+    sentence += "." if lent is None else f"; {lent} of their time ran on borrowed serving devices."
+    st.markdown(words.plain(sentence))
+    before = None if spent.before is None else spent.before.rollout_nano
+    name = "" if spent.before is None else spent.before.period.label
+    cells = (
+        ("Rollout cost", rollouts.nano, _VIEWS[chosen.view], cards.change(rollouts.nano, before, name)),
+        ("A device-hour of rollouts", rollouts.per_device_hour, "without weight transfer, which takes no device", None),
+        ("A million useful tokens", rollouts.per_million, "those that came to nothing are in the price", None),
     )  # fmt: skip
-    views = {"amortized": report.amortized, "fully loaded": report.fully_loaded}
-    bill = pl.DataFrame(
-        [
-            {"view": view, "bucket": bucket, "usd": (figure.value or 0) / 1e9, "text": figure.text}
-            for view, parts in views.items()
-            for bucket, figure in parts.items()
-            if bucket != "total" and figure.value
-        ],
-        schema={"view": pl.String, "bucket": pl.String, "usd": pl.Float64, "text": pl.String},
+    for place, (label, nano, about, change) in zip(st.columns(3), cells, strict=True):
+        text = "unknown" if nano is None else amounts.converted(nano, money)
+        place.metric(label, text, change, delta_color="inverse")
+        place.caption(f"{view}; {about}")
+    if spent.no_rate:
+        st.warning(f"Amounts are in dollars: {escape.markdown(spent.no_rate)}")
+    elif spent.rate is not None:
+        st.caption(escape.markdown(spent.rate.text))
+    frame.stamp(replace(spent.bill.stamp, from_ns=spent.now.period.from_ns, to_ns=spent.now.period.to_ns))
+
+
+def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run]) -> None:
+    st.header("Who spent it, and on what?")
+    st.session_state[_BY] = chosen.by
+    st.radio(
+        "Divided by", list(GROUPS), key=_BY, format_func=lambda by: GROUPS[by][0], horizontal=True, on_change=_divide
     )
-    if not bill.is_empty():
-        chart = charts.stacked_money(bill, report.stamp.currency)
-        st.altair_chart(chart, width="stretch", alt="Cost by use of the device, amortized and fully loaded")
-        st.caption(
-            f"Cost by what the time was used for. Views amortized and fully loaded, {report.stamp.currency}, "
-            f"{report.stamp.provenance}. Source: `device_slice`, `device`, `sync`, `power` and the price book."
-        )
-    _buckets(report)
-
-
-def _buckets(report: Report) -> None:
-    """Device time, and what is billed beside it: transfer and energy."""
-    total = int(report.amortized["total"].value or 0)
-    rows = [
-        {
-            "bucket": bucket,
-            "amortized": figure.text,
-            "share": words.share(int(figure.value or 0), total),
-            "fully loaded": report.fully_loaded[bucket].text if bucket in report.fully_loaded else "in the others",
-            "what it is": words.BUCKET_WORDS.get(bucket, "each column, the whole bill"),
-        }
-        for bucket, figure in report.amortized.items()
-    ]
-    frame.table(
-        pl.DataFrame(rows),
-        f"`device_slice`, `device`, `sync`, `power` and the price book; {report.stamp}. Transfer and energy take no "
-        "device time: they are billed beside it. Energy is here only where it was metered and is not in a device's "
-        "price.",
-    )
-
-
-def _tokens(report: Report) -> None:
-    st.header("Is a borrowed rollout cheaper than a dedicated one?")
-    st.markdown(
-        "A rollout is a sample the model generates for training. Only useful tokens count: those thrown away are in "
-        "the price of the rest."
-    )
-    borrowed, dedicated = report.token_cost["borrowed"], report.token_cost["dedicated"]
-    frame.metrics(
-        ("A million tokens, borrowed", borrowed[AMORTIZED], "Made on serving devices; amortized device time."),
-        ("A million tokens, dedicated", dedicated[AMORTIZED], "Made on devices paid for rollouts; amortized."),
-        ("Cash saved", report.savings.cash_saved,
-         "The bill without borrowing, less the bill. Below zero: borrowing cost more than it kept off the bill."),
-        ("Capacity avoided (hypothetical)", report.savings.capacity_avoided,
-         "The borrowed tokens at the price of dedicated devices. Nobody would have been billed for it."),
+    rows = groups.grouped(spent.now.rollout, chosen.by)
+    money = Money(spent.rate)
+    amount = money.together([row.nano for row in rows])
+    names = [_name(row.key, chosen.by, known) for row in rows]
+    _bars(rows, names, money)
+    table = _table(rows, names, amount, money, GROUPS[chosen.by][0])
+    st.dataframe(
+        table, hide_index=True, width="stretch", key=f"{_TABLE}-{chosen.by}", placeholder="",
+        on_select=lambda: _pick(rows, chosen.by), selection_mode="single-row", column_config=_columns(table, money),
     )  # fmt: skip
-    rests_on = (f"- {name.replace('_', ' ')}: {escape.markdown(why)}" for name, why in report.savings.rests_on.items())
-    st.markdown("\n".join(rests_on))
     st.caption(
-        "Cash saved is marginal, capacity avoided amortized and hypothetical; they price the same tokens and are never "
-        "added."
+        words.plain(
+            f"Source: charges of rollouts by {GROUPS[chosen.by][0]}, {chosen.view.replace('-', ' ')}, "
+            f"{spent.bill.stamp}. Sums to {amounts.converted(rollouts.nano, money)}, to the nano-dollar. "
+            "Unallocated: what has no such thing, such as the task of a weight transfer. Tokens: useful ones. Click a "
+            "row to open it. The page Bill has the whole fleet."
+        )
     )
-    cost = pl.DataFrame(
+    exact = table.with_columns(
+        pl.Series("nano-dollars", [row.nano for row in rows]), pl.lit(chosen.view).alias("view"),
+        pl.lit(spent.bill.provenance).alias("provenance"), pl.lit(money.currency).alias("currency"),
+    )  # fmt: skip
+    frame.download(exact, "cost-groups")
+
+
+def _bars(rows: Sequence[Group], names: Sequence[str], money: Money) -> None:
+    drawn = list(zip(names, rows, strict=True))[:_BARS_MAX]
+    per_unit = 1e9 if money.rate is None else 1e9 * float(money.rate.usd_per_unit)
+    parts = pl.DataFrame(
         [
-            {"name": f"{made}, {view}", "usd": figure.value / 1e9, "text": figure.text, "made": made}
-            for made, by_view in (("borrowed", borrowed), ("dedicated", dedicated))
-            for view in (MARGINAL, AMORTIZED, FULLY_LOADED)
-            if (figure := by_view[view]).value is not None
+            {"name": name, "place": place, "cost": nano / per_unit, "text": amounts.converted(nano, money),
+             "nano-dollars": nano, "total": row.nano / per_unit, "text of total": amounts.converted(row.nano, money)}
+            for name, row in drawn
+            for place, nano in row.places.items()
         ]
-    )
-    if cost.is_empty():
-        st.info("Not enough data: no useful rollout token was made yet.")
-        return
-    unit = f"{report.stamp.currency} per million useful rollout tokens"
-    st.altair_chart(charts.bars(cost, unit), width="stretch", alt="Cost of a million rollout tokens by view")
-    st.caption(
-        f"{unit}, by where they were made and by view, {report.stamp.provenance}. Bars of different views are not "
-        "added. Source: `device_slice`, `turn`, `verdict`, `sync` and the price book."
-    )
-
-
-def _correct(report: Report) -> None:
-    st.header("What does an accepted answer cost?")
-    st.markdown(
-        "Dollars over answers the verifier accepted, with the same rollout tokens priced four ways. Where an audit "
-        "knows the truth, also per answer that is really correct."
-    )
-    lines = report.cost_per_correct
-    paid = lines["blended"]
-    frame.metrics(
-        ("An accepted answer", paid.measured, "What was paid for rollouts, over answers the verifier accepted."),
-        ("A correct answer, by audit", paid.per_correct, "The same, over answers that an audit found correct."),
-        ("C3, hypothetical", paid.formula,
-         "What no bill shows, at the list price of serving's tokens: "
-         "the formula with rollout tokens at what they cost: price of a million tokens x output per answer token x "
-         "(1 + price ratio x extra samples) / accept rate of the best of a group."),
     )  # fmt: skip
-    shown = pl.DataFrame(
-        [
-            {
-                "name": _LINES[name],
-                "usd": line.measured.value / 1e9,
-                "low": None if line.measured.low is None else line.measured.low / 1e9,
-                "high": None if line.measured.high is None else line.measured.high / 1e9,
-                "text": line.measured.text,
-                "range": line.measured.interval_text or "not enough data",
-            }
-            for name, line in lines.items()
-            if line.measured.value is not None
-        ],
-        schema_overrides={"low": pl.Float64, "high": pl.Float64},
-    )
-    if not shown.is_empty():
-        unit = f"{report.stamp.currency} per accepted answer"
-        st.altair_chart(charts.intervals(shown, unit), width="stretch", alt="Cost per accepted answer by price line")
-        st.caption(
-            f"{unit}, rollout tokens priced as each line says; grey: 95% interval where there is one, "
-            f"{report.stamp.provenance}. Source: `turn`, `trajectory`, `verdict`, `device_slice` and the price book."
-        )
-    rows = [
+    st.altair_chart(charts.ranked(parts, money.currency), width="stretch", alt="Cost of rollouts, the dearest first")
+    if len(drawn) < len(rows):
+        st.caption(f"The dearest {len(drawn)} of {len(rows):,} are drawn; the table has all.")
+
+
+def _table(
+    rows: Sequence[Group], names: Sequence[str], amount: Sequence[int], money: Money, label: str
+) -> pl.DataFrame:
+    """Numbers that sort as numbers; what is not known is empty."""
+    whole = sum(amount)
+    per_unit = 1 if money.rate is None else Fraction(money.rate.usd_per_unit)
+
+    def price(nano: Fraction | None) -> float | None:
+        return None if nano is None else float(nano / per_unit) / 1e9
+
+    return pl.DataFrame(
         {
-            "price line": name,
-            "view": line.measured.view,
-            "per accepted answer": line.measured.text,
-            "95% interval": words.interval(line.measured),
-            "per audited correct": line.per_correct.text,
-            "hypothetical, at list price: formula, per M answer tokens": line.formula.text,
-            "its 95% interval": words.interval(line.formula),
-        }
-        for name, line in lines.items()
-    ]
-    factors = report.factors
-    frame.table(
-        pl.DataFrame(rows),
-        f"the cost report, {report.stamp}. Formula: price of a million tokens {factors['cpm'].text} x output per "
-        f"answer token {factors['r'].text} x (1 + price ratio x extra samples per kept one {factors['rho'].text}) / "
-        f"accept rate of the best of a group {factors['alpha'].text}.",
+            label: names,
+            "cost": [nano / 1e9 for nano in amount],
+            "share": [nano / whole if whole else None for nano in amount],
+            "device-hours": [row.ns / NS_PER_HOUR for row in rows],
+            "a device-hour": [price(row.per_device_hour) for row in rows],
+            "tokens": [row.tokens for row in rows],
+            "a million tokens": [price(row.per_million) for row in rows],
+        },
+        schema_overrides=dict.fromkeys(("share", "a device-hour", "a million tokens"), pl.Float64),
     )
 
 
-def _borrow(report: Report) -> None:
-    st.header("What is in the price of a borrowed device-hour?")
-    borrow = report.borrow
-    rows = [
-        {
-            "part": term.replace("_", " "),
-            "per device-hour": borrow.per_device_hour[term].text,
-            "in all": report.marginal[term].text,
-            "95% interval": report.marginal[term].interval_text,
-            "rests on": explained,
-        }
-        for term, explained in borrow.explained.items()
-    ]
-    total = {"part": "total", "per device-hour": borrow.per_device_hour["total"].text,
-             "in all": report.marginal["total"].text, "95% interval": report.marginal["total"].interval_text,
-             "rests on": f"{borrow.borrowed.text} borrowed"}  # fmt: skip
-    frame.table(
-        pl.DataFrame([*rows, total]),
-        f"marginal view, {report.stamp}; `lease`, `sync`, `power` and the price book. {gate(borrow.idle_anyway)} "
-        "The page Decisions says what each part rests on, and whether it paid.",
-    )
+def _columns(table: pl.DataFrame, money: Money) -> dict[Any, ColumnConfig]:
+    priced = {name: amounts.column(name, table[name], money.currency)
+              for name in ("cost", "a device-hour", "a million tokens")}  # fmt: skip
+    return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns()}
 
 
-def _download(report: Report) -> None:
-    st.header("Take it with you")
-    st.markdown("Every figure of the report with its unit, view, currency, period and provenance.")
-    name = f"rose-{report.run.run_id}"
+def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) -> None:
+    """The waterfall of the run that is chosen, else of the one that cost most of those that borrowed."""
+    st.header("Why does a borrowed rollout cost what it costs?")
+    if run is None:
+        dear = groups.grouped(spent.now.rollout, "run")
+        run = next((known[row.key] for row in dear if row.key in known and row.places.get(groups.BORROWED)), None)
+        if run is None:
+            st.info("No run of this period borrowed a device.")
+            return
+        if len(dear) > 1:
+            st.caption("Of the run that cost most of those that borrowed; choose another in the bar.")
+    # Whether an unverified ledger will do was asked for the figures above.
+    unverified = not spent.bill.verified
+    made = why.ask(ledger, run, unverified=unverified)
+    if made.value is None:
+        st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
+        return
+    why.show(made.value, run)
+    _download(ledger, run, unverified=unverified)
+
+
+def _download(ledger: Path, run: Run, *, unverified: bool) -> None:
+    """The whole cost report of the run, made when it is asked for."""
+
+    def report() -> Report:
+        made = data.price(ledger, run, unverified=unverified)
+        if made.value is None:
+            raise data.ReadError(made.error or words.NOT_ENOUGH_DATA)
+        return made.value
+
+    st.markdown("Every figure of the run's cost report, with its unit, view, currency, period and provenance:")
+    name = f"rose-{run.run_id}"
     left, right, _ = st.columns([1, 1, 3])
     with left:
-        session.download_button("Download CSV", lambda: to_csv(report.to_json()), f"{name}.csv", "text/csv")
+        session.download_button("Download CSV", lambda: to_csv(report().to_json()), f"{name}.csv", "text/csv")
     with right:
-        session.download_button("Download JSON", lambda: words.to_json(report), f"{name}.json", "application/json")
+        session.download_button(
+            "Download JSON", lambda: words.to_json(report()), f"{name}.json", "application/json"
+        )  # fmt: skip
 
 
-frame.page("Cost", "What did the rollouts of this run cost, and what did borrowing save?", show)
+def _name(key: str, by: str, known: dict[str, Run]) -> str:
+    """A run by its name and id."""
+    return f"{known[key].name} ({key})" if by == "run" and key in known else key
+
+
+def _divide() -> None:
+    bar.pick(by=st.session_state[_BY], row=None)
+
+
+def _pick(rows: Sequence[Group], by: str) -> None:
+    picked = st.session_state[f"{_TABLE}-{by}"]["selection"]["rows"]
+    key = rows[picked[0]].key if picked else None
+    if by == "run" and key is not None:
+        bar.choose(run=key)
+    else:
+        bar.pick(row=key)
+
+
+frame.ledger_page(
+    "Cost",
+    "What did rollouts cost, who spent it and on what, and why does a borrowed one cost what it costs?",
+    show,
+    uses=("period", "compare", "view", "run", "team", "tag", "provenance", "currency"),
+)

@@ -1,4 +1,4 @@
-"""What to decide on: whether borrowing pays, what is in its price, and what would make a correct answer cheaper."""
+"""What to decide on: whether borrowing pays, and what is in its price."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ import streamlit as st
 from dashboard import charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
-from rose.pricing.answers.report import tables as answer_tables
-from rose.pricing.answers.report.cost_per_correct import Answers, answers
-from rose.pricing.answers.report.frontier import FREE, Outlook, outlook
-from rose.pricing.answers.report.tables import FACTORS
-from rose.pricing.answers.report.verifiers import Procurement, procurement
 from rose.pricing.borrowing.report import alternatives, marginal, spikes, tables
 from rose.pricing.borrowing.report import provision as provide
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.savings import NOTHING
 from rose.pricing.figures import Figure
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.run.priced import priced
 
 T = TypeVar("T")
 #: Makes a document of a run: ledger, run, price book, and whether an unverified ledger will do.
@@ -143,104 +137,6 @@ def _provision(document: ProvisionDocument) -> None:
         frame.show_table(tables.roll_forward(document), f"`request`, `lease`, `device_slice` and {prices}")
 
 
-def _cheaper(ledger: Path, run: Run) -> None:
-    answered = _document(ledger, run, _answers_and_outlook)
-    if answered is None:
-        return
-    answered_run, ahead = answered
-    frame.stamp(answered_run.stamp)
-    st.header("What does a correct answer cost?")
-    frame.metrics(
-        (
-            "C3, a million answer tokens",
-            answered_run.c3,
-            "CPM x R x (1 + pi x rho) / alpha, rollouts at what they cost.",
-        ),
-        (
-            "A million correct ones",
-            answered_run.c3_per_correct,
-            "C3 over the share of audited answers that was correct.",
-        ),
-        ("An accepted answer", answered_run.lines["blended"].measured, "Measured: dollars paid over accepted answers."),
-    )
-    factors = [
-        {
-            "factor": what,
-            "value": answered_run.factors[name].text,
-            "95% interval": answered_run.factors[name].interval_text,
-        }
-        for name, what in FACTORS.items()
-    ]
-    source = "`turn`, `trajectory`, `verdict` and the price book"
-    frame.table(pl.DataFrame(factors), f"{source}; {answered_run.stamp}. Intervals by a bootstrap over groups.")
-    st.header("Which lever moves it most?")
-    st.markdown(escape.markdown(answered_run.in_words))
-    if answered_run.levers:
-        frame.show_table(answer_tables.levers(answered_run), "the formula's factors, each moved alone")
-    _frontier(ahead)
-
-
-def _frontier(ahead: Outlook) -> None:
-    st.header("Where does the next dollar belong?")
-    for name, answer in ahead.answers.items():
-        st.markdown(f"- **{escape.markdown(name[0].upper() + name[1:])}:** {escape.markdown(answer.says)}")
-    st.markdown(escape.markdown(ahead.rollouts))
-    rows = [
-        {"priced by": name, "of the next": "slack second" if name == FREE else "dollar", "answer": answer.side,
-         "on inference": answer.gain_inference.text, "on training": answer.gain_training.text,
-         "difference, 95% interval": words.interval(answer.difference)}
-        for name, answer in ahead.answers.items()
-    ]  # fmt: skip
-    frame.table(
-        pl.DataFrame(rows),
-        f"relative fall in cost per correct answer; {ahead.stamp}. A direction is named only where the interval "
-        f"allows no "
-        f"other. What 1% more rollouts do to accepted answers: {_known(ahead, 'eta_n')}. What 1% more training does: "
-        f"{_known(ahead, 'eta_t')}.",
-    )
-
-
-def _known(ahead: Outlook, name: str) -> str:
-    """An elasticity with its interval and what it rests on, or what is missing."""
-    eta = ahead.elasticities[name]
-    return eta.text if eta.value is None else f"{eta.text}% (95% {eta.interval_text}; {ahead.rests_on[name]})"
-
-
-def _verifiers(ledger: Path, run: Run) -> None:
-    answered = _document(ledger, run, _procurement)
-    if answered is None:
-        return
-    document = answered.value
-    st.header("Which verifier makes a correct answer cheapest?")
-    if document is None:
-        st.info(escape.markdown(f"Not enough data: {answered.error}."))
-        return
-    frame.stamp(document.stamp)
-    st.markdown(escape.markdown(document.in_words))
-    _intervals({verifier.name: verifier.per_correct for verifier in document.verifiers},
-               f"{document.stamp.currency} per correct answer, 95% interval")  # fmt: skip
-    rows = [
-        {"verifier": verifier.name, "Brier score, 0 is best": verifier.brier.text, "accepts": verifier.accept_rate.text,
-         "of the correct (TPR)": verifier.tpr.text, "of the wrong (FPR)": verifier.fpr.text,
-         "correct among accepted (PPV)": verifier.ppv.text, "a verdict": words.short(verifier.price),
-         "a correct answer": words.short(verifier.per_correct), "95% interval": verifier.per_correct.interval_text,
-         "cheapest in": words.short(verifier.chance_cheapest)}
-        for verifier in document.verifiers
-    ]  # fmt: skip
-    unknown = dict.fromkeys(
-        figure.text
-        for verifier in document.verifiers
-        for figure in (verifier.price, verifier.per_correct)
-        if figure.value is None
-    )
-    frame.table(
-        pl.DataFrame(rows),
-        f"{document.probes}, {document.shared.text} probes that all of them judged; {document.stamp}. Before "
-        f"its verdict a judged "
-        f"trajectory cost {document.per_trajectory.text}. {' '.join(unknown)}",
-    )
-
-
 def _together(ledger: Path, run: Run) -> None:
     document = _document(ledger, run, spikes.build)
     if document is None:
@@ -276,28 +172,15 @@ def _shown(figure: Figure) -> str:
     return words.short(figure) + (" (assumed)" if figure.value is not None and figure.basis == "assumed" else "")
 
 
-def _answers_and_outlook(root: Path, run_id: str, book: PriceBook, unverified: bool) -> tuple[Answers, Outlook]:
-    with priced(root, run_id, book, unverified) as priced_run:
-        return answers(priced_run), outlook(priced_run)
-
-
-def _procurement(root: Path, run_id: str, book: PriceBook, unverified: bool) -> Priced[Procurement]:
-    """A run without verdicts whose truth is known has a price, and nothing to compare verifiers by."""
-    with priced(root, run_id, book, unverified) as priced_run:
-        return data.attempt(lambda: procurement(priced_run))
-
-
 _QUESTIONS: Mapping[str, Callable[[Path, Run], None]] = {
     "Was borrowing worth it?": _worth,
     "What is in the price of borrowed time?": _terms,
-    "What would make a correct answer cheaper?": _cheaper,
-    "Which verifier should we use?": _verifiers,
     "And if load and demand rose together?": _together,
 }
 
 frame.page(
     "Decisions",
-    "Does borrowing pay, and where would the next dollar do most? Marginal figures are for deciding: they are no bill.",
+    "Does borrowing pay, and what is in its price? Marginal figures are for deciding: they are no bill.",
     show,
     live_s=frame.QUIET_S,
 )

@@ -1,7 +1,8 @@
--- Each RL step (the newest 1000): what the verifier said of its trajectories, their tokens, age and reward, and what
--- the update saw. Stale trajectories are neither judged nor accepted. `tokens` is what the step's turns made, useful
--- or not; columns of the `step` view are NULL until the step is over.
--- By hand: SET VARIABLE run_id = '...';
+-- The RL steps, or where there are more than `blocks`, so many stretches of them: what the verifier said of their
+-- trajectories, their tokens, age and reward, and what the updates saw. Stale trajectories are neither judged nor
+-- accepted. `tokens` is what the turns made, useful or not; reward, staleness, loss and entropy are means, and the times
+-- those of a mean step. Columns of the `step` view are NULL until a step is over.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE blocks = 200;
 WITH judged AS (
     SELECT
         step, trajectory_id,
@@ -16,7 +17,8 @@ verdicts AS (
         count_if(NOT stale) AS judged,
         count_if(accepted AND NOT stale) AS accepted,
         count_if(stale) AS stale,
-        avg(reward) AS reward
+        sum(reward) AS reward_sum,
+        count(reward) AS rewards
     FROM judged GROUP BY step
 ),
 made AS (
@@ -24,7 +26,9 @@ made AS (
     FROM turn WHERE run_id = getvariable('run_id') GROUP BY step
 ),
 ended AS (
-    SELECT step, count(*) AS trajectories, avg(staleness) AS staleness_mean, max(staleness) AS staleness_max
+    SELECT
+        step, count(*) AS trajectories, sum(staleness) AS staleness_sum, count(staleness) AS ages,
+        max(staleness) AS staleness_max
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY step
 ),
 done AS (
@@ -32,23 +36,36 @@ done AS (
         sync_ns / 1e9 AS sync_s
     FROM step WHERE run_id = getvariable('run_id')
 ),
-newest AS (
-    SELECT
-        step,
-        coalesce(judged, 0) AS judged,
-        coalesce(accepted, 0) AS accepted,
-        coalesce(stale, 0) AS stale,
-        accepted / nullif(judged, 0) AS alpha,
-        reward,
-        coalesce(tokens, 0) AS tokens,
-        coalesce(trajectories, 0) AS trajectories,
-        staleness_mean, staleness_max,
-        tokens_trained, loss, entropy, rollout_s, train_s, sync_s
+each AS (
+    SELECT *
     FROM verdicts
     FULL JOIN made USING (step)
     FULL JOIN ended USING (step)
     FULL JOIN done USING (step)
-    ORDER BY step DESC
-    LIMIT 1000
+),
+span AS (
+    SELECT min(step) AS begins, greatest(1, ceil((max(step) - min(step) + 1) / getvariable('blocks')))::BIGINT AS width
+    FROM each
 )
-FROM newest ORDER BY step;
+SELECT
+    min(step) AS step,
+    max(step) AS last_step,
+    CAST(coalesce(sum(judged), 0) AS BIGINT) AS judged,
+    CAST(coalesce(sum(accepted), 0) AS BIGINT) AS accepted,
+    CAST(coalesce(sum(stale), 0) AS BIGINT) AS stale,
+    sum(accepted) / nullif(sum(judged), 0) AS alpha,
+    sum(reward_sum) / nullif(sum(rewards), 0) AS reward,
+    CAST(coalesce(sum(tokens), 0) AS BIGINT) AS tokens,
+    CAST(coalesce(sum(trajectories), 0) AS BIGINT) AS trajectories,
+    sum(staleness_sum) / nullif(sum(ages), 0) AS staleness_mean,
+    max(staleness_max) AS staleness_max,
+    CAST(sum(tokens_trained) AS BIGINT) AS tokens_trained,
+    avg(loss) AS loss,
+    avg(entropy) AS entropy,
+    avg(rollout_s) AS rollout_s,
+    avg(train_s) AS train_s,
+    avg(sync_s) AS sync_s
+FROM each, span
+WHERE step IS NOT NULL
+GROUP BY (step - begins) // width
+ORDER BY 1;

@@ -25,8 +25,9 @@ def test_time_totals_are_the_reports(ended: Path, built: Report, run: data.Run) 
 
 
 def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run: data.Run) -> None:
-    steps = data.rows(ended, "dashboard/learning", run)
-    by_step = data.cost_by_step(built, steps)
+    steps = data.in_blocks(ended, "dashboard/learning", run)
+    useful = sum(int(made["useful"].value or 0) for made in built.tokens.values())
+    by_step = data.cost_by_step(built.cost_per_correct["blended"].token_cost, useful, steps)
     dollars = (by_step["usd"] * by_step["accepted"]).sum()
     measured = built.cost_per_correct["blended"].measured.value
     assert measured is not None
@@ -34,6 +35,15 @@ def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run:
     assert dict(zip(steps["step"], steps["alpha"], strict=True)) == {
         step: figure.value for step, figure in built.accept_by_step.items()
     }
+
+
+def test_steps_in_fewer_stretches_have_the_same_sums(ended: Path, run: data.Run) -> None:
+    each, two = (data.in_blocks(ended, "dashboard/learning", run, blocks=blocks) for blocks in (200, 2))
+    assert (each.height, two.height) == (8, 2)
+    assert list(two["last_step"]) == [3, 7]
+    for name in ("judged", "accepted", "stale", "tokens", "trajectories", "tokens_trained"):
+        assert each[name].sum() == two[name].sum(), name
+    assert two["reward"].mean() == pytest.approx(each["reward"].mean())
 
 
 def test_a_long_run_is_shown_by_the_day_with_the_same_totals(

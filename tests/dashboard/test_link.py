@@ -27,12 +27,15 @@ LINKS = st.builds(
     figure=st.none() | st.sampled_from(["cost", "slo"]),
     lease=st.none() | _names,
     window=st.none() | st.just("2026-11-03T05:00..2026-11-03T06:30"),
+    by=st.sampled_from(link.GROUPS),
+    row=st.none() | _names,
+    axis=st.sampled_from(link.AXES),
     query=st.none() | st.sampled_from([link.OWN, "open_leases"]),
     variables=st.none() | st.just("since=7d&run_id=a%26b"),
     sql=st.none() | st.just("SELECT 1\n\t-- x"),
     chart=st.none() | st.sampled_from(link.CHARTS),
-    x=st.none() | _names,
-    y=st.none() | _names,
+    x=st.none() | st.sampled_from(["day", "a.b [c]"]),
+    y=st.none() | st.just("cost"),
 )
 
 

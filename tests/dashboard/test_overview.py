@@ -226,7 +226,7 @@ def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
     assert "view" not in app.query_params
 
 
-@pytest.mark.parametrize("page", ["overview", "fleet", "cost", "learning", "bill", "books"])
+@pytest.mark.parametrize("page", ["overview", "fleet", "cost", "cost_per_correct", "bill", "books"])
 def test_text_of_a_ledger_stays_text(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
     tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
     texts = {"tags_json": tags, "name": HOSTILE, "trace": HOSTILE, "reason": HOSTILE, "task": HOSTILE}

@@ -10,7 +10,7 @@ import pytest
 from joserfc.jwk import RSAKey
 
 CFO = {"email": "cfo@example.com", "email_verified": True}
-ALL_PAGES = ["Overview", "Fleet now", "Cost", "Learning", "Bill", "Books", "Decisions"]
+ALL_PAGES = ["Overview", "Fleet now", "Cost", "Cost per correct", "Bill", "Books", "Decisions"]
 
 
 def is_login(screen: Any) -> bool:
@@ -30,13 +30,13 @@ def test_whoever_logs_in_sees_the_pages_of_their_role(dashboard):
     screen = visitor.open()
     assert "cfo@example.com\nfinance" in screen.text
     assert "SIMULATED" in screen.text
-    assert screen.menu == ["Overview", "Cost", "Learning", "Bill", "Books", "Decisions"]
+    assert screen.menu == ["Overview", "Cost", "Cost per correct", "Bill", "Books", "Decisions"]
     assert "Rows as CSV" in screen.downloads
 
 
 def test_a_page_asked_for_without_its_role_says_so_and_is_logged(dashboard):
     visitor = dashboard.visitor("2", groups=["gpu-operators"])
-    assert visitor.open("fleet").menu == ["Overview", "Fleet now", "Cost", "Learning", "Decisions"]
+    assert visitor.open("fleet").menu == ["Overview", "Fleet now", "Cost", "Cost per correct", "Decisions"]
     screen = visitor.open("bill")
     assert "not for your role" in screen.text
     assert "approver, finance" in screen.text
@@ -73,7 +73,7 @@ def test_a_download_is_logged_before_it_is_given_and_refused_to_a_viewer(dashboa
 
 
 def test_the_log_has_what_was_looked_at_and_nothing_that_was_pasted(dashboard):
-    dashboard.visitor("7", **CFO).open("learning", "run=r1&token=hunter2&x%0Ay=1")
+    dashboard.visitor("7", **CFO).open("cost_per_correct", "run=r1&token=hunter2&x%0Ay=1")
     line = dashboard.log()[-1]
     assert line["query"] == {"run": "r1", "token": "(not logged)", "x\ny": "(not logged)"}
     text = (dashboard.state / "access.jsonl").read_text()

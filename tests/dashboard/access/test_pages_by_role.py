@@ -102,7 +102,7 @@ def test_nobody_and_somebody_without_a_role_see_nothing(open_as):
 
 def test_a_page_that_cannot_be_logged_is_not_shown(open_as, tmp_path):
     (tmp_path / "state" / "access.jsonl").symlink_to("/dev/full")
-    app = open_as("learning", ["finance"])
+    app = open_as("cost_per_correct", ["finance"])
     assert "access log cannot be written" in words(app)
     assert not app.caption
 

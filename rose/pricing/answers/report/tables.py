@@ -21,7 +21,7 @@ FACTORS = {
     "phi": "share of rollout tokens made on borrowed devices (phi)",
     "ppv": "correct among audited accepted ones (PPV)",
 }
-_ELASTICITIES = {
+ELASTICITIES = {
     "n": "rollouts for each answer (n)",
     "eta_n": "elasticity of alpha in rollouts (eta_n)",
     "independent": "the same, if tries were independent",
@@ -128,7 +128,7 @@ def outlook_tables(document: Outlook) -> Iterator[Element]:
     stamp = document.stamp
     yield heading(document.run, stamp)
     rows = []
-    for name, words in _ELASTICITIES.items():
+    for name, words in ELASTICITIES.items():
         figure = document.elasticities[name]
         rests_on = figure.text if figure.value is None else document.rests_on.get(name, "")
         rows.append((words, figure.short_text, figure.short_interval, rests_on))

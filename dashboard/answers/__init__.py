@@ -1,0 +1,1 @@
+"""What the page Cost per correct is made of."""

@@ -1,0 +1,1 @@
+"""What the page Cost is made of."""

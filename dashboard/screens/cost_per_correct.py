@@ -1,0 +1,76 @@
+"""Whether the policy learned, what a correct answer cost, and what would make it cheaper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import streamlit as st
+
+from dashboard import charts, data, frame
+from dashboard.answers import course, decide, documents, prices
+from dashboard.answers.documents import Documents
+from dashboard.data import Priced, Run
+
+_BLUE, _GREEN, _ORANGE, _PURPLE = "#0072B2", "#009E73", "#B87A00", "#8E4585"
+#: Charts of how the run went stand below the others, and are smaller.
+_HEIGHT_PX = 200
+
+
+def show(ledger: Path, run: Run) -> None:
+    steps = data.in_blocks(ledger, "dashboard/learning", run)
+    if steps.is_empty():
+        st.info("No training step has made anything yet.")
+        return
+    course.show(ledger, run)
+
+    def ask(unverified: bool) -> Priced[Documents]:
+        return data.document(ledger, run, documents.build, unverified=unverified)
+
+    made = frame.asked(ledger, ask, f"answers-{run.run_id}")
+    if made is not None:
+        frame.stamp(made.answers.stamp)
+        prices.show(made, steps)
+        decide.levers(made.answers)
+        decide.frontier(made.ahead)
+        decide.verifiers(made.verifiers)
+    _went(run, steps)
+
+
+def _went(run: Run, steps: pl.DataFrame) -> None:
+    """How the steps went: reward, tokens, age of samples, time."""
+    st.header("How did the run go?")
+    origin = f"{run.provenances[0].capitalize()}."
+    with_time = steps.with_columns(seconds=pl.sum_horizontal("rollout_s", "train_s", "sync_s", ignore_nulls=False))
+    drawn = (
+        ("reward", "reward", _GREEN, ".3~f", "The verifier's mean reward. Source: `verdict`."),
+        ("tokens", "tokens", _ORANGE, "~s", "Tokens that rollouts generated, useful or not. Source: `turn`."),
+        ("staleness_mean", "versions", _PURPLE, ".2~f",
+         "Mean staleness: by how many policy versions a sample trails the trainer. Source: `trajectory`."),
+        ("seconds", "seconds", _BLUE, ".3~s",
+         "A step: rollout, update and publishing new weights together. Source: `step`."),
+    )  # fmt: skip
+    places = [place for _ in range(2) for place in st.columns(2)]
+    for place, (field, title, colour, axis_format, about) in zip(places, drawn, strict=True):
+        with place:
+            _chart(with_time, field, title, colour, axis_format)
+            st.caption(f"{about} {origin}")
+    wide = (steps["last_step"] > steps["step"]).any()
+    several = " A row is of several steps, `step` to `last_step`: times, loss and entropy are means." if wide else ""
+    frame.table(steps, f"`verdict`, `turn`, `trajectory`, `step`.{several} {origin}")
+
+
+def _chart(steps: pl.DataFrame, field: str, title: str, colour: str, axis_format: str) -> None:
+    if steps[field].drop_nulls().is_empty():
+        st.info("Not enough data yet.")
+        return
+    chart = charts.by_step(steps, field, title, colour, axis_format).properties(height=_HEIGHT_PX)
+    st.altair_chart(chart, width="stretch", alt=f"{title} by step")
+
+
+frame.page(
+    "Cost per correct",
+    "Did the policy learn, what did a correct answer cost, and what would make it cheaper?",
+    show,
+    live_s=frame.QUIET_S,
+)

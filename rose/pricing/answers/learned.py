@@ -1,0 +1,100 @@
+"""Whether a policy learned: the share of judged answers that was accepted at the end of a run against its beginning.
+
+Shares have Wilson's interval with groups counted as clusters, since trajectories of a group share a task. The two ends
+are the fewest stretches with `GROUPS_MIN` judged groups, and a quarter of all at most. The policy is said to have
+learned only where the intervals of both ends do not overlap, which is stricter than an interval of their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from rose.pricing.stats.bootstrap import rounded
+from rose.pricing.stats.uncertainty import Clusters, effective_trials, wilson
+
+#: Judged groups that make an end of a run long enough.
+GROUPS_MIN = 30
+Verdict = Literal["learned", "got worse", "cannot tell"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """Judged trajectories of the steps, or policy versions, from `first` to `last`, and how many were accepted."""
+
+    first: int
+    last: int
+    judged: int
+    accepted: int
+    groups: int
+    #: Sums over groups of accepted * accepted, accepted * judged, judged * judged.
+    yy: int
+    yx: int
+    xx: int
+
+    def __post_init__(self) -> None:
+        assert self.first <= self.last
+        assert 0 <= self.accepted <= self.judged
+        assert 0 < self.groups <= self.judged
+
+    @property
+    def share(self) -> Fraction:
+        return Fraction(self.accepted, self.judged)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% of the share."""
+        clusters = Clusters(self.groups, self.yy, self.yx, self.xx)
+        single = self.judged == self.groups
+        trials = float(self.judged) if single else effective_trials(self.accepted, self.judged, clusters)
+        low, high = wilson(float(self.share), trials)
+        return rounded(low), rounded(high)
+
+    @property
+    def text(self) -> str:
+        """`62.5% (95% 41.0% to 80.1%)`."""
+        low, high = self.interval
+        return f"{float(self.share):.1%} (95% {low:.1%} to {high:.1%})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """Both ends of a run, and what they say."""
+
+    begin: Stretch
+    end: Stretch
+    verdict: Verdict
+
+
+def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
+    """From rows of `answers/accepted`."""
+    return [Stretch(**{name: int(row[name]) for name in Stretch.__slots__}) for row in rows]
+
+
+def learned(course: Sequence[Stretch]) -> Learned | None:
+    """Both ends of a course compared; None where it has fewer than two stretches."""
+    if len(course) < 2:
+        return None
+    begin, end = _end(course), _end(course[::-1])
+    (begin_low, begin_high), (end_low, end_high) = begin.interval, end.interval
+    verdict: Verdict = "learned" if end_low > begin_high else "got worse" if end_high < begin_low else "cannot tell"
+    return Learned(begin=begin, end=end, verdict=verdict)
+
+
+def _end(course: Sequence[Stretch]) -> Stretch:
+    """The stretches at the beginning of the sequence, as one."""
+    most, taken = max(1, len(course) // 4), 1
+    while taken < most and sum(stretch.groups for stretch in course[:taken]) < GROUPS_MIN:
+        taken += 1
+    return together(course[:taken])
+
+
+def together(parts: Sequence[Stretch]) -> Stretch:
+    """Several stretches as one. A group that is in two of them counts as two clusters."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
+    return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)
+
+
+_ENDS = ("first", "last")

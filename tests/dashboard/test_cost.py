@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dashboard import amounts, link
+from dashboard.costs import groups, why
+from dashboard.costs.groups import GROUPS, PLACES
+from dashboard.spending import ROLLOUT_BUCKETS
+from rose.pricing import charges
+from rose.pricing.borrowing.report import waterfall
+from rose.pricing.borrowing.report.waterfall import Waterfall
+from rose.pricing.document import Report
+from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.price_books import pricebook
+
+
+@pytest.fixture(scope="module")
+def frame(ended: Path) -> pl.DataFrame:
+    return charges.price(ended, pricebook.load("example")).frame
+
+
+@pytest.fixture(scope="module")
+def rollouts(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """By view."""
+    loaded = charges.fully_load(frame).filter(pl.col("work") == "rollout").with_columns(amount_nano="loaded_nano")
+    amortized = frame.filter(pl.col("bucket").is_in(ROLLOUT_BUCKETS)).with_columns(amount_nano="cost_nano")
+    models = {"run": "little-model"}
+    return {
+        link.AMORTIZED: groups.with_models(amortized, models), link.FULLY_LOADED: groups.with_models(loaded, models)
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def steps(ended: Path) -> Waterfall:
+    return waterfall.build(ended)
+
+
+def test_the_address_knows_every_way_to_divide() -> None:
+    assert tuple(GROUPS) == link.GROUPS
+
+
+@pytest.mark.parametrize("by", GROUPS)
+@pytest.mark.parametrize("view", link.VIEWS)
+def test_rows_add_up_to_the_total_to_the_nano_dollar(by: str, view: str, rollouts: dict[str, pl.DataFrame]) -> None:
+    frame = rollouts[view]
+    rows = groups.grouped(frame, by)
+    assert sum(row.nano for row in rows) == frame["amount_nano"].sum() == groups.total(rows).nano
+    assert [row.nano for row in rows] == sorted((row.nano for row in rows), reverse=True)
+    for row in rows:
+        assert sum(row.places.values()) == row.nano
+        assert set(row.places) <= set(PLACES)
+        assert groups.in_row(frame, by, row.key)["amount_nano"].sum() == row.nano
+
+
+def test_device_time_and_tokens_are_alike_in_both_views(rollouts: dict[str, pl.DataFrame], built: Report) -> None:
+    whole = {view: groups.total(groups.grouped(frame, "team")) for view, frame in rollouts.items()}
+    amortized = whole[link.AMORTIZED]
+    time = ("rollout", "sync", "activation")
+    assert amortized.ns == sum(int(built.device_time[bucket].value or 0) for bucket in time)
+    assert amortized.tokens == sum(int(made["useful"].value or 0) for made in built.tokens.values())
+    assert (whole[link.FULLY_LOADED].ns, whole[link.FULLY_LOADED].tokens) == (amortized.ns, amortized.tokens)
+    time_nano = amortized.nano - amortized.places["weight transfer"]
+    assert amortized.per_device_hour == Fraction(time_nano * NS_PER_HOUR, amortized.ns)
+    assert dataclasses.replace(amortized, ns=0, tokens=0).per_device_hour is None
+    assert dataclasses.replace(amortized, ns=0, tokens=0).per_million is None
+
+
+def test_bars_of_the_waterfall_begin_where_the_one_before_ends(steps: Waterfall) -> None:
+    rows = why.rows(steps).to_dicts()
+    assert rows[0]["from"] == 0
+    for before, row in itertools.pairwise(rows):
+        whole = row["kind"] == "sum so far"
+        assert row["from"] == (0 if whole else before["to"])
+        if whole:
+            assert row["to"] == pytest.approx(before["to"])
+        assert (row["nano"] is None) == (row["text"] == "not known")
+
+
+def test_the_page_is_of_rollouts_first_and_opens_down_to_a_lease(
+    ended: Path, rollouts: dict[str, pl.DataFrame], open_page: Any, values: Any, said: Any
+) -> None:
+    nano = int(rollouts[link.AMORTIZED]["amount_nano"].sum())
+    app = open_page(ended, "cost", by="run", row="run")
+    assert not app.exception
+    assert values(app)["Rollout cost"] == amounts.amount(nano)
+    assert f"Rollouts cost **{amounts.amount(nano)}** in 2026-06" in said(app)
+    table, runs = app.dataframe[0].value, app.dataframe[1].value
+    assert [round(cost * 1e9) for cost in table["cost"]] == [nano] == [round(cost * 1e9) for cost in runs["cost"]]
+    assert "Fully loaded, a useful token cost" in said(app)
+    assert any("SIMULATED" in warning.value for warning in app.warning)
+    assert len(app.get("vega_lite_chart")) == 2
+    app = open_page(ended, "cost", run="run", lease="L1", view="fully-loaded")
+    assert not app.exception
+    assert values(app)["Rollout cost"] == amounts.amount(int(rollouts[link.FULLY_LOADED]["amount_nano"].sum()))
+    leases = next(frame.value for frame in app.dataframe if "lease id" in frame.value)
+    assert list(leases["lease id"]) == [f"L{step}" for step in reversed(range(8))]
+    assert "Lease L1" in [header.value for header in app.header]
+
+
+def test_a_ledger_without_devices_and_a_row_that_is_not_there(
+    ended: Path, tmp_path: Path, open_page: Any, kit: Any, said: Any
+) -> None:
+    app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), "cost")
+    assert not app.exception
+    assert "nothing is charged" in said(app)
+    assert not app.metric
+    app = open_page(ended, "cost", row="nobody")
+    assert not app.exception
+    assert "Nothing of this period is in that row" in said(app)

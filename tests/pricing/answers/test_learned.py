@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.ledger import catalog
+from rose.pricing.answers import cost_per_correct
+from rose.pricing.answers.learned import GROUPS_MIN, Stretch, learned, stretches, together
+from rose.pricing.query import rows, set_variables
+
+
+def single(place: int, accepted: int, judged: int) -> Stretch:
+    """Groups of one trajectory each."""
+    return Stretch(
+        first=place, last=place, judged=judged, accepted=accepted, groups=judged, yy=accepted, yx=accepted, xx=judged
+    )
+
+
+def course(*accepted: int, judged: int = 40) -> list[Stretch]:
+    return [single(place, count, judged) for place, count in enumerate(accepted)]
+
+
+def test_what_is_said_needs_intervals_that_do_not_overlap() -> None:
+    for counts, verdict in (
+        ((4, 10, 20, 30), "learned"),
+        ((30, 20, 10, 4), "got worse"),
+        ((10, 30, 1, 12), "cannot tell"),
+    ):
+        found = learned(course(*counts))
+        assert found is not None
+        assert found.verdict == verdict
+        assert (found.begin.first, found.end.last) == (0, 3)
+
+
+def test_one_step_says_nothing_of_change() -> None:
+    assert learned(course(5)) is None
+    assert learned([]) is None
+
+
+def test_an_end_is_as_short_as_it_may_be() -> None:
+    short = learned(course(*range(40), judged=GROUPS_MIN + 10))
+    assert short is not None
+    assert (short.begin.first, short.begin.last, short.end.first, short.end.last) == (0, 0, 39, 39)
+    few = learned(course(*([1] * 40), judged=2))
+    assert few is not None
+    assert (few.begin.last, few.end.first) == (9, 30)
+
+
+def test_wilson_s_interval_of_single_trajectories() -> None:
+    """Of 10 accepted of 40: the textbook's 0.1419 to 0.4019."""
+    low, high = single(0, 10, 40).interval
+    assert (round(low, 4), round(high, 4)) == (0.1419, 0.4019)
+
+
+def test_groups_that_hang_together_widen_it() -> None:
+    whole = Stretch(first=0, last=0, judged=40, accepted=20, groups=10, yy=5 * 16, yx=5 * 16, xx=10 * 16)
+    low, high = whole.interval
+    alone = single(0, 20, 40).interval
+    assert low < alone[0] < alone[1] < high
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(9, 20)), min_size=2, max_size=30))
+def test_ends_never_overlap_and_intervals_hold_their_share(counts: list[tuple[int, int]]) -> None:
+    found = learned([single(place, accepted, judged) for place, (accepted, judged) in enumerate(counts)])
+    assert found is not None
+    assert found.begin.last < found.end.first
+    for end in (found.begin, found.end):
+        low, high = end.interval
+        assert 0 <= low < high <= 1
+        assert low - 1e-9 <= end.share <= high + 1e-9
+
+
+def test_the_ledger_s_counts_are_the_report_s_in_any_number_of_stretches(sample: Path) -> None:
+    with catalog.connect(sample) as connection:
+        set_variables(connection, run_id="run", period_end_ns=2**62)
+        groups = cost_per_correct.groups(connection, "run")
+        for blocks in (1, 200):
+            set_variables(connection, run_id="run", part="step", blocks=blocks)
+            found = stretches(rows(connection, "answers/accepted"))
+            whole = together(found)
+            assert (whole.judged, whole.accepted) == (groups.judged, groups.accepted)
+            assert blocks > 1 or len(found) == 1
+        set_variables(connection, part="version")
+        assert stretches(rows(connection, "answers/accepted")) == []
+
+
+def test_the_interval_of_a_run_is_the_one_of_its_accept_rate(sample: Path) -> None:
+    with catalog.connect(sample) as connection:
+        set_variables(connection, run_id="run", part="step", blocks=1)
+        (whole,) = stretches(rows(connection, "answers/accepted"))
+        groups = cost_per_correct.groups(connection, "run")
+    known: Any = cost_per_correct.share_interval(groups, "accepted", "judged")
+    assert whole.interval == (known.low, known.high)
+    assert whole.share == Fraction(groups.accepted, groups.judged)
