@@ -75,7 +75,7 @@ def cost(made: Overview) -> Card:
 def saved(made: Overview, answer: Priced[Saved]) -> Card:
     """What borrowing kept off the bill, of whole runs."""
     money = Money(made.spending.rate)
-    why = answer.error or "No run of this period has enough data; the page Decisions says what is missing."
+    why = answer.error or "No run of this period has enough data; the page Risk says what is missing."
     known = _saved_text(made, answer, money)
     return Card(
         name="saved", label="Borrowing saved", value=None if known is None else known[0], why=why,
@@ -225,7 +225,7 @@ def _opened_saved(made: Overview, answer: Priced[Saved]) -> None:
                 for run in answer.value.runs
             ]
         ),
-        "the price of each run; the page Decisions has every term of it. Events: `lease`, `turn`, `verdict`, `power`.",
+        "the price of each run; the page Risk has every term of it. Events: `lease`, `turn`, `verdict`, `power`.",
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def opened(ledger: Path, run: Run) -> None:
     if lease_id is None:
         return
     st.header("Lease " + escape.markdown(lease_id))
-    events = data.of_lease(ledger, run, lease_id)
+    events = data.of_part(ledger, "dashboard/lease_events", run, lease_id)
     if events.is_empty():
         st.info("This run has no lease of that name.")
         return

@@ -27,6 +27,7 @@ VIEWS = (AMORTIZED, FULLY_LOADED)
 BEFORE, YEAR, NONE = "before", "year", "none"
 COMPARED = (BEFORE, YEAR, NONE)
 PROVENANCES = ("live", "replay", "simulated")
+ACTIONS = ("yield", "cut", "revoke")
 #: What cost is divided by, and what a course is drawn over.
 GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "pool")
 STEPS, VERSIONS = "steps", "versions"
@@ -64,6 +65,9 @@ class Link:
     figure: str | None = None
     #: The lease that is opened.
     lease: str | None = None
+    #: The preemption that is opened, and the action that preemptions are listed of.
+    preemption: str | None = None
+    action: str | None = None
     #: The time that charts of a run show, `2026-11-03T05:00..2026-11-03T06:30`, UTC; None: all of it.
     window: str | None = None
     #: What cost is divided by, and which of its rows is opened.
@@ -224,6 +228,8 @@ _FIELDS: Mapping[str, _Field] = {
     "target": _Field(_percent, "a share in percent such as 99.5"),
     "figure": _Field(_matching("[a-z]{1,20}"), "the name of a figure"),
     "lease": _Field(_name, "the id of a lease"),
+    "preemption": _Field(_name, "the id of a preemption"),
+    "action": _one_of(ACTIONS),
     "window": _Field(_window, "a time such as 2026-11-03T05:00..2026-11-03T06:30"),
     "by": _one_of(GROUPS),
     "row": _Field(_name, "the name of a row"),

@@ -57,7 +57,7 @@ def chart(lanes: Lanes) -> alt.VConcatChart:
     whole = [_instant(lanes.begin), _instant(lanes.end)]
     brush = alt.selection_interval(encodings=["x"], name=_BRUSH, value={"x": whole})
     strip = _shares(lanes.shares, alt.Scale(domain=whole), lanes).mark_rect(color=BORROWED).add_params(brush)
-    strip = strip.properties(height=36, title=_title("Lent share; drag to choose a time"))
+    strip = strip.properties(height=36, title=title("Lent share; drag to choose a time"))
     follow = alt.Scale(domain=brush)
     parts: list[alt.Chart | alt.LayerChart] = [strip, _states(lanes, follow)]
     if not lanes.leases.is_empty():
@@ -86,14 +86,14 @@ def states(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _states(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
     shown = states(lanes.states)
-    colours = _present(BUCKET_COLOURS, shown["state"])
-    tips = [alt.Tooltip("lane:N"), _tip("t0"), alt.Tooltip("state:N", title="most of it")]
+    colours = present(BUCKET_COLOURS, shown["state"])
+    tips = [alt.Tooltip("lane:N"), time_tip("t0"), alt.Tooltip("state:N", title="most of it")]
     tips += [alt.Tooltip(f"{bucket}_share:Q", title=bucket, format=".1%") for bucket in BUCKETS]
     tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
     names = ("lane", "t0", "t1", "state", "lent_share", *(f"{bucket}_share" for bucket in BUCKETS))
     height = _height(shown["lane"].n_unique())
     return (
-        alt.Chart(shown.select(names), title=_title("What each device did most"), height=height)
+        alt.Chart(shown.select(names), title=title("What each device did most"), height=height)
         .mark_rect(clip=True)
         .encode(
             x=_x("t0", scale, lanes), x2="t1:T", y=_lane("lane"), tooltip=tips,
@@ -104,13 +104,19 @@ def _states(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
 
 def _leases(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
     shown = lanes.leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
-    tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f"), _tip("granted_at")]
+    tips = [
+        "lease_id:N",
+        "closed_by:N",
+        "close_reason:N",
+        alt.Tooltip("seconds:Q", format=",.1f"),
+        time_tip("granted_at"),
+    ]
     return (
-        alt.Chart(shown, title=_title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
+        alt.Chart(shown, title=title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
         .mark_bar(clip=True, height=10)
         .encode(
             x=_x("granted_at", scale, lanes), x2="until:T", y=_lane("device_id"), tooltip=tips,
-            color=_colour("closed_by", _present(CLOSING_COLOURS, shown["closed_by"])),
+            color=_colour("closed_by", present(CLOSING_COLOURS, shown["closed_by"])),
         )
     )  # fmt: skip
 
@@ -136,7 +142,7 @@ def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale)
                 scale=alt.Scale(domain=[0, ceiling]),
             ),
             color=_colour("which", LINES_COLOURS),
-            tooltip=[_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
+            tooltip=[time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
         )
     )
     layers: list[Any] = [shade, lines]
@@ -148,16 +154,16 @@ def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale)
         )
         layers.append(at_the_end)
     words = "Time to first token" if name == "ttft" else "Time for each further token"
-    title = _title(f"{words} (ms), all requests; shaded where devices were lent")
-    return alt.layer(*layers, title=title).properties(height=130).resolve_scale(color="independent")
+    named = title(f"{words} (ms), all requests; shaded where devices were lent")
+    return alt.layer(*layers, title=named).properties(height=130).resolve_scale(color="independent")
 
 
 def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
-    tips = ["action:N", _tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
+    tips = ["action:N", time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
     shown = lanes.preemptions
-    colour = _colour("action", _present(PREEMPTION_COLOURS, shown["action"]))
+    colour = _colour("action", present(PREEMPTION_COLOURS, shown["action"]))
     return (
-        alt.Chart(shown, title=_title("What serving took back"), height=_height(shown["action"].n_unique()))
+        alt.Chart(shown, title=title("What serving took back"), height=_height(shown["action"].n_unique()))
         .mark_tick(thickness=2, clip=True)
         .encode(
             x=_x("t", scale, lanes), y=_lane("action"), tooltip=tips, color=colour,
@@ -167,12 +173,20 @@ def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
 
 def _shares(shares: pl.DataFrame, scale: alt.Scale, lanes: Lanes) -> alt.Chart:
     opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 0.45]), legend=None)
-    tips = [_tip("t0"), alt.Tooltip("share:Q", title="lent", format=".1%")]
+    tips = [time_tip("t0"), alt.Tooltip("share:Q", title="lent", format=".1%")]
     return alt.Chart(shares).mark_rect().encode(x=_x("t0", scale, lanes), x2="t1:T", opacity=opacity, tooltip=tips)
 
 
+def between(field: str, begin: datetime, end: datetime) -> alt.X:
+    """An axis of time from one UTC time without a zone to another."""
+    return _axis(field, alt.Scale(domain=[_instant(begin), _instant(end)]), end - begin)
+
+
 def _x(field: str, scale: alt.Scale, lanes: Lanes) -> alt.X:
-    long = lanes.end - lanes.begin
+    return _axis(field, scale, lanes.end - lanes.begin)
+
+
+def _axis(field: str, scale: alt.Scale, long: timedelta) -> alt.X:
     form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
     return alt.X(
         f"{field}:T",
@@ -189,7 +203,8 @@ def _lane(field: str) -> alt.Y:
     return alt.Y(f"{field}:N", title=None, axis=axis, scale=scale)
 
 
-def _tip(field: str) -> alt.Tooltip:
+def time_tip(field: str) -> alt.Tooltip:
+    """A UTC time to the second."""
     return alt.Tooltip(f"{field}:T", title="time (UTC)", format=f"{_DAY} {_CLOCK}")
 
 
@@ -200,12 +215,13 @@ def _colour(field: str, colours: Mapping[str, str]) -> alt.Color:
     )
 
 
-def _present(colours: Mapping[str, str], values: pl.Series) -> dict[str, str]:
+def present(colours: Mapping[str, str], values: pl.Series) -> dict[str, str]:
     """The colours of what there is, so that a legend has no more."""
     return {name: colour for name, colour in colours.items() if name in set(values)}
 
 
-def _title(text: str) -> alt.TitleParams:
+def title(text: str) -> alt.TitleParams:
+    """Of one of several charts."""
     return alt.TitleParams(text, anchor="start", fontSize=13)
 
 

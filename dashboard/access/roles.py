@@ -19,9 +19,10 @@ PAGES: Mapping[str, frozenset[Role]] = {
     "Cost": _ALL,
     "Cost per correct": _ALL,
     "Fleet now": _MACHINES,
+    "Preemptions and sync": _MACHINES,
     "Bill": _MONEY,
     "Books": _MONEY,
-    "Decisions": _WORKING,
+    "Risk": _WORKING,
     "SQL": _WORKING,
 }
 ACTIONS: Mapping[Action, frozenset[Role]] = {

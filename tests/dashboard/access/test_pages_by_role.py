@@ -50,7 +50,7 @@ def words(app: AppTest) -> str:
         ("finance", "fleet", False),
         ("infra", "fleet", True),
         ("infra", "books", False),
-        ("approver", "decisions", True),
+        ("approver", "risk", True),
         ("approver", "fleet", False),
     ],
 )
