@@ -69,7 +69,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
         st.session_state[_key(name)] = getattr(now, name)
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         picked = {name: _choice(name, there, uses) for name in CHOICES}
-        views.menu(ledger, link.query(link.with_choices(now, picked)), _open)
+        views.menu(ledger, lambda: link.query(chosen()), _open)
     written = str(picked["period"])
     if not link.is_period(written):
         told = escape.markdown(f"“{written}” is no period: write {FORMS}")

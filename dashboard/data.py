@@ -267,7 +267,7 @@ def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False)
 
 
 # Two functions, since that is how Streamlit tells caches apart. What begins with an underscore is no part of the key.
-@st.cache_resource(ttl=TTL_S, max_entries=16, show_spinner=False)
+@st.cache_resource(ttl=TTL_S, max_entries=64, show_spinner=False)
 def _keep(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
     return attempt(_make)
 

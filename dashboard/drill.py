@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import escape
+from dashboard import amounts, escape
 from dashboard.books import AMORTIZED
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.money import NS_PER_HOUR, format_usd
+from rose.pricing.spend.currency import OWN
 
 #: Of each view, the column that sums to the bill.
 AMOUNT: Mapping[str, str] = {AMORTIZED: "cost_nano", "fully-loaded": "loaded_nano"}
@@ -38,12 +38,10 @@ def table(frame: pl.DataFrame, by: Sequence[str], view: str, *, always: str | No
 
 
 def columns(table: pl.DataFrame) -> dict[str, Any]:
-    """How the columns of `table` are written: dollars with as many decimals as the largest amount needs."""
+    """How the columns of `table` are written."""
     number = st.column_config.NumberColumn
-    largest = max((abs(cost) for cost in table["cost"]), default=0.0)
-    places = max(2, 4 - math.floor(math.log10(largest))) if largest else 2
     return {
-        "cost": number("cost (USD)", format="dollar" if places == 2 else f"$%.{min(places, 9)}f"),
+        "cost": amounts.column("cost", table["cost"], OWN),
         "share": number(format="percent"),
         **{name: number(format="localized") for name in ("nano-dollars", "device-hours", "tokens")},
     }

@@ -251,7 +251,7 @@ def _opened_borrowed(made: Overview) -> None:
 def _choose_target(target: Decimal) -> None:
     """The share that serving is held to: this page's readers choose it, and it is in the address."""
     key = "overview-target"
-    st.session_state.setdefault(key, float(target))
+    st.session_state[key] = float(target)
 
     def chosen() -> None:
         bar.pick(target=Decimal(f"{st.session_state[key]:.4f}").normalize())

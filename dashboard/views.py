@@ -19,8 +19,11 @@ from rose.pricing.closing.close import user
 _PLACE, _NAME = "views", "views-name"
 
 
-def menu(ledger: Path, query: Mapping[str, str], open_: Callable[[str], None]) -> None:
-    """The menu. `query` is what is chosen now, and `open_` chooses what the query of a view says."""
+def menu(ledger: Path, query: Callable[[], Mapping[str, str]], open_: Callable[[str], None]) -> None:
+    """The menu. `query` gives what is chosen now, and `open_` chooses what the query of a view says.
+
+    Parts of a page run again without the menu, so what is chosen is asked for when it is saved.
+    """
     known = data.kept(lambda: views.load(ledger), ledger, "views")
     with st.popover("Views", icon=":material/bookmark:"):
         acting.told(_PLACE)
@@ -34,12 +37,9 @@ def menu(ledger: Path, query: Mapping[str, str], open_: Callable[[str], None]) -
             st.caption("No view is saved yet. A view is a name for what the bar and the charts show.")
         if not session.may("save view"):
             return
-        if not query:
-            st.caption("Nothing is chosen but what is so by default: there is nothing to save.")
-            return
         with st.form("views", border=False):
             st.text_input("Save what is shown as", key=_NAME, max_chars=64, placeholder="research-november")
-            st.form_submit_button("Save", on_click=_save, args=(ledger, urlencode(query)))
+            st.form_submit_button("Save", on_click=_save, args=(ledger, query))
 
 
 def _line(ledger: Path, view: View, me: str, open_: Callable[[str], None]) -> None:
@@ -58,14 +58,16 @@ def _me() -> str:
     return user() if person is None else person.name
 
 
-def _save(ledger: Path, query: str) -> None:
-    name = str(st.session_state[_NAME]).strip()
+def _save(ledger: Path, query: Callable[[], Mapping[str, str]]) -> None:
+    name, chosen = str(st.session_state[_NAME]).strip(), urlencode(query())
 
     def write(who: str | None) -> str:
+        if not chosen:
+            raise UserError("nothing is chosen but what is so by default: there is nothing to save")
         present = views.load(ledger).get(name)
         if present is not None and present.by != _me():
             raise UserError(f"{present.by} saved a view as {name}: choose another name")
-        return f"Saved as {views.save(ledger, name, query, by=who).name}."
+        return f"Saved as {views.save(ledger, name, chosen, by=who).name}."
 
     acting.act(_PLACE, "save view", name, write)
 

@@ -36,8 +36,8 @@ LINKS = st.builds(
     variables=st.none() | st.just("since=7d&run_id=a%26b"),
     sql=st.none() | st.just("SELECT 1\n\t-- x"),
     chart=st.none() | st.sampled_from(link.CHARTS),
-    x=st.none() | _names,
-    y=st.none() | _names,
+    x=st.none() | st.sampled_from(["day", "a.b [c]"]),
+    y=st.none() | st.just("cost"),
 )
 
 

@@ -73,6 +73,13 @@ def test_the_rules_say_what_is_logged(root, tmp_path, rule, wanted, queries):
     assert verify(root).ok
 
 
+def test_who_was_known_by_a_login_is_named(root, rule):
+    rule("queries")
+    with access.logged(root, "query", "SELECT 1", who="ann@example.com"):
+        pass
+    assert query(root, "SELECT who, statement FROM access").rows == [("ann@example.com", "SELECT 1")]
+
+
 def test_commands_at_the_same_time_are_all_logged(root, rule):
     rule("queries")
 

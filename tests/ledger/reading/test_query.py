@@ -15,7 +15,7 @@ from benchmarks.ledger.hostile_made import MADE
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import query_check
-from rose.ledger.reading.query import QueryError, query, query_arrow
+from rose.ledger.reading.query import Cancel, QueryError, query, query_arrow
 from rose.ledger.writer import LedgerWriter
 from tests.long_form import usual
 
@@ -53,6 +53,21 @@ def test_a_select_is_answered_in_its_order(root: Path, text: str, rows: list[Any
 def test_columns_and_types_are_named_also_without_rows(root: Path) -> None:
     result = query(root, "SELECT lease_id, event_time FROM lease WHERE false")
     assert (result.columns, result.types, result.rows) == (["lease_id", "event_time"], ["VARCHAR", "TIMESTAMP"], [])
+
+
+def test_a_query_is_cancelled_before_it_begins_and_while_it_runs(root: Path) -> None:
+    cancel = Cancel()
+    cancel()
+    with pytest.raises(QueryError, match="was cancelled"):
+        query(root, "SELECT 1", cancel=cancel)
+    cancel, endless = Cancel(), "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(query, root, endless, cancel=cancel)
+        time.sleep(0.3)
+        cancel()
+        with pytest.raises(QueryError, match="was cancelled"):
+            running.result(20)
+    assert query(root, "SELECT 1").rows == [(1,)]
 
 
 @pytest.mark.parametrize(("limit", "truncated"), [(0, True), (4, True), (5, False), (6, False)])
