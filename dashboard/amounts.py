@@ -53,7 +53,7 @@ def scale(nano: int | float | Fraction | None) -> tuple[int, str]:
 def column(label: str, amounts: Iterable[float | None], currency: str, about: str | None = None) -> ColumnConfig:
     """A column of numbers that sort as numbers, with as many decimals as show the largest and the hundredth of it."""
     largest = max((abs(value) for value in amounts if value is not None), default=0.0)
-    if largest >= 10 or largest == 0:
+    if largest >= 1 or largest == 0:
         shown = _WHOLE.get(currency, "localized")
     else:
         places = min(12, max(2, 4 - Decimal(largest).adjusted()))

@@ -31,7 +31,7 @@ def test_a_small_price_is_of_a_thousand_or_a_million(nano: int | None, count: in
 
 @pytest.mark.parametrize(
     ("largest", "currency", "shown"),
-    [(1234.5, "USD", "dollar"), (1234.5, "CHF", "localized"), (0.00515, "USD", "%.7f"), (2.0, "EUR", "%.4f")],
+    [(1234.5, "USD", "dollar"), (1234.5, "CHF", "localized"), (0.00515, "USD", "%.7f"), (0.2, "EUR", "%.5f")],
 )
 def test_a_column_has_decimals_for_its_largest_amount(largest: float, currency: str, shown: str) -> None:
     column = amounts.column("cost", [None, largest, largest / 2], currency)
