@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+
 import altair as alt
 import polars as pl
 
@@ -9,6 +12,8 @@ from dashboard.charts import _from_zero, _ink
 
 #: More points than these would run into each other.
 _POINTS_MAX = 40
+#: Labels are broken into lines of so many.
+_LABEL_CHARACTERS = 30
 _BLUE, _GREEN = "#0072B2", "#009E73"
 
 
@@ -31,8 +36,10 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
 
 def levers(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     """What each lever saves, the most at the top. Columns: lever, saves, text."""
-    base = alt.Chart(frame, height=34 * max(frame.height, 2) + 80)
-    y = alt.Y("lever:N", title=None, sort=None, axis=alt.Axis(labelLimit=340))
+    base = alt.Chart(frame, height=38 * max(frame.height, 2) + 80)
+    lines = {name: textwrap.wrap(name, _LABEL_CHARACTERS) for name in frame["lever"]}
+    axis = alt.Axis(labelExpr=f"({json.dumps(lines)})[datum.label]", labelLimit=220)
+    y = alt.Y("lever:N", title=None, sort=None, axis=axis)
     scale = alt.Scale(domain=_from_zero(frame["saves"].to_list()))
     x = alt.X("saves:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
     return base.mark_bar(color=_GREEN, size=18).encode(
