@@ -15,11 +15,13 @@ if __name__ == "__main__":
         [
             st.Page("screens/overview.py", title="Overview", default=True),
             st.Page("screens/fleet.py", title="Fleet now"),
+            st.Page("screens/preemptions.py", title="Preemptions and sync"),
             st.Page("screens/cost.py", title="Cost"),
             st.Page("screens/cost_per_correct.py", title="Cost per correct"),
             st.Page("screens/bill.py", title="Bill"),
             st.Page("screens/books.py", title="Books"),
-            st.Page("screens/decisions.py", title="Decisions"),
+            st.Page("screens/risk.py", title="Risk"),
+            st.Page("screens/sql.py", title="SQL"),
         ]
     )
     page.run()

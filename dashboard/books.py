@@ -17,6 +17,8 @@ from dashboard.data import Priced, ReadError
 from rose.ledger import catalog
 from rose.ledger.upkeep.books import BOOKS
 from rose.pricing import charges
+from rose.pricing.alerts import log
+from rose.pricing.alerts.log import Entry
 from rose.pricing.audit import check
 from rose.pricing.audit.check import Check
 from rose.pricing.closing import bill as bills
@@ -142,13 +144,21 @@ def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
 
 
 def watched(asked: Asked) -> Priced[Watch]:
-    """Days of a period, all of them over, that cost other than the days before them."""
+    """Days of a period, all of them over, that cost other than the days before them, with what was said of them."""
     begin_ns = asked.period.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY
     whole_bill = bill(replace(asked, period=Period(begin_ns, asked.period.to_ns)))
     if whole_bill.value is None:
         return Priced(None, whole_bill.error)
     billed = whole_bill.value
-    return data.kept(lambda: anomaly.watch(billed, asked.period), asked.ledger, "watched", *asked.key)
+    return data.kept(
+        lambda: anomaly.judged_by_people(anomaly.watch(billed, asked.period), asked.ledger),
+        asked.ledger, "watched", *asked.key,
+    )  # fmt: skip
+
+
+def messages(ledger: Path) -> Priced[list[Entry]]:
+    """Every message of alerts and reports, in the order in which they were queued, and how it stands."""
+    return data.kept(lambda: log.load(ledger), ledger, "messages")
 
 
 def over(spanned: Period, now: datetime) -> Period | None:

@@ -50,6 +50,10 @@ class Money:
         nano = round(nano_usd)
         return format_money(nano if self.rate is None else self.rate.convert(nano), self.currency)
 
+    def signed(self, nano_usd: int) -> str:
+        """With a plus above 0."""
+        return ("+" if nano_usd > 0 else "") + self.text(nano_usd)
+
     def together(self, nano_usd: Sequence[int]) -> list[int]:
         """Amounts that sum to what their sum is converted to."""
         return list(nano_usd) if self.rate is None else self.rate.convert_together(nano_usd)

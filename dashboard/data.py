@@ -179,15 +179,18 @@ class Window(NamedTuple):
     to_ns: int
 
 
-def in_window(ledger: Path, query: str, run: Run, window: Window, blocks: int = 200) -> pl.DataFrame:
+def in_window(
+    ledger: Path, query: str, run: Run, window: Window, blocks: int = 200, part: str | None = None
+) -> pl.DataFrame:
     """The rows of `sql/<query>.sql` in a part of a run, in at most so many bins, by the day where it is long.
 
-    Raises ReadError or LedgerError.
+    `part` narrows it down to what the query says. Raises ReadError or LedgerError.
     """
     run_id = run.fleet_run_id if query in _OF_FLEET else run.run_id
     if by_day(window) and query in _DAILY:
         query = f"{query}_daily"
-    asked = (("run_id", run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks))
+    asked = (("run_id", run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks),
+             ("part", part))  # fmt: skip
     return _read(str(ledger), query, asked, mark(ledger))
 
 
@@ -205,9 +208,9 @@ def by_day(window: Window) -> bool:
     return window.to_ns - window.from_ns > LONG // timedelta(microseconds=1) * 1000
 
 
-def of_lease(ledger: Path, run: Run, lease_id: str) -> pl.DataFrame:
-    """What happened to a lease, in its order. Raises ReadError or LedgerError."""
-    return _read(str(ledger), "dashboard/lease_events", (("run_id", run.run_id), ("part", lease_id)), mark(ledger))
+def of_part(ledger: Path, query: str, run: Run, part: str) -> pl.DataFrame:
+    """The rows of `sql/<query>.sql` on one thing of a run, such as a lease. Raises ReadError or LedgerError."""
+    return _read(str(ledger), query, (("run_id", run.run_id), ("part", part)), mark(ledger))
 
 
 def charged(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Charges]:

@@ -1,18 +1,20 @@
-"""Drill-downs of charges as tables: each row's amount in words and in whole nano-dollars, and the sum at the end."""
+"""Drill-downs of charges as tables: each row's amount in dollars and in whole nano-dollars, and the sum at the end."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
+import streamlit as st
 
 from dashboard import escape
-from dashboard import format as words
 from dashboard.books import AMORTIZED
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.money import format_ns, format_usd
+from rose.pricing.money import NS_PER_HOUR, format_usd
 
 #: Of each view, the column that sums to the bill.
 AMOUNT: Mapping[str, str] = {AMORTIZED: "cost_nano", "fully-loaded": "loaded_nano"}
@@ -35,16 +37,24 @@ def table(frame: pl.DataFrame, by: Sequence[str], view: str, *, always: str | No
     return pl.DataFrame([_row(row, by, amount, whole, counted=view == AMORTIZED) for row in [*rows, total]])
 
 
+def columns(table: pl.DataFrame) -> dict[str, Any]:
+    """How the columns of `table` are written: dollars with as many decimals as the largest amount needs."""
+    number = st.column_config.NumberColumn
+    largest = max((abs(cost) for cost in table["cost"]), default=0.0)
+    places = max(2, 4 - math.floor(math.log10(largest))) if largest else 2
+    return {
+        "cost": number("cost (USD)", format="dollar" if places == 2 else f"$%.{min(places, 9)}f"),
+        "share": number(format="percent"),
+        **{name: number(format="localized") for name in ("nano-dollars", "device-hours", "tokens")},
+    }
+
+
 def _row(row: Mapping[str, object], by: Sequence[str], amount: str, whole: int, *, counted: bool) -> dict[str, object]:
     nano = int(str(row[amount]))
     cells = {name.replace("-", " "): row[name] for name in by}
-    cells |= {
-        "cost": format_usd(nano),
-        "share": words.share(nano, whole) if whole else "-",
-        "nano-dollars": f"{nano:,}",
-    }
+    cells |= {"cost": nano / 1e9, "share": nano / whole if whole else None, "nano-dollars": nano}
     if counted:
-        cells |= {"device time": format_ns(int(str(row["ns"]))), "tokens": f"{row['tokens']:,}"}
+        cells |= {"device-hours": int(str(row["ns"])) / NS_PER_HOUR, "tokens": row["tokens"]}
     return cells
 
 
@@ -87,7 +97,7 @@ def invoiced(frame: pl.DataFrame) -> pl.DataFrame:
     sums = beside.group_by(keys).agg(pl.col("bytes").sum(), pl.col("energy_mw_ns").sum())
     whole = beside.select(pl.lit("sum").alias("kind"), pl.lit("").alias("route"), pl.lit("").alias("team"),
                           pl.col("bytes").sum(), pl.col("energy_mw_ns").sum()).unique()  # fmt: skip
-    shown = table(beside, keys, AMORTIZED).drop("device time", "tokens")
+    shown = table(beside, keys, AMORTIZED).drop("device-hours", "tokens")
     joined = shown.join(pl.concat([sums, whole]), keys, "left", maintain_order="left")
     gb, kwh = (pl.col("bytes") / 1e9).alias("GB"), (pl.col("energy_mw_ns") / 3.6e18).alias("kWh")
     return joined.with_columns(gb, kwh).drop("bytes", "energy_mw_ns")

@@ -6,11 +6,13 @@ a heading of ours, or run in a spreadsheet.
 
 from __future__ import annotations
 
+import io
 import re
+from csv import writer
 
 import polars as pl
 
-from rose.ledger.commands.output import FORMULA, visible
+from rose.ledger.commands.output import FORMULA, csv_cells, visible
 
 #: Characters that begin or end something in Markdown, HTML, LaTeX, and a `:name:` of Streamlit's.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")
@@ -37,4 +39,7 @@ def _number(start: re.Match[str]) -> str:
 
 def csv(frame: pl.DataFrame) -> str:
     """The rows as CSV; text that a spreadsheet would take for a formula has an apostrophe before it."""
-    return frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1")).write_csv()
+    rows = frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1"))
+    head = io.StringIO()
+    writer(head, lineterminator="\n").writerow(csv_cells(frame.columns))
+    return head.getvalue() + rows.write_csv(include_header=False)

@@ -75,7 +75,7 @@ def cost(made: Overview) -> Card:
 def saved(made: Overview, answer: Priced[Saved]) -> Card:
     """What borrowing kept off the bill, of whole runs."""
     money = Money(made.spending.rate)
-    why = answer.error or "No run of this period has enough data; the page Decisions says what is missing."
+    why = answer.error or "No run of this period has enough data; the page Risk says what is missing."
     known = _saved_text(made, answer, money)
     return Card(
         name="saved", label="Borrowing saved", value=None if known is None else known[0], why=why,
@@ -197,7 +197,7 @@ def _opened_cost(made: Overview) -> None:
         st.info("There is no such charge in this period.")
         return
     by = ["work" if made.chosen.view == FULLY_LOADED else "bucket", "device-class", "pool"]
-    frame.table(drill.table(rows, by, made.chosen.view), f"charges, {made.view}, {made.spending.bill.stamp}, in USD")
+    frame.drilled(drill.table(rows, by, made.chosen.view), f"charges, {made.view}, {made.spending.bill.stamp}, in USD")
     _events(rows)
 
 
@@ -225,7 +225,7 @@ def _opened_saved(made: Overview, answer: Priced[Saved]) -> None:
                 for run in answer.value.runs
             ]
         ),
-        "the price of each run; the page Decisions has every term of it. Events: `lease`, `turn`, `verdict`, `power`.",
+        "the price of each run; the page Risk has every term of it. Events: `lease`, `turn`, `verdict`, `power`.",
     )  # fmt: skip
 
 
@@ -243,8 +243,8 @@ def _opened_borrowed(made: Overview) -> None:
     if rows.is_empty():
         st.info("No rollout ran in this period.")
         return
-    frame.table(drill.table(rows, ["pool", "device-class"], made.chosen.view),
-                f"charges of the bucket rollout, {made.view}, {made.spending.bill.stamp}, in USD")  # fmt: skip
+    frame.drilled(drill.table(rows, ["pool", "device-class"], made.chosen.view),
+                  f"charges of the bucket rollout, {made.view}, {made.spending.bill.stamp}, in USD")  # fmt: skip
     _events(rows)
 
 

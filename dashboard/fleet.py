@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 import polars as pl
 
-from dashboard import data, link
+from dashboard import data
 from dashboard.cards import percent
 from dashboard.data import Run, Window
 from dashboard.timeline import Lanes
-from rose.pricing.closing.period import naive, nanoseconds
+from dashboard.window import bin_width, whole
+from rose.pricing.closing.period import naive
 
 #: Serving is judged by the requests of so much time before its last event, if they are enough.
 JUDGED = timedelta(minutes=15)
@@ -52,22 +53,6 @@ class Verdict:
         if self.safe is None:
             return "Whether serving is safe is not known"
         return "Serving is safe" if self.safe else "Serving is NOT safe"
-
-
-def whole(run: Run) -> Window:
-    """From the begin of a run to its end, or to its last event."""
-    begin, end = run.started_at or run.last_event_at, run.ended_at or run.last_event_at
-    return Window(nanoseconds(begin), max(nanoseconds(end), nanoseconds(begin)) + 10**9)
-
-
-def window(run: Run, chosen: str | None) -> Window:
-    """The window that is chosen, as far as it lies in the run; else the whole run."""
-    every = whole(run)
-    if chosen is None:
-        return every
-    from_ns, to_ns = link.window_ns(chosen)
-    from_ns, to_ns = max(from_ns, every.from_ns), min(to_ns, every.to_ns)
-    return Window(from_ns, to_ns) if from_ns < to_ns else every
 
 
 def verdict(ledger: Path, run: Run, target: Decimal) -> Verdict:
@@ -113,8 +98,8 @@ def lanes(ledger: Path, run: Run, shown: Window) -> Lanes:
         leases=data.in_window(ledger, "dashboard/fleet_leases", run, shown),
         latency=_with_gaps(latency, shown),
         preemptions=data.in_window(ledger, "dashboard/fleet_preemptions", run, shown),
-        ttft_budget_ms=_budget_ms(latency, "ttft"),
-        tpot_budget_ms=_budget_ms(latency, "tpot"),
+        ttft_budget_ms=budget_ms(latency, "ttft"),
+        tpot_budget_ms=budget_ms(latency, "tpot"),
     )
 
 
@@ -122,21 +107,14 @@ def _with_gaps(latency: pl.DataFrame, shown: Window) -> pl.DataFrame:
     """A row for every bin between the first and the last: NULL where there was no request."""
     if latency.is_empty():
         return latency
-    width = timedelta(days=1)
-    if not data.by_day(shown):
-        width = timedelta(microseconds=max(10**6, (shown.to_ns - shown.from_ns) // 1000 // _LATENCY_BINS + 1))
+    width = bin_width(shown, _LATENCY_BINS)
     first, last = int(latency["bin"][0]), int(latency["bin"][-1])
     bins = pl.DataFrame({"bin": range(first, last + 1)}, schema={"bin": latency.schema["bin"]})
     t = pl.lit(latency["t"][0]) + (pl.col("bin") - first) * width
     return bins.join(latency.drop("t"), "bin", "left", maintain_order="left").with_columns(t=t)
 
 
-def _budget_ms(latency: pl.DataFrame, name: str) -> float | None:
+def budget_ms(latency: pl.DataFrame, name: str) -> float | None:
     """The budget in milliseconds; None where requests had different ones."""
     least, most = latency[f"{name}_budget_min_ns"].min(), latency[f"{name}_budget_max_ns"].max()
     return float(str(least)) / 1e6 if least is not None and least == most else None
-
-
-def instant(at: datetime) -> str:
-    """A UTC time as a window in an address has it."""
-    return f"{at.astimezone(UTC) if at.tzinfo else at:%Y-%m-%dT%H:%M}"

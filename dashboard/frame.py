@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, books, data, escape, trust
+from dashboard import bar, books, data, drill, escape, trust
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.books import Asked
@@ -265,6 +265,11 @@ def metrics(*cards: tuple[str, Figure, str]) -> None:
             metric(label, figure, explained)
 
 
+def drilled(made: pl.DataFrame, source: str) -> None:
+    """A table of `drill`."""
+    table(made, source, drill.columns(made))
+
+
 def show_table(made: Table, source: str) -> None:
     """A table of pricing: its rows and totals as text, and below them where they come from and what they say."""
     rows = [made.row_text(row) for row in (*made.rows, *made.footer)]
@@ -272,12 +277,13 @@ def show_table(made: Table, source: str) -> None:
     table(shown, f"{source}; {escape.markdown(' '.join((f'{made.terms}.', *made.notes)))}")
 
 
-def table(frame: pl.DataFrame, source: str) -> None:
-    """A table with the view it comes from below."""
+def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None) -> None:
+    """A table with the view it comes from below; `columns` says how some of them are written."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="")
+    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="",
+                 column_config=columns)  # fmt: skip
     st.caption(words.plain(f"Source: {source}"))
     download(frame, source)
 

@@ -37,7 +37,7 @@ def opened(ledger: Path, run: Run) -> None:
     if lease_id is None:
         return
     st.header("Lease " + escape.markdown(lease_id))
-    events = data.of_lease(ledger, run, lease_id)
+    events = data.of_part(ledger, "dashboard/lease_events", run, lease_id)
     if events.is_empty():
         st.info("This run has no lease of that name.")
         return
@@ -72,7 +72,7 @@ def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.Delt
     if own.is_empty():
         return
     example = " EXAMPLE PRICES, not yours." if charged.book.example else ""
-    frame.table(
+    frame.drilled(
         drill.table(own, ["bucket", "fate"], AMORTIZED),
         f"charges of this lease, amortized, {charged.book.currency}, {charged.provenance}, price book "
         f"{escape.markdown(charged.book.name)}.{example}",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, cast
+from urllib.parse import parse_qsl
 
 from dashboard import escape
 from rose.pricing.money import PricingError
@@ -26,11 +27,16 @@ VIEWS = (AMORTIZED, FULLY_LOADED)
 BEFORE, YEAR, NONE = "before", "year", "none"
 COMPARED = (BEFORE, YEAR, NONE)
 PROVENANCES = ("live", "replay", "simulated")
+ACTIONS = ("yield", "cut", "revoke")
 #: What cost is divided by, and what a course is drawn over.
 GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "pool")
 STEPS, VERSIONS = "steps", "versions"
 AXES = (STEPS, VERSIONS)
+OWN = "own"
+CHARTS = ("line", "bar", "none")
 USD = "USD"
+#: The longest text of a query that an address has, in characters.
+SQL_MAX = 2000
 TARGET = Decimal("99")
 
 _LENGTH_MAX = 200
@@ -59,6 +65,9 @@ class Link:
     figure: str | None = None
     #: The lease that is opened.
     lease: str | None = None
+    #: The preemption that is opened, and the action that preemptions are listed of.
+    preemption: str | None = None
+    action: str | None = None
     #: The time that charts of a run show, `2026-11-03T05:00..2026-11-03T06:30`, UTC; None: all of it.
     window: str | None = None
     #: What cost is divided by, and which of its rows is opened.
@@ -66,6 +75,16 @@ class Link:
     row: str | None = None
     #: What a course is drawn over.
     axis: str = STEPS
+    #: Which query the page SQL shows: the name of one, or OWN for the text in `sql`.
+    query: str | None = None
+    #: What its variables are set to, as the query of a URL: `since=7d&run_id=R`.
+    variables: str | None = None
+    #: A SELECT that is offered, and run by nothing but a click.
+    sql: str | None = None
+    #: How its rows are drawn, and by which columns; None: by their types.
+    chart: str | None = None
+    x: str | None = None
+    y: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +181,19 @@ def _tag(text: str) -> str:
     return text
 
 
+def _variables(text: str) -> str:
+    pairs = dict(parse_qsl(_name(text), keep_blank_values=True, strict_parsing=True, errors="strict"))
+    if not all(re.fullmatch(r"[a-z_]{1,40}", name) and value.isprintable() for name, value in pairs.items()):
+        raise ValueError
+    return text
+
+
+def _sql(text: str) -> str:
+    if not 0 < len(text) <= SQL_MAX or not text.replace("\n", "").replace("\t", "").isprintable():
+        raise ValueError
+    return text
+
+
 def _percent(text: str) -> Decimal:
     if not re.fullmatch(r"\d{1,3}(\.\d{1,4})?", text) or not 0 < Decimal(text) <= 100:
         raise ValueError
@@ -196,8 +228,16 @@ _FIELDS: Mapping[str, _Field] = {
     "target": _Field(_percent, "a share in percent such as 99.5"),
     "figure": _Field(_matching("[a-z]{1,20}"), "the name of a figure"),
     "lease": _Field(_name, "the id of a lease"),
+    "preemption": _Field(_name, "the id of a preemption"),
+    "action": _one_of(ACTIONS),
     "window": _Field(_window, "a time such as 2026-11-03T05:00..2026-11-03T06:30"),
     "by": _one_of(GROUPS),
     "row": _Field(_name, "the name of a row"),
     "axis": _one_of(AXES),
+    "query": _Field(_matching("[a-z][a-z0-9_]{0,99}"), "the name of a query"),
+    "variables": _Field(_variables, "what variables are set to, such as since=7d&turn=3"),
+    "sql": _Field(_sql, f"text of at most {SQL_MAX:,} characters"),
+    "chart": _one_of(CHARTS),
+    "x": _Field(_name, "the name of a column"),
+    "y": _Field(_name, "the name of a column"),
 }

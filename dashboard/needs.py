@@ -1,4 +1,5 @@
-"""What needs a look: a ledger that does not verify, days that stand out, missed latency budgets, months not closed."""
+"""What needs a look: a ledger that does not verify, days that stand out and were not expected, missed budgets, alerts
+that did not arrive, months not closed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from fractions import Fraction
 
 import streamlit as st
 
-from dashboard import escape, spending, trust
+from dashboard import books, deliveries, escape, spending, trust
 from dashboard import format as words
 from dashboard.cards import Money, percent
 from dashboard.figures import Overview
@@ -20,7 +21,8 @@ _DAYS_SHOWN = 5
 def show(made: Overview, now: datetime) -> None:
     """The list, or that there is nothing in it."""
     st.header("What needs you?")
-    found = [*_untrusted(made), *_late(made), *_over_budget(made), *_days(made, now), *_not_closed(made, now)]
+    found = [*_untrusted(made), *_late(made), *_over_budget(made), *_days(made, now), *_not_delivered(made, now),
+             *_not_closed(made, now)]  # fmt: skip
     if found:
         st.markdown("\n".join(f"- {line}" for line in found))
     else:
@@ -59,7 +61,7 @@ def _days(made: Overview, now: datetime) -> list[str]:
         return []
     if watch.value is None:
         return [f"Days that stand out are not known: {escape.markdown(watch.error or words.NOT_ENOUGH_DATA)}"]
-    newest = list(reversed(watch.value.anomalies))
+    newest = [anomaly for anomaly in reversed(watch.value.anomalies) if not anomaly.expected]
     lines = []
     for anomaly in newest[:_DAYS_SHOWN]:
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
@@ -72,6 +74,19 @@ def _days(made: Overview, now: datetime) -> list[str]:
         lines.append(
             f"Whether {count} day{'s' if count > 1 else ''} stood out is not known: too few charged days come before."
         )
+    return lines
+
+
+def _not_delivered(made: Overview, now: datetime) -> list[str]:
+    messages = books.messages(made.spending.asked.ledger)
+    if messages.value is None:
+        return [f"Whether alerts were delivered is not known: {escape.markdown(messages.error or '')}"]
+    lines = []
+    for channel, failed in deliveries.failed(messages.value, now).items():
+        last = failed[-1]
+        count = f"{len(failed)} message{'s' if len(failed) > 1 else ''}"
+        what = f"{count} by {channel}, the last one {last.message.title}: {last.error}"
+        lines.append(f"**Not delivered**: {escape.markdown(what)}. `rose alerts list` has all.")
     return lines
 
 

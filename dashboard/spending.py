@@ -18,8 +18,11 @@ from dashboard.books import Asked
 from dashboard.data import Priced
 from dashboard.drill import AMOUNT
 from dashboard.link import FULLY_LOADED, Link
+from rose.pricing.answers import changes
+from rose.pricing.answers.changes import Changes
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, naive
+from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.spend import saved as spend_saved
@@ -90,6 +93,8 @@ class Spending:
     before: Rows | None
     why_not: str
     rate: Rate | None
+    #: What the charges of the period before rest on; None where there are none.
+    before_stamp: Stamp | None = None
     #: Why amounts are in dollars although another currency was chosen.
     no_rate: str = ""
 
@@ -176,6 +181,7 @@ def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
     return Priced(
         Spending(
             asked=asked, bill=bill, now=_rows(asked, bill, asked.period, chosen, own_runs), before=rows_before,
+            before_stamp=None if rows_before is None or earlier is None else _stamp(earlier, rows_before.period),
             why_not=why_not, rate=rate, no_rate=no_rate,
         ),
         None,
@@ -224,12 +230,15 @@ def budgets(spending: Spending, chosen: Link) -> Budgets | None:
 
 
 def watched(spending: Spending, now: datetime) -> Priced[Watch] | None:
-    """Days of the period that stand out; None where no day of it is over."""
+    """Days of the period that stand out, with what was said of them; None where no day of it is over."""
     over = books.over(spending.asked.period, now)
     if over is None or spending.bill.frame.filter(_within(over)).is_empty():
         return None
     asked = spending.asked
-    return data.kept(lambda: anomaly.watch(spending.bill, over), asked.ledger, "overview-days", over, *asked.key)
+    return data.kept(
+        lambda: anomaly.judged_by_people(anomaly.watch(spending.bill, over), asked.ledger),
+        asked.ledger, "overview-days", over, *asked.key,
+    )  # fmt: skip
 
 
 def not_closed(ledger: Path, provenance: str, now: datetime) -> list[Period]:
@@ -260,6 +269,22 @@ def _rows(asked: Asked, bill: Bill, period: Period, chosen: Link, own_runs: list
     if own_runs is not None:
         frame = frame.filter(pl.col("run_id").is_in(own_runs))
     return Rows(frame=frame.with_columns(amount_nano=pl.col(AMOUNT[chosen.view]), rollout=rollout), period=period)
+
+
+def drivers(spending: Spending) -> Changes:
+    """What drove the change of what is chosen from the period before, by team; amortized.
+
+    Raises PricingError where the two cannot be compared.
+    """
+    assert spending.before is not None
+    assert spending.before_stamp is not None
+    was, now = (changes.side(rows.frame, "team") for rows in (spending.before, spending.now))
+    stamp = _stamp(spending.bill, spending.now.period)
+    return changes.changes(was, now, by="team", before_stamp=spending.before_stamp, stamp=stamp)
+
+
+def _stamp(bill: Bill, period: Period) -> Stamp:
+    return replace(bill.stamp, from_ns=period.from_ns, to_ns=period.to_ns)
 
 
 def _within(period: Period) -> pl.Expr:

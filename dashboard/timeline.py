@@ -15,7 +15,12 @@ from rose.events import BUCKETS
 
 LINES_COLOURS: Mapping[str, str] = {"p99": "#0072B2", "p50": "#56B4E9"}
 _BRUSH = "time"
-_LANE_PX, _LANE_MIN_PX, _WIDTH_PX = 16, 60, 900
+#: Of an axis whose labels stand in the plot.
+_INSIDE: Mapping[str, Any] = {
+    "labelAlign": "left", "labelPadding": -2, "ticks": False, "domain": False,
+    "minExtent": 0, "maxExtent": 0, "zindex": 1,
+}  # fmt: skip
+_LANE_PX, _LANE_MIN_PX = 30, 40
 _CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
 
 
@@ -52,9 +57,9 @@ def chart(lanes: Lanes) -> alt.VConcatChart:
     whole = [_instant(lanes.begin), _instant(lanes.end)]
     brush = alt.selection_interval(encodings=["x"], name=_BRUSH, value={"x": whole})
     strip = _shares(lanes.shares, alt.Scale(domain=whole), lanes).mark_rect(color=BORROWED).add_params(brush)
-    strip = strip.properties(height=36, width="container", title=_title("Lent share; drag to choose a time"))
+    strip = strip.properties(height=36, title=title("Lent share; drag to choose a time"))
     follow = alt.Scale(domain=brush)
-    parts = [_states(lanes, follow)]
+    parts: list[alt.Chart | alt.LayerChart] = [strip, _states(lanes, follow)]
     if not lanes.leases.is_empty():
         parts.append(_leases(lanes, follow))
     for name, budget_ms in (("ttft", lanes.ttft_budget_ms), ("tpot", lanes.tpot_budget_ms)):
@@ -62,9 +67,10 @@ def chart(lanes: Lanes) -> alt.VConcatChart:
             parts.append(_latency(lanes, name, budget_ms, follow))
     if not lanes.preemptions.is_empty():
         parts.append(_preemptions(lanes, follow))
-    own = {"color": "independent", "opacity": "independent"}
-    below = alt.vconcat(*parts, spacing=14).resolve_scale(x="shared", **own)
-    return alt.vconcat(strip, below, spacing=14).resolve_scale(x="independent", **own)
+    # Streamlit gives each part the width of the page: whatever stands beside its plot would be cut off.
+    whole_width = {"left": 0, "right": 0, "top": 5, "bottom": 5}
+    drawn = alt.vconcat(*parts, spacing=14, padding=whole_width)
+    return drawn.resolve_scale(x="independent", color="independent", opacity="independent")
 
 
 def states(frame: pl.DataFrame) -> pl.DataFrame:
@@ -80,34 +86,38 @@ def states(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _states(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
     shown = states(lanes.states)
-    colours = _present(BUCKET_COLOURS, shown["state"])
-    tips = [alt.Tooltip("lane:N"), _tip("t0"), alt.Tooltip("state:N", title="most of it")]
+    colours = present(BUCKET_COLOURS, shown["state"])
+    tips = [alt.Tooltip("lane:N"), time_tip("t0"), alt.Tooltip("state:N", title="most of it")]
     tips += [alt.Tooltip(f"{bucket}_share:Q", title=bucket, format=".1%") for bucket in BUCKETS]
     tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
     names = ("lane", "t0", "t1", "state", "lent_share", *(f"{bucket}_share" for bucket in BUCKETS))
     height = _height(shown["lane"].n_unique())
     return (
-        alt.Chart(shown.select(names), title=_title("What each device did most"), height=height)
+        alt.Chart(shown.select(names), title=title("What each device did most"), height=height)
         .mark_rect(clip=True)
         .encode(
             x=_x("t0", scale, lanes), x2="t1:T", y=_lane("lane"), tooltip=tips,
             color=_colour("state", colours),
         )
-        .properties(width="container")
     )  # fmt: skip
 
 
 def _leases(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
     shown = lanes.leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
-    tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f"), _tip("granted_at")]
+    tips = [
+        "lease_id:N",
+        "closed_by:N",
+        "close_reason:N",
+        alt.Tooltip("seconds:Q", format=",.1f"),
+        time_tip("granted_at"),
+    ]
     return (
-        alt.Chart(shown, title=_title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
+        alt.Chart(shown, title=title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
         .mark_bar(clip=True, height=10)
         .encode(
             x=_x("granted_at", scale, lanes), x2="until:T", y=_lane("device_id"), tooltip=tips,
-            color=_colour("closed_by", _present(CLOSING_COLOURS, shown["closed_by"])),
+            color=_colour("closed_by", present(CLOSING_COLOURS, shown["closed_by"])),
         )
-        .properties(width="container")
     )  # fmt: skip
 
 
@@ -125,52 +135,76 @@ def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale)
         )
         .encode(
             x=_x("t", scale, lanes),
-            y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=[0, ceiling])),
+            y=alt.Y(
+                "ms:Q",
+                title=None,
+                axis=alt.Axis(**_INSIDE, labelBaseline="bottom", tickCount=4),
+                scale=alt.Scale(domain=[0, ceiling]),
+            ),
             color=_colour("which", LINES_COLOURS),
-            tooltip=[_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
+            tooltip=[time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
         )
     )
     layers: list[Any] = [shade, lines]
     if budget_ms is not None:
         budget = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"budget {budget_ms:,.0f} ms"]}))
         layers.append(budget.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
-        layers.append(budget.mark_text(color=BUDGET, align="left", dy=-6, x=4).encode(y="ms:Q", text="label:N"))
+        at_the_end = budget.mark_text(color=BUDGET, align="right", dy=-6).encode(
+            x=alt.value("width"), y="ms:Q", text="label:N"
+        )
+        layers.append(at_the_end)
     words = "Time to first token" if name == "ttft" else "Time for each further token"
-    title = _title(f"{words}, all requests; shaded where devices were lent")
-    return alt.layer(*layers, title=title).properties(height=130, width="container").resolve_scale(color="independent")
+    named = title(f"{words} (ms), all requests; shaded where devices were lent")
+    return alt.layer(*layers, title=named).properties(height=130).resolve_scale(color="independent")
 
 
 def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
-    tips = ["action:N", _tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
+    tips = ["action:N", time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
     shown = lanes.preemptions
-    colour = _colour("action", _present(PREEMPTION_COLOURS, shown["action"]))
+    colour = _colour("action", present(PREEMPTION_COLOURS, shown["action"]))
     return (
-        alt.Chart(shown, title=_title("What serving took back"), height=_height(shown["action"].n_unique()))
+        alt.Chart(shown, title=title("What serving took back"), height=_height(shown["action"].n_unique()))
         .mark_tick(thickness=2, clip=True)
         .encode(
             x=_x("t", scale, lanes), y=_lane("action"), tooltip=tips, color=colour,
         )
-        .properties(width="container")
     )  # fmt: skip
 
 
 def _shares(shares: pl.DataFrame, scale: alt.Scale, lanes: Lanes) -> alt.Chart:
     opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 0.45]), legend=None)
-    tips = [_tip("t0"), alt.Tooltip("share:Q", title="lent", format=".1%")]
+    tips = [time_tip("t0"), alt.Tooltip("share:Q", title="lent", format=".1%")]
     return alt.Chart(shares).mark_rect().encode(x=_x("t0", scale, lanes), x2="t1:T", opacity=opacity, tooltip=tips)
 
 
+def between(field: str, begin: datetime, end: datetime) -> alt.X:
+    """An axis of time from one UTC time without a zone to another."""
+    return _axis(field, alt.Scale(domain=[_instant(begin), _instant(end)]), end - begin)
+
+
 def _x(field: str, scale: alt.Scale, lanes: Lanes) -> alt.X:
-    long = lanes.end - lanes.begin
+    return _axis(field, scale, lanes.end - lanes.begin)
+
+
+def _axis(field: str, scale: alt.Scale, long: timedelta) -> alt.X:
     form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
-    return alt.X(f"{field}:T", title=None, scale=scale, axis=alt.Axis(format=form, labelOverlap=True, grid=False))
+    return alt.X(
+        f"{field}:T",
+        title=None,
+        scale=scale,
+        axis=alt.Axis(format=form, labelOverlap=True, labelFlush=True, grid=False),
+    )
 
 
 def _lane(field: str) -> alt.Y:
-    return alt.Y(f"{field}:N", title=None, axis=alt.Axis(labelLimit=150, minExtent=110, maxExtent=150))
+    """Lanes with their names above them, so that nothing stands beside the plot, on a phone either."""
+    scale = alt.Scale(paddingInner=0.5, paddingOuter=0.5)
+    axis = alt.Axis(**_INSIDE, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
+    return alt.Y(f"{field}:N", title=None, axis=axis, scale=scale)
 
 
-def _tip(field: str) -> alt.Tooltip:
+def time_tip(field: str) -> alt.Tooltip:
+    """A UTC time to the second."""
     return alt.Tooltip(f"{field}:T", title="time (UTC)", format=f"{_DAY} {_CLOCK}")
 
 
@@ -181,12 +215,13 @@ def _colour(field: str, colours: Mapping[str, str]) -> alt.Color:
     )
 
 
-def _present(colours: Mapping[str, str], values: pl.Series) -> dict[str, str]:
+def present(colours: Mapping[str, str], values: pl.Series) -> dict[str, str]:
     """The colours of what there is, so that a legend has no more."""
     return {name: colour for name, colour in colours.items() if name in set(values)}
 
 
-def _title(text: str) -> alt.TitleParams:
+def title(text: str) -> alt.TitleParams:
+    """Of one of several charts."""
     return alt.TitleParams(text, anchor="start", fontSize=13)
 
 

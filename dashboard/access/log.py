@@ -6,37 +6,21 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from dashboard.access.people import Person
+from dashboard.link import Link
 
 FILE = "access.jsonl"
 #: With those before it, 110 MB at most.
 _BYTES_MAX, _FILES_BEFORE = 10_000_000, 10
 _TEXT_MAX, _NAMES_MAX = 200, 30
 #: Parameters of the dashboard's own links. Of any other the name is kept alone: nobody knows what somebody pasted.
-_SHOWN = frozenset(
-    (
-        "period",
-        "compare",
-        "currency",
-        "view",
-        "provenance",
-        "run",
-        "team",
-        "tag",
-        "target",
-        "figure",
-        "lease",
-        "window",
-        "by",
-        "row",
-        "axis",
-    )
-)
+_SHOWN = frozenset(field.name for field in fields(Link))
 _HIDDEN = "(not logged)"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 Role = Literal["viewer", "finance", "infra", "approver"]
-Action = Literal["download", "save view", "judge", "approve"]
+Action = Literal["download", "save view", "note", "judge", "approve"]
 
 _ALL: frozenset[Role] = frozenset({"viewer", "finance", "infra", "approver"})
 _MONEY: frozenset[Role] = frozenset({"finance", "approver"})
@@ -19,13 +19,16 @@ PAGES: Mapping[str, frozenset[Role]] = {
     "Cost": _ALL,
     "Cost per correct": _ALL,
     "Fleet now": _MACHINES,
+    "Preemptions and sync": _MACHINES,
     "Bill": _MONEY,
     "Books": _MONEY,
-    "Decisions": _WORKING,
+    "Risk": _WORKING,
+    "SQL": _WORKING,
 }
 ACTIONS: Mapping[Action, frozenset[Role]] = {
     "download": _WORKING,
     "save view": _WORKING,
+    "note": _WORKING,
     "judge": _WORKING,
     "approve": frozenset({"approver"}),
 }
@@ -44,3 +47,8 @@ def may(roles: Collection[Role], action: Action) -> bool:
 def who_sees(page: str) -> str:
     """The roles that a page is for, in words."""
     return ", ".join(sorted(PAGES.get(page, ()))) or "nobody"
+
+
+def who_may(action: Action) -> str:
+    """The roles that an action is for, in words."""
+    return ", ".join(sorted(ACTIONS[action]))

@@ -24,7 +24,7 @@ _LABELS = {
     "kv_recompute": "prompts computed again", "provision": "late requests", "prefix_cache": "serving's prefix cache",
     "interference": "serving slowed down", "held_memory": "memory held for lending", "publishing": "publishing weights",
 }  # fmt: skip
-_SAVED = "The page Decisions has what borrowing saved, with its interval and against other offers."
+_SAVED = "The page Risk has what borrowing saved, with its interval and against other offers."
 
 
 def ask(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Waterfall]:

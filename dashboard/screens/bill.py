@@ -97,7 +97,7 @@ def _days(bill: Bill, shown: pl.DataFrame, view: str) -> None:
 def _teams(bill: Bill, shown: pl.DataFrame, view: str) -> None:
     st.header("Who pays?")
     st.markdown("By the tags of each run: `team` for rollouts and training, `serving_team` for serving devices.")
-    frame.table(
+    frame.drilled(
         drill.table(shown, ["team"], view, always="unallocated"),
         f"charges, {_VIEWS[view]}, {bill.stamp}. Sums to the bill, to the nano-dollar.",
     )
@@ -109,7 +109,7 @@ def _teams(bill: Bill, shown: pl.DataFrame, view: str) -> None:
     if team is not None:
         charged, who = shown.filter(pl.col("team") == team), escape.markdown(team)
         whole = f"what {who} pays above"
-    frame.table(
+    frame.drilled(
         drill.table(charged, [column], view),
         f"charges of {who} by {by}, {_VIEWS[view]}, {bill.stamp}. Sums to {whole}, to the nano-dollar. Unallocated: "
         "what has no such thing, such as the task of time spent serving.",
@@ -119,12 +119,12 @@ def _teams(bill: Bill, shown: pl.DataFrame, view: str) -> None:
 def _waste(bill: Bill) -> None:
     caption = f"charges, {_VIEWS[AMORTIZED]}, {bill.stamp}"
     st.header("What became of the rollouts?")
-    frame.table(
+    frame.drilled(
         drill.waste(bill.frame),
         f"{caption}. Sums to the bucket rollout. A rejected answer is no waste: it teaches too.",
     )
     st.header("What was paid for and not used?")
-    frame.table(
+    frame.drilled(
         drill.idle(bill.frame),
         f"{caption}. Sums to the buckets idle and unaccounted. Only time of serving devices outside of a lease could "
         "have been lent; leased, not used: lent to rollouts, which had nothing to do there.",
@@ -134,7 +134,7 @@ def _waste(bill: Bill) -> None:
     if beside.height == 1:
         st.info("No weights were sent over a route, and no power was metered that the devices' prices do not include.")
         return
-    frame.table(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.")
+    frame.drilled(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.")
 
 
 def _take(asked: Asked, bill: Bill) -> None:

@@ -1,4 +1,4 @@
-"""The books, read only: what is closed and what was corrected, what teams may spend, and days that stand out."""
+"""The books: what is closed and what was corrected, what teams may spend, days that stand out, and alerts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import books, charts, escape, files, frame
+from dashboard import books, charts, deliveries, escape, files, frame, judging
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
@@ -34,8 +34,12 @@ _BY = {
 def show(ledger: Path, runs: list[Run]) -> None:
     _closes(ledger)
     asked = frame.in_period(ledger)
-    if asked is None:
-        return
+    if asked is not None:
+        _month(asked)
+    deliveries.show(ledger)
+
+
+def _month(asked: Asked) -> None:
     month = month_at(asked.period.to_ns - 1)
     st.markdown(f"Budgets and days below are of **{month.label}**, the month in which the period of the bar ends.")
     frame.banner(asked.provenance)
@@ -228,17 +232,20 @@ def _anomalies(asked: Asked, now: datetime) -> None:
         compared = f"from {anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}"
         said = escape.markdown(f"{signed_usd(anomaly.change.total)} {compared}.")
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        st.markdown(f"**{head}**, {said}")
+        judged = f" *{escape.markdown(judging.text(anomaly))}*" if anomaly.judgement else ""
+        st.markdown(f"**{head}**, {said}{judged}")
     if watch.anomalies:
         rows = [
             {"day": str(anomaly.day), "what": anomaly.metric, "value": anomaly.value.text,
              "unit": words.unit(anomaly.value), "median": anomaly.median.text,
              "change": signed_usd(anomaly.change.total),
              **{effect: signed_usd(nano) for effect, nano in anomaly.change.effects.items()},
-             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
+             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1),
+             "judged": judging.text(anomaly)}
             for anomaly in watch.anomalies
         ]  # fmt: skip
         frame.table(pl.DataFrame(rows), f"charges, amortized, {watch.stamp}. The effects sum to the change.")
+    judging.form(asked.ledger, watch.anomalies)
     st.caption(f"{RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 

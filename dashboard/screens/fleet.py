@@ -8,14 +8,10 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, fleet, frame, lease, timeline
+from dashboard import bar, charts, data, fleet, frame, lease, timeline, window
 from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.events import BUCKETS
-from rose.pricing.closing.period import naive
-
-#: Parts of the slider that chooses a window.
-_STEPS = 200
 
 
 def show(ledger: Path, run: Run) -> None:
@@ -28,14 +24,13 @@ def show(ledger: Path, run: Run) -> None:
     tell(f"**{verdict.text}.** {verdict.why}")
     devices = fleet.now(ledger, run)
     _counts(run, devices)
-    shown = _window(run)
+    shown = window.slider(run)
     _timeline(ledger, run, shown)
     _holds(ledger, run, shown)
     lease.opened(ledger, run)
-    _taken_back(ledger, run)
+    st.page_link("screens/preemptions.py", label="What serving took back, and whether weights arrive")
     _devices(run, totals, devices)
     _time(ledger, run, totals)
-    _syncs(ledger, run)
 
 
 def _counts(run: Run, devices: pl.DataFrame) -> None:
@@ -60,33 +55,6 @@ def _counts(run: Run, devices: pl.DataFrame) -> None:
         column.metric(label, f"{count:,}")
         column.caption(about)
     st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
-
-
-def _window(run: Run) -> Window:
-    """The window of the address, which a slider changes; the whole run by default."""
-    whole = fleet.whole(run)
-    begin, end = naive(whole.from_ns).replace(second=0, microsecond=0), naive(whole.to_ns) + timedelta(minutes=1)
-    end = end.replace(second=0, microsecond=0)
-    shown = fleet.window(run, bar.chosen().window)
-    if end - begin < timedelta(minutes=3):
-        return shown
-    step = max(timedelta(minutes=1), timedelta(minutes=(end - begin) // timedelta(minutes=_STEPS)))
-    now = (begin, end) if shown == whole else (naive(shown.from_ns), naive(shown.to_ns))
-    key = f"fleet-window-{run.run_id}"
-
-    def chosen() -> None:
-        first, last = st.session_state[key]
-        every = first <= begin and last >= end
-        bar.pick(window=None if every else f"{fleet.instant(first)}..{fleet.instant(last)}")
-
-    if run.status == "running" and shown == whole:
-        # The end of a run that goes on moves: a slider that remembers it would cut off what is new.
-        st.session_state.pop(key, None)
-    st.slider(
-        "Time (UTC)", begin, end, now, step, format="YYYY-MM-DD HH:mm", key=key, on_change=chosen,
-        help="What is drawn. A shorter time is drawn finer, and shows leases that are too many for a longer one.",
-    )  # fmt: skip
-    return shown
 
 
 def _timeline(ledger: Path, run: Run, shown: Window) -> None:
@@ -115,7 +83,7 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
     )
     st.caption(
         "Requests that met a lent device are not set beside the others: late requests end leases, so the two differ "
-        "for reasons of their own. The page Decisions compares with leases that were withheld at random."
+        "for reasons of their own. The page Risk compares with leases that were withheld at random."
     )
     for title, rows in (
         ("states", timeline.states(lanes.states).drop("each_device")), ("leases", lanes.leases),
@@ -136,33 +104,6 @@ def _holds(ledger: Path, run: Run, shown: Window) -> None:
     st.altair_chart(charts.holds(named), width="stretch", alt="Time that rollouts were refused devices, by reason")
     st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. Source: `hold`.")
     frame.download(named, "holds")
-
-
-def _taken_back(ledger: Path, run: Run) -> None:
-    st.header("What did serving take back?")
-    closings = {row["closing"]: row for row in data.rows(ledger, "run/lease_totals", run).to_dicts()}
-    taken = {row["action"]: row for row in data.rows(ledger, "run/preemption_totals", run).to_dicts()}
-    waited = taken.get("yield", {}).get("waited_ns", 0)
-    cards = [
-        ("Leases granted", sum(int(row["leases"]) for row in closings.values()),
-         ", ".join(f"{row['leases']:,} {name}" for name, row in closings.items()) or "none"),
-        ("Yields", taken.get("yield", {}).get("preemptions", 0),
-         f"rollouts waited {'an unknown time' if waited is None else words.seconds(int(waited))} for serving"),
-        *((label, taken.get(action, {}).get("preemptions", 0),
-           f"{_count(taken, action, 'requests')} requests moved; tokens kept: {_count(taken, action, 'tokens_kept')}, "
-           f"lost: {_count(taken, action, 'tokens_lost')}")
-          for label, action in (("Cuts", "cut"), ("Leases revoked", "revoke"))),
-    ]  # fmt: skip
-    for column, (label, count, about) in zip(st.columns(len(cards)), cards, strict=True):
-        column.metric(label, f"{count:,}")
-        column.caption(about)
-    st.caption(f"Counts over the whole run, {run.provenances[0]}. Source: `lease`, `preemption`.")
-
-
-def _count(taken: dict[str, dict[str, int | None]], action: str, name: str) -> str:
-    """A sum of preemptions: 0 where there were none, unknown where some did not record it."""
-    value = taken.get(action, {}).get(name, 0)
-    return "unknown" if value is None else f"{value:,}"
 
 
 def _devices(run: Run, totals: pl.DataFrame, devices: pl.DataFrame) -> None:
@@ -196,17 +137,6 @@ def _time(ledger: Path, run: Run, totals: pl.DataFrame) -> None:
     total = {"bucket": "sum", "device-seconds": total_ns / 1e9, "share": words.share(total_ns, provisioned_ns),
              "nanoseconds": f"{total_ns:,}", "what it is": "the provisioned time, to the nanosecond"}  # fmt: skip
     frame.table(pl.DataFrame([*rows, total]), f"`device_slice` and `device`, {run.provenances[0]}, the whole run.")
-
-
-def _syncs(ledger: Path, run: Run) -> None:
-    st.header("Weight syncs")
-    syncs = data.rows(ledger, "dashboard/syncs", run)
-    if syncs.is_empty():
-        st.info("None was recorded.")
-        return
-    count = int(syncs["syncs"][0])
-    which = "all" if count == syncs.height else f"the newest {syncs.height:,} of {count:,}; `rose sql` has all"
-    frame.table(syncs.drop("syncs"), f"`sync`, {which}, newest first, times in UTC, {run.provenances[0]}.")
 
 
 frame.page("Fleet now", "Is serving safe, what is every device doing, and why was more not lent?", show)

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, cards, charts, escape, figures, frame, needs, spending
+from dashboard import bar, cards, charts, drivers, escape, figures, frame, needs, notes, spending
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.data import Priced, Run
@@ -59,6 +60,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
         st.caption(escape.markdown(answer.rate.text))
     frame.stamp(replace(answer.bill.stamp, from_ns=asked.period.from_ns, to_ns=asked.period.to_ns))
     _days(made)
+    drivers.show(answer, chosen)
     _teams(answer)
     needs.show(made, datetime.now(UTC))
     if chosen.figure != "saved":
@@ -108,11 +110,16 @@ def _days(made: Overview) -> None:
         amount=pl.col("nano") / factor, text=pl.col("nano").map_elements(money.text, return_dtype=pl.String)
     )
     line = None if per_day is None else per_day / factor
-    st.altair_chart(charts.cost_by_day(shown, line, money.currency), width="stretch", alt="Cost by UTC day")
+    chart, known = charts.cost_by_day(shown, line, money.currency), notes.within(spent.asked.ledger, spent.now.period)
+    if known:
+        highest = float(shown.group_by("day").agg(pl.col("amount").sum())["amount"].max() or 0)  # type: ignore[arg-type]
+        chart = alt.layer(chart, notes.marks(known, highest))
+    st.altair_chart(chart, width="stretch", alt="Cost by UTC day")
     view = made.chosen.view.replace("-", " ")
     st.caption(f"Cost of {escape.markdown(about)} by UTC day, {view}, {spent.bill.stamp}. Source: charges.")
     frame.download(shown.select("day", "what", "amount", pl.lit(money.currency).alias("currency")), "days")
     _within_budget(made, money)
+    notes.show(spent.asked.ledger, known, spent.now.period)
 
 
 def _within_budget(made: Overview, money: Money) -> None:

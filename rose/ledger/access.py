@@ -1,4 +1,4 @@
-"""The log of what `rose` commands read on a ledger's folder, where its rules ask for one.
+"""The log of what `rose` commands and the dashboard's SQL page read on a ledger's folder, where its rules ask for one.
 
 An event of the writer `access`, which is open for that moment. Whoever may read the folder may read its files without
 any log, so one that cannot be written is said on stderr and keeps nobody from reading; a gateway is stricter.
@@ -47,9 +47,16 @@ def rule(root: Path) -> LogAccess:
 
 @contextmanager
 def logged(
-    root: Path | str, action: Literal["query", "export", "verify", "report", "receipt"], asked: str
+    root: Path | str,
+    action: Literal["query", "export", "verify", "report", "receipt"],
+    asked: str,
+    *,
+    who: str | None = None,
 ) -> Iterator[Reading]:
-    """The block reads the ledger at `root`; once it is done there is an event of it, if the rules ask for one."""
+    """The block reads the ledger at `root`; once it is done there is an event of it, if the rules ask for one.
+
+    `who` reads it; this user at this host if it is None.
+    """
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:
@@ -59,7 +66,7 @@ def logged(
         raise
     finally:
         took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-        _write(root, action, {"outcome": outcome, **took, **statement(asked)})
+        _write(root, action, {"outcome": outcome, **took, **statement(asked)}, who)
 
 
 def statement(text: str | None) -> dict[str, Any]:
@@ -73,7 +80,10 @@ def statement(text: str | None) -> dict[str, Any]:
 
 
 def _write(
-    root: Path | str, action: Literal["query", "export", "verify", "report", "receipt"], fields: dict[str, Any]
+    root: Path | str,
+    action: Literal["query", "export", "verify", "report", "receipt"],
+    fields: dict[str, Any],
+    who: str | None,
 ) -> None:
     try:
         root = layout.check(root)
@@ -92,6 +102,6 @@ def _write(
             layout.locked(root / "locks" / ".access.lock"),
             LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
         ):
-            writer.record(Access(who=verified.user_at_host(), action=action, **fields))
+            writer.record(Access(who=who or verified.user_at_host(), action=action, **fields))
     except (LedgerError, OSError) as error:
         print(f"this is not in the ledger's access log: {error}", file=sys.stderr)

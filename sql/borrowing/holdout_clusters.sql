@@ -1,8 +1,9 @@
 -- What is compared between withheld time and the rest, by measure and device: sums over its windows of y and x, how many
 -- windows there are, and sums of their squares and products. `squares` sums the squares of y of single requests, where a
--- request has one. `cost`: nano-dollars for each request. `cache`: cached tokens for each prompt token. `busy`: time
--- serving worked, overlapping rollouts or not, for each token of the requests that arrived. Reads the tables
--- `holdout_piece` and `holdout_request`, which `holdout_pieces` and `holdout_requests` make.
+-- request has one. `cost`: nano-dollars for each request. `misses`: missed budgets for each request. `cache`: cached
+-- tokens for each prompt token. `busy`: time serving worked, overlapping rollouts or not, for each token of the requests
+-- that arrived. Reads the tables `holdout_piece` and `holdout_request`, which `holdout_pieces` and `holdout_requests`
+-- make.
 -- By hand: SET VARIABLE run_id = '...';
 WITH busy AS (
     SELECT
@@ -16,7 +17,7 @@ WITH busy AS (
 ),
 request_window AS (
     SELECT
-        device_id, number, withheld, count(*) AS requests, sum(cost_nano) AS cost_nano,
+        device_id, number, withheld, count(*) AS requests, count_if(missed) AS misses, sum(cost_nano) AS cost_nano,
         sum(cost_nano::HUGEINT * cost_nano) AS squares,
         sum(prompt_tokens) FILTER (cached_tokens IS NOT NULL) AS prompt_tokens, sum(cached_tokens) AS cached_tokens,
         sum(prompt_tokens + output_tokens) AS tokens
@@ -26,6 +27,9 @@ request_window AS (
 ),
 unit AS (
     SELECT 'cost' AS measure, device_id, withheld, requests::HUGEINT AS x, cost_nano::HUGEINT AS y, squares
+    FROM request_window
+    UNION ALL
+    SELECT 'misses', device_id, withheld, requests, misses, misses
     FROM request_window
     UNION ALL
     SELECT 'cache', device_id, withheld, prompt_tokens, cached_tokens, NULL

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.ledger import traffic
 from rose.ledger import batch
+from tests.long_form import LONG
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +22,7 @@ def test_the_made_up_events_are_events():
     assert set(table["provenance"].to_pylist()) == {"simulated"}
 
 
+@pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")
 def test_the_benchmark_measures_and_writes_its_claims(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "record", "--only", "fleet"]
     command += ["--only", "witness"]
@@ -34,6 +36,7 @@ def test_the_benchmark_measures_and_writes_its_claims(tmp_path):
     assert not list(tmp_path.glob("ledger-benchmark-*")), "its ledgers are removed"
 
 
+@pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")
 def test_nothing_acknowledged_is_hidden_when_writers_are_killed_on_a_disk_that_fills(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "full_disk"]
     command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]

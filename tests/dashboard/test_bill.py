@@ -28,7 +28,7 @@ def files_offered(app: Any) -> list[str]:
 
 
 def nano(table: Any) -> list[int]:
-    return [int(cell.replace(",", "")) for cell in table["nano-dollars"]]
+    return [int(cell) for cell in table["nano-dollars"]]
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import getpass
 import shutil
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dashboard import books
+from dashboard import acting, books, deliveries
 from rose import events
+from rose.pricing.alerts import log
+from rose.pricing.alerts.message import Message
+from rose.pricing.annotations import feedback
 from rose.pricing.closing import bill, close, period, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
@@ -120,7 +124,8 @@ def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_
         device("left", "r1", days),
     ]
     end = events.Run(action="ended", name="little fleet", at_us=kit.us(days * DAY_S))
-    app = open_page(kit.write(tmp_path / "ledger", [kit.started(), *made, end]), "books")
+    root = kit.write(tmp_path / "ledger", [kit.started(), *made, end])
+    app = open_page(root, "books")
     of = bill.bill(tmp_path / "ledger", JUNE, BOOK)
     found = anomaly.watch(of, JUNE).anomalies
     assert [(each.day, each.metric) for each in found] == [(date(2026, 6, 9), "cost")]
@@ -128,6 +133,61 @@ def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_
     assert f"**2026-06-09: cost {found[0].value.text}**" in said(app)
     assert found[0].driver in said(app)
     assert list(app.dataframe[-1].value["day"]) == ["2026-06-09"]
+    assert "2026-06-09: cost" in said(open_page(root, "overview"))
+    # Somebody says that it was meant to be so: from then on nobody is asked to look.
+    labelled(app, "radio", "What it is").set_value("expected")
+    app = labelled(app, "button", "Judge").click().run()
+    assert "reason is empty" in app.error[0].value
+    (reason,) = [field for field in app.text_input if field.label.startswith("Why")]
+    reason.set_value("r1 <b>was</b> bought")
+    app = labelled(app, "button", "Judge").click().run()
+    assert not app.exception
+    (judged,) = feedback.load(root).values()
+    assert (judged.verdict, judged.reason, judged.by) == ("expected", "r1 <b>was</b> bought", getpass.getuser())
+    assert judged.text in app.success[0].value.replace("\\", "")
+    assert list(app.dataframe[-1].value["judged"]) == [judged.text]
+    assert "2026-06-09: cost" not in said(open_page(root, "overview"))
+
+
+def test_a_ledger_that_cannot_be_written_is_said(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    # A lock that cannot be opened, as for a user without the right.
+    (root / "locks" / ".closing.lock").mkdir(parents=True)
+    state: dict[str, Any] = {}
+    monkeypatch.setattr(acting.st, "session_state", state)
+    subject = feedback.Subject("simulated", date(2026, 6, 9), "cost")
+    acting.act("here", "judge", "x", lambda who: feedback.judge(root, subject, "expected", "why", by=who).text)
+    (told,) = state.values()
+    assert told[:2] == ("here", False)
+    assert "cannot lock" in told[2]
+
+
+def test_what_holds_and_what_did_not_arrive_is_by_the_last_word_on_each_message(ended: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    now_us = 1_790_000_000_000_000
+    made = [
+        Message(message_id=f"m{n}", channel=channel, kind=kind, key=key, title=f"{key} {kind}", sentences=("x",),
+                at_us=now_us + n, provenance="live")
+        for n, (channel, key, kind) in enumerate(
+            [("mail", "a", "firing"), ("hook", "a", "firing"), ("mail", "b", "firing"), ("mail", "b", "resolved"),
+             ("hook", "c", "test")]
+        )
+    ]  # fmt: skip
+    log.queue(root, made)
+    log.tried(root, made[0], log.DELIVERED, tries=1)
+    log.tried(root, made[1], log.FAILED, tries=1, error="refused")
+    log.tried(root, made[4], log.GIVEN_UP, tries=7, error="gone")
+    entries = log.load(root)
+    holds = deliveries.holding(entries)
+    assert holds.select("alert", "channels").rows() == [("a firing", "mail, hook")]
+    newest = deliveries.newest(entries)
+    assert newest["outcome"].to_list() == ["given up", "waiting", "waiting", "waiting", "delivered"]
+    assert newest["error"].to_list() == ["gone", None, None, "refused", None]
+    now = datetime.now(UTC)
+    failed = deliveries.failed(entries, now)
+    assert {channel: [one.message.key for one in ones] for channel, ones in failed.items()} == {"hook": ["a", "c"]}
+    later = deliveries.failed(entries, now + timedelta(days=8))
+    assert [one.message.key for one in later["hook"]] == ["a"]
 
 
 def test_months_are_those_of_the_span_and_the_current_one_newest_first() -> None:

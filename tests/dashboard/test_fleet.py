@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from dashboard import data, fleet, timeline
+from dashboard import data, fleet, timeline, window
 from dashboard.data import Window
 from rose import events
 from rose.events import BUCKETS
@@ -28,7 +28,7 @@ def run(ended: Path) -> data.Run:
 
 
 def test_bins_of_states_lose_nothing_and_are_few(ended: Path, built: Report, run: data.Run) -> None:
-    states = data.in_window(ended, "dashboard/fleet_states", run, fleet.whole(run))
+    states = data.in_window(ended, "dashboard/fleet_states", run, window.whole(run))
     for bucket in BUCKETS:
         assert states[bucket].sum() == built.device_time[bucket].value
     assert states.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
@@ -40,7 +40,7 @@ def test_bins_of_states_lose_nothing_and_are_few(ended: Path, built: Report, run
 
 
 def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.Run) -> None:
-    bins = data.in_window(ended, "dashboard/fleet_latency", run, fleet.whole(run), blocks=120)
+    bins = data.in_window(ended, "dashboard/fleet_latency", run, window.whole(run), blocks=120)
     assert bins["requests"].sum() == built.latency["all"].requests.value
     kept = bins["kept"].sum() / bins["requests"].sum()
     assert kept == pytest.approx(1 - (built.latency["all"].missed_budget.value or 0))
@@ -48,7 +48,7 @@ def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.
 
 
 def test_two_windows_are_the_whole(ended: Path, run: data.Run) -> None:
-    whole = fleet.whole(run)
+    whole = window.whole(run)
     middle_ns = (whole.from_ns + whole.to_ns) // 2
     parts = (Window(whole.from_ns, middle_ns), Window(middle_ns, whole.to_ns))
     for query, amount in zip(DRAWN, ("idle", "requests", "preemptions"), strict=True):
@@ -59,7 +59,7 @@ def test_two_windows_are_the_whole(ended: Path, run: data.Run) -> None:
 def test_a_long_time_is_drawn_by_the_day_with_the_same_sums(
     ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = fleet.whole(run)
+    whole = window.whole(run)
     short = {query: data.in_window(ended, query, run, whole) for query in DRAWN}
     monkeypatch.setattr(data, "LONG", timedelta(0))
     for query, amounts in zip(DRAWN, ((*BUCKETS, "lent"), ("requests", "kept"), ("preemptions",)), strict=True):
@@ -73,7 +73,7 @@ def test_a_bin_without_requests_is_a_gap(tmp_path: Path, kit: Any) -> None:
     made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.requests(0), *kit.requests(7), *kit.left(240)]
     root = kit.write(tmp_path / "ledger", made)
     (run,) = data.runs(root)
-    latency = fleet.lanes(root, run, fleet.whole(run)).latency
+    latency = fleet.lanes(root, run, window.whole(run)).latency
     assert latency["requests"].null_count() > 50
     assert latency.filter(pl.col("requests").is_null())["ttft_p99_ms"].null_count() == latency["requests"].null_count()
     steps = set(latency["t"].diff().drop_nulls())
@@ -96,9 +96,6 @@ def test_the_page_says_how_the_fleet_stands(ended: Path, built: Report, open_pag
     assert "Serving is NOT safe" in app.error[0].value
     shown = values(app)
     assert (shown["Serving devices"], shown["Lent"], shown["Silent"]) == ("1", "0", "0")
-    assert shown["Leases granted"] == built.leases["granted"].text
-    assert shown["Yields"] == built.preemptions["yield"].count.text
-    assert shown["Leases revoked"] == built.preemptions["revoke"].count.text
     assert shown["Provisioned device time"] == "723.000 s"
     assert shown["Unaccounted for"] == "3.000 s"
     assert shown["Leased, not used"] == built.leased_unused.text
@@ -134,9 +131,7 @@ def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
     assert "This run has no lease" in said(open_page(ended, "fleet", lease="nobody"))
 
 
-def test_tokens_that_were_not_recorded_are_unknown(
-    tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any
-) -> None:
+def test_tokens_that_were_not_recorded_are_unknown(tmp_path: Path, open_page: Any, kit: Any, values: Any) -> None:
     def unsaid(event: events.Event) -> events.Event:
         if isinstance(event, events.Preemption):
             return dataclasses.replace(event, tokens_kept=None, tokens_lost=None)
@@ -146,7 +141,6 @@ def test_tokens_that_were_not_recorded_are_unknown(
     app = open_page(root, "fleet", lease="L1")
     assert not app.exception
     assert (values(app)["Tokens kept"], values(app)["Tokens lost"]) == ("unknown", "unknown")
-    assert "tokens kept: unknown, lost: unknown" in said(app)
 
 
 def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
@@ -184,7 +178,7 @@ def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: A
     assert not app.exception
     assert "Time that rollouts with work were refused" in said(app)
     (run,) = data.runs(root)
-    holds = data.in_window(root, "dashboard/fleet_holds", run, fleet.whole(run))
+    holds = data.in_window(root, "dashboard/fleet_holds", run, window.whole(run))
     assert dict(holds.select("reason", "seconds").iter_rows()) == {"serving_step": 1.0, "kv_budget": 1.0}
     assert set(holds["reason"]) <= set(fleet.REASONS)
 

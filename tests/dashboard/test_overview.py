@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import json
 import re
 import shutil
+from datetime import date
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,17 +14,24 @@ from typing import Any
 import polars as pl
 import pytest
 
+from dashboard import drivers
+from dashboard.cards import Money
 from dashboard.spending import ROLLOUT_BUCKETS
 from rose import events
 from rose.ledger import layout
 from rose.pricing import charges
+from rose.pricing.annotations import notes, views
+from rose.pricing.answers.report import changes
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.closing import period
 from rose.pricing.money import format_money, format_usd
 from rose.pricing.price_books import pricebook
+from rose.pricing.spend.currency import Rate
 from rose.pricing.watch import budget
 
 BOOK = pricebook.load("example")
+EUR = Rate(currency="EUR", usd_per_unit=Decimal("1.25"), day=date(2026, 6, 30), source="made up",
+           source_date=date(2026, 6, 1), book="ours")  # fmt: skip
 HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1"
 RATES = """
 [[exchange_rate]]
@@ -31,6 +41,11 @@ valid_from = 2026-01-01
 source = "made up"
 source_date = 2026-06-01
 """
+
+
+def button(app: Any, label: str) -> Any:
+    (found,) = [one for one in app.button if one.label == label]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +132,60 @@ def test_a_period_is_compared_with_the_one_before(
     assert f"({float(more):.1%} more than in 2026-05)" in said(app)
     (card,) = [metric for metric in app.metric if metric.label == "Rollout cost"]
     assert card.delta == f"{float(more):+.1%} on 2026-05"
-    assert "it is compared with nothing" in said(open_page(root, "overview", compare="none"))
+    made = changes.build(root, period.of_month("2026-06"), period.of_month("2026-05"), price_book=BOOK)
+    assert f"2026-06, compared with 2026-05: {changes.sentence(made)}" in said(app)
+    assert len(app.get("vega_lite_chart")) == 3
+    nothing = said(open_page(root, "overview", compare="none"))
+    assert "it is compared with nothing" in nothing
+    assert "compared with 2026-05" not in nothing
+    for money in (Money(None), Money(EUR)):
+        steps = drivers.waterfall(made, money)
+        first, *effects, last = steps.to_dicts()
+        assert (first["name"], last["name"]) == ("2026-05", "2026-06")
+        assert first["amount"] + sum(step["amount"] for step in effects) == pytest.approx(last["amount"], abs=1e-12)
+        assert [step["start"] for step in effects[1:]] == [step["end"] for step in effects[:-1]]
+        assert last["text"] == money.text(made.total.cost_nano)
+
+
+def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    app = open_page(root, "overview")
+    (day,) = app.date_input
+    day.set_value(date(2026, 6, 1))
+    (text,) = [field for field in app.text_input if field.label.startswith("What happened")]
+    text.set_value(HOSTILE)
+    app = button(app, "Add").click().run()
+    assert not app.exception
+    (note,) = notes.load(root)
+    assert (note.day, note.text, note.by) == (date(2026, 6, 1), HOSTILE, getpass.getuser())
+    assert f"**2026-06-01** {HOSTILE} ({note.by}," in said(app)
+    assert HOSTILE in str(app.get("vega_lite_chart")[0].proto.datasets)
+    app = button(app, "Remove").click().run()
+    assert not app.exception
+    assert notes.load(root) == []
+    assert "Removed the note on 2026-06-01" in said(app)
+
+
+def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    views.save(root, "theirs", "team=chat&team2=x", by="somebody else")
+    app = open_page(root, "overview", team="research", view="fully-loaded")
+    (name,) = [field for field in app.text_input if field.label == "Save what is shown as"]
+    name.set_value("theirs")
+    app = button(app, "Save").click().run()
+    assert "somebody else saved a view as theirs" in said(app)
+    (name,) = [field for field in app.text_input if field.label == "Save what is shown as"]
+    name.set_value("ours")
+    app = button(app, "Save").click().run()
+    assert views.load(root)["ours"].query == "view=fully-loaded&team=research"
+    assert [one.label for one in app.button if one.label == "Remove"] == ["Remove"]
+    app = button(app, "theirs").click().run()
+    assert not app.exception
+    assert {name: "".join(app.query_params[name]) for name in app.query_params} == {"team": "chat"}
+    assert "“team2”" in said(app)
+    app = button(button(app, "ours").click().run(), "Remove").click().run()
+    assert list(views.load(root)) == ["theirs"]
+    assert "".join(app.query_params["team"]) == "research"
 
 
 def test_a_budget_is_a_line_and_being_over_it_is_said(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:

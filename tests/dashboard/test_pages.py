@@ -11,7 +11,7 @@ from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
 
 PAGES = ("fleet", "cost_per_correct")
-CHARTS = {"cost": 2, "cost_per_correct": 8, "bill": 1, "decisions": 1}
+CHARTS = {"cost": 2, "cost_per_correct": 8, "bill": 1, "risk": 2, "preemptions": 9}
 
 
 @pytest.mark.parametrize("page", CHARTS)
@@ -38,7 +38,7 @@ def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_pag
     assert app.get("vega_lite_chart")
 
 
-@pytest.mark.parametrize("page", [*PAGES, "decisions"])
+@pytest.mark.parametrize("page", [*PAGES, "risk"])
 def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
     page: str, tmp_path: Path, open_page: Any, kit: Any, said: Any
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit:
         assert "going on" not in said(app)
 
 
-@pytest.mark.parametrize("page", ["cost_per_correct", "decisions"])
+@pytest.mark.parametrize("page", ["cost_per_correct", "risk"])
 def test_no_figure_is_made_of_events_of_different_provenance(
     page: str, tmp_path: Path, open_page: Any, kit: Any
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_newest_run_comes_first_and_another_can_be_chosen(
 ) -> None:
     root = kit.write(tmp_path / "ledger", kit.a_run(), run_id="old")
     kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
-    app = open_page(root, "decisions")
+    app = open_page(root, "risk")
     assert "measured" in said(app)
     assert not app.warning
     app = choose(app, "Run", "old")

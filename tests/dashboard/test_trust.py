@@ -9,7 +9,7 @@ import pytest
 from dashboard import trust
 from rose.ledger import verify
 
-PAGES = ("overview", "fleet", "cost", "cost_per_correct", "bill", "books", "decisions")
+PAGES = ("overview", "fleet", "cost", "cost_per_correct", "bill", "books", "risk")
 
 
 @pytest.fixture

@@ -26,10 +26,12 @@ from rose.ledger.layout import LedgerError
 if TYPE_CHECKING:
     import duckdb
 
-    from rose.ledger.reading.query import Result
+    from rose.ledger.reading.query import Cancel, Result
 
 Value = datetime | str | int | Decimal
 
+#: Memory that a query may take, gigabytes.
+_MEMORY_GB = 2
 _DURATION = re.compile(r"(\d+)(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _VARIABLE = re.compile(r"(\w+) \(([A-Z]+(?:\(\d+,\d+\))?)\): (.+)")
@@ -145,23 +147,26 @@ def run(
     *,
     limit: int = 1000,
     timeout_s: float = 30.0,
+    cancel: Cancel | None = None,
 ) -> Result:
     """The rows of `query` on the ledger at `root`, at most `limit`, with variables set to what `values` returned.
 
     Raises NamedQueryError if it takes longer than `timeout_s`, or finds nothing of a run or a device that the ledger
-    does not know; LedgerError if `root` is no ledger or is damaged.
+    does not know; QueryError if it is cancelled; LedgerError if `root` is no ledger or is damaged.
     """
     import duckdb
 
     from rose.ledger import catalog
-    from rose.ledger.reading.query import Result
+    from rose.ledger.reading.query import Cancel, Result
 
+    cancel = cancel or Cancel()
     types = {variable.name: variable.type for variable in query.variables}
-    with catalog.connect(root) as connection:
+    with catalog.connect(root) as connection, cancel.ends(connection.interrupt):
         # The text is ours, so it needs no lock-down: only an end.
         timer = threading.Timer(timeout_s, connection.interrupt)
         timer.start()
         try:
+            connection.execute(f"SET memory_limit = '{_MEMORY_GB}GB'")
             for name, value in given.items():
                 connection.execute(f"SET VARIABLE {name} = CAST($value AS {types[name]})", {"value": value})
             cursor = connection.execute(query.text)
@@ -170,6 +175,7 @@ def run(
             if not rows:
                 _require_known(connection, given)
         except duckdb.InterruptException as error:
+            cancel.check()
             raise NamedQueryError(
                 f"{query.name} took longer than {timeout_s:g} s; narrow it by --since or --run, or raise --timeout"
             ) from error

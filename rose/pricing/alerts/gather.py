@@ -72,11 +72,10 @@ def _odd_days(root: Path, config: AlertsConfig, days: int, now_us: int) -> tuple
     for day in watched.judged:
         for metric in anomaly.METRICS:
             one = found.get((day, metric.name))
-            judgement = None if one is None else one.judgement
             odd_days.append(
                 OddDay(
                     day=day, metric=metric.name, stands_out=one is not None, text="" if one is None else _told(one),
-                    expected=judgement is not None and judgement.verdict == "expected",
+                    expected=one is not None and one.expected,
                 )
             )  # fmt: skip
     return tuple(odd_days)

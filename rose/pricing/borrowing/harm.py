@@ -30,7 +30,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.holdout import Row, Stratum
-from rose.pricing.stats.uncertainty import total
+from rose.pricing.stats.uncertainty import Estimate, total
 
 _MILLION, _GIB = 10**6, 1 << 30
 _NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
@@ -74,7 +74,7 @@ def measure(connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: P
     clusters = rows(connection, "borrowing/holdout_clusters")
     strata = {
         name: made
-        for name in ("cost", "cache", "busy")
+        for name in ("cost", "misses", "cache", "busy")
         if (made := holdout.strata([row for row in clusters if row["measure"] == name])) is not None
     }
     if "cost" not in strata:
@@ -138,6 +138,18 @@ def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
         + (f", {apart:,} in no window that was drawn" if apart else ""),
         interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
     )  # fmt: skip
+
+
+def late(harm: Harm) -> tuple[int, int, Estimate] | None:
+    """Requests of lent time that are compared, how many of them missed a budget, and how many of those lending made.
+
+    None where that cannot be told.
+    """
+    compared = harm.compared("misses")
+    if compared is None:
+        return None
+    requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
+    return requests, misses, holdout.effect(compared, 1.0)
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:

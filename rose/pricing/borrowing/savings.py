@@ -51,8 +51,9 @@ class Alternative:
     why: str | None = None
     #: What it would have added to the bill; None where that is another way's figure, or not known.
     bought: Bought | None = None
-    #: 95% of `usd`.
+    #: 95% of `usd`, and of what it would have added to the bill.
     interval: Interval | None = None
+    added_interval: Interval | None = None
     no_interval: str | None = None
     #: `usd` less what the borrowed tokens cost in the same view.
     less: Saving | None = None
@@ -105,8 +106,11 @@ def _saved(
     def here(resamples: Resamples) -> Floats:
         return np.asarray(float(borrowed_usd) * _made(resamples, groups, spreads), dtype=np.float64)
 
+    def there(resamples: Resamples) -> Floats:
+        return _added_draws(way, resamples, groups, spreads.get(place))
+
     def bill(resamples: Resamples) -> Floats:
-        added = _added_draws(way, resamples, groups, spreads.get(place)) + float(borrow.let_go_usd)
+        added = there(resamples) + float(borrow.let_go_usd)
         return np.asarray(added - _charged_draws(borrow, resamples, groups, spreads), dtype=np.float64)
 
     interval, why = known(elsewhere, unknown)
@@ -121,7 +125,8 @@ def _saved(
         cash = _saving(
             way.added_usd + borrow.let_go_usd - borrow.charged_usd, *known(bill, borrow.no_interval or unknown)
         )
-    return replace(way, interval=interval, no_interval=why, less=less, cash=cash)
+    added_interval, _ = known(there, unknown)
+    return replace(way, interval=interval, added_interval=added_interval, no_interval=why, less=less, cash=cash)
 
 
 def _saving(usd: Fraction, interval: Interval | None, no_interval: str | None) -> Saving:

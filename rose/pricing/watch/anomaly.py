@@ -89,6 +89,11 @@ class Anomaly:
     judgement: Judgement | None = None
 
     @property
+    def expected(self) -> bool:
+        """Whether somebody said that it was meant to be so."""
+        return self.judgement is not None and self.judgement.verdict == "expected"
+
+    @property
     def subject(self) -> Subject:
         return Subject(self.value.stamp.provenance, self.day, self.metric)
 
@@ -152,6 +157,11 @@ def find(
     period = Period(judged.from_ns - DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
     book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
     watched = watch(bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified), judged)
+    return judged_by_people(watched, root)
+
+
+def judged_by_people(watched: Watch, root: Path) -> Watch:
+    """The same days, each with what somebody said of it in a ledger. Raises LedgerError."""
     known = feedback.load(root)
     anomalies = (dataclasses.replace(one, judgement=known.get(one.subject)) for one in watched.anomalies)
     return dataclasses.replace(watched, anomalies=tuple(anomalies))

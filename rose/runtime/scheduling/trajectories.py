@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-#: Trajectories remembered at most; the one that had no turn for longest is forgotten first.
-REMEMBERED_MAX = 100_000
+#: Trajectories remembered at most, 5 MB; the one that had no turn for longest is forgotten first, and costs a prefill
+#: at its next turn.
+REMEMBERED_MAX = 20_000
 _AVERAGE_WEIGHT = 0.02
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.dashboard.visitor import Visitor
+
 WAIT_S = 90
 
 
@@ -43,7 +45,7 @@ class Dashboard:
 
     def visitor(self, subject: str | None = None, **claims: Any) -> Any:
         """A browser; with `subject`, of somebody who logged in."""
-        browser = beside("visitor").Visitor(self.url)
+        browser = Visitor(self.url)
         if subject is not None:
             self.provider.person = {"sub": subject, **claims}
             browser.log_in()

@@ -10,7 +10,17 @@ import pytest
 from joserfc.jwk import RSAKey
 
 CFO = {"email": "cfo@example.com", "email_verified": True}
-ALL_PAGES = ["Overview", "Fleet now", "Cost", "Cost per correct", "Bill", "Books", "Decisions"]
+ALL_PAGES = [
+    "Overview",
+    "Fleet now",
+    "Preemptions and sync",
+    "Cost",
+    "Cost per correct",
+    "Bill",
+    "Books",
+    "Risk",
+    "SQL",
+]
 
 
 def is_login(screen: Any) -> bool:
@@ -30,13 +40,21 @@ def test_whoever_logs_in_sees_the_pages_of_their_role(dashboard):
     screen = visitor.open()
     assert "cfo@example.com\nfinance" in screen.text
     assert "SIMULATED" in screen.text
-    assert screen.menu == ["Overview", "Cost", "Cost per correct", "Bill", "Books", "Decisions"]
+    assert screen.menu == ["Overview", "Cost", "Cost per correct", "Bill", "Books", "Risk", "SQL"]
     assert "Rows as CSV" in screen.downloads
 
 
 def test_a_page_asked_for_without_its_role_says_so_and_is_logged(dashboard):
     visitor = dashboard.visitor("2", groups=["gpu-operators"])
-    assert visitor.open("fleet").menu == ["Overview", "Fleet now", "Cost", "Cost per correct", "Decisions"]
+    assert visitor.open("fleet").menu == [
+        "Overview",
+        "Fleet now",
+        "Preemptions and sync",
+        "Cost",
+        "Cost per correct",
+        "Risk",
+        "SQL",
+    ]
     screen = visitor.open("bill")
     assert "not for your role" in screen.text
     assert "approver, finance" in screen.text

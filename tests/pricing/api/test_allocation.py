@@ -17,6 +17,7 @@ from rose.pricing.api.work import Limits
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.closing.period import Period
 from rose.pricing.spend.cost import Question, ask
+from tests.long_form import usual
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.api.conftest import HOUR, Serve, Served
 from tests.pricing.closing.conftest import BILL_NANO, DAY_NS, T0_NS, begun, ended, fleet_events, write
@@ -34,8 +35,10 @@ def test_the_parts_of_an_aggregate_sum_to_the_bill_to_the_nano_dollar(made: Made
     ledger, limits = Ledger(name="any", root=root, price_book=str(book)), Limits(timeout_s=250)
     with server.serve([ledger], "127.0.0.1", 0, limits=limits) as url:
         for view in ("amortized", "fully_loaded"):
-            for aggregate in ("team", "run,bucket", "device_class,model", "pool,task,version"):
-                for more in ({}, {"step": "1d"}):
+            for aggregate in usual(
+                ("team", "pool,task,version"), long=("team", "run,bucket", "device_class,model", "pool,task,version")
+            ):
+                for more in usual(({"step": "1d"},), long=({}, {"step": "1d"})):
                     answer = Served(url).get(
                         "/allocation", window="2026-02-20..2026-03-10", costBasis=view, aggregate=aggregate, **more
                     )

@@ -6,6 +6,7 @@ import ipaddress
 import re
 import ssl
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -130,7 +131,11 @@ def test_each_request_is_a_line_without_what_may_be_secret(
     served.get("/allocation", window=HOUR, filter='team:"a\nb"')
     served.get("/summary", token="SECRET", window=HOUR)
     served.get("/runs%0Aforged", window=HOUR)
-    lines = capfd.readouterr().err.splitlines()
+    # A line is written once its answer is out.
+    lines, deadline_s = [], time.monotonic() + 30
+    while len(lines) < 3 and time.monotonic() < deadline_s:
+        lines += capfd.readouterr().err.splitlines()
+        time.sleep(0.01)
     assert len(lines) == 3
     assert re.match(
         r"\S+Z 127\.0\.0\.1 GET /allocation\?window=2026-06-01T00&filter=team:%22a%0Ab%22 400 \S+ ms", lines[0]

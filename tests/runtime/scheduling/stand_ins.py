@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
@@ -23,11 +24,13 @@ class FakeEngine:
     def __init__(self, pause_s=0.0, version="default"):
         self.pause_s, self.version = pause_s, version
         self.requests, self.aborted, self.running = [], set(), set()
+        self.abort = defaultdict(asyncio.Event)
 
     async def generate(self, request):
         body = await request.json()
         if question := asked(body["rid"]):
             self.aborted.add(question[1])
+            self.abort[question[1]].set()
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
         self.requests.append(body)
         made, tokens = [], self.tokens(body)
@@ -35,7 +38,7 @@ class FakeEngine:
         response = None
         try:
             while len(made) < len(tokens) and body["rid"] not in self.aborted:
-                await asyncio.sleep(self.pause_s)
+                await self.pause(body["rid"], len(made))
                 made.append(tokens[len(made)])
                 if body.get("stream"):
                     response = response or await self.begin_stream(request)
@@ -49,6 +52,10 @@ class FakeEngine:
         await self.send(response, answer)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def pause(self, rid, made):
+        """What passes before a token, after so many."""
+        await asyncio.sleep(self.pause_s)
 
     def tokens(self, body):
         """What it makes of a request."""

@@ -20,6 +20,7 @@ from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.shards import ModelShape, receiver_regions
 from rose.runtime.transfer.staged import Staged
 from rose.runtime.transfer.store import VersionStore
+from tests.long_form import usual
 
 DTYPES = {
     "embed_tokens.weight": torch.bfloat16,
@@ -229,8 +230,11 @@ class Way:
         self.touched.clear()
 
 
-@pytest.mark.parametrize(("tp", "stems", "faults"), [(1, [delta(4, 2)], 8_000), (2, [delta(3), delta(4)], 1_000)])
-def test_nine_thousand_faults_are_all_refused(memory: Path, tp: int, stems: list[str], faults: int) -> None:
+@pytest.mark.parametrize(
+    ("tp", "stems", "faults"),
+    [(1, [delta(4, 2)], usual(2_000, long=8_000)), (2, [delta(3), delta(4)], 1_000)],
+)
+def test_thousands_of_faults_are_all_refused(memory: Path, tp: int, stems: list[str], faults: int) -> None:
     """Flipped bits, lost ends, exchanged files, wrong bases and layouts, a delta twice, links in disorder or lost."""
     rng = random.Random(0)
     way = Way(History(memory / f"faults-{tp}", ["gate_proj.weight", "norm.weight"], tp), stems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rose.ledger import layout
@@ -51,15 +51,15 @@ def build(
     )
 
 
-def sentence(made: Changes) -> str:
-    """In words: how much more or less it cost, and the effect that did most of it."""
+def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
+    """In words: how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
     change = made.total.change_nano
     if change == 0:
         return "It cost the same."
     sign = 1 if change > 0 else -1
     effect, amount = max(made.total.effects.items(), key=lambda item: sign * item[1])
     share = f" ({abs(change) / made.total.before_nano:.1%})" if made.total.before_nano > 0 else ""
-    return f"It cost {signed_usd(change)}{share}, mostly {effect} ({signed_usd(amount)})."
+    return f"It cost {signed(change)}{share}, mostly {effect} ({signed(amount)})."
 
 
 def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:

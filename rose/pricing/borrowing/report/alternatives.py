@@ -20,7 +20,7 @@ from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figu
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun, priced
 
 _NOT_BOTH = (
     "not enough data: it takes useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
@@ -71,6 +71,8 @@ class CompareDocument:
     condition: str
     ways: Mapping[str, WayRow]
     flips: Mapping[str, FlipRow]
+    #: Whether borrowing saved cash against the first way, and what that leaves out.
+    in_short: str
     #: [D] M = (1 + cost_ratio) / throughput_gain.
     throughput_gain: Figure
     cost_ratio: Figure
@@ -89,29 +91,35 @@ def build(
 ) -> CompareDocument:
     """The comparison of a run. Raises what `rose.pricing.borrowing.report.marginal.build` raises."""
     with priced(root, run_id, price_book, allow_unverified, seen) as run:
-        m = charged(run, gave_back)
-        comparison = alternatives.compare(
-            run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
-        )
-        make, times = run.make, comparison.multiplier
-        return CompareDocument(
-            head=head(run),
-            tokens=make.number(comparison.tokens, "tokens"),
-            charged=make.money(
-                comparison.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
-            ),
-            charged_per_million=_per_million(make, comparison.charged_usd, comparison.tokens, MARGINAL, m.basis),
-            borrowed_cost=make.money(comparison.borrowed.usd, AMORTIZED),
-            borrowed_per_million=_per_million(make, comparison.borrowed.usd, comparison.tokens, AMORTIZED, "measured"),
-            savings=savings(make, comparison, m),
-            condition=f"Borrowed: what borrowing added to the bill{condition(m)}.",
-            ways={way.name: _way(make, way, comparison.tokens, m) for way in comparison.alternatives},
-            flips=_flips(make, m, comparison),
-            throughput_gain=make.part(times.throughput_gain if times else None, unit="ratio", why=_NOT_BOTH),
-            cost_ratio=make.part(times.cost_ratio if times else None, unit="ratio", why=_NOT_BOTH),
-            multiplier=make.part(Fraction(times.m) if times else None, unit="ratio", why=_NOT_BOTH),
-            says=says(comparison, m),
-        )
+        return document(run, gave_back)
+
+
+def document(run: PricedRun, gave_back: Sequence[Span] = ()) -> CompareDocument:
+    """The comparison of a run that is priced. Raises PricingError for a span of a device that is no serving one."""
+    m = charged(run, gave_back)
+    comparison = alternatives.compare(
+        run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
+    )
+    make, times = run.make, comparison.multiplier
+    return CompareDocument(
+        head=head(run),
+        tokens=make.number(comparison.tokens, "tokens"),
+        charged=make.money(
+            comparison.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
+        ),
+        charged_per_million=_per_million(make, comparison.charged_usd, comparison.tokens, MARGINAL, m.basis),
+        borrowed_cost=make.money(comparison.borrowed.usd, AMORTIZED),
+        borrowed_per_million=_per_million(make, comparison.borrowed.usd, comparison.tokens, AMORTIZED, "measured"),
+        savings=savings(make, comparison, m),
+        condition=f"Borrowed: what borrowing added to the bill{condition(m)}.",
+        ways={way.name: _way(make, way, comparison.tokens, m) for way in comparison.alternatives},
+        flips=_flips(make, m, comparison),
+        in_short=in_short(comparison, m),
+        throughput_gain=make.part(times.throughput_gain if times else None, unit="ratio", why=_NOT_BOTH),
+        cost_ratio=make.part(times.cost_ratio if times else None, unit="ratio", why=_NOT_BOTH),
+        multiplier=make.part(Fraction(times.m) if times else None, unit="ratio", why=_NOT_BOTH),
+        says=says(comparison, m),
+    )
 
 
 def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, basis: str) -> Figure:
@@ -198,6 +206,18 @@ def says(comparison: Comparison, m: Marginal) -> tuple[str, ...]:
     if m.missing:
         lines.append(f"All of this is without {' and '.join(m.missing)}, for which there is not enough data.")
     return tuple(lines)
+
+
+def in_short(comparison: Comparison, m: Marginal) -> str:
+    """Whether borrowing saved cash against dedicated devices, in a sentence, and in another what that leaves out."""
+    way = comparison.alternatives[0] if comparison.alternatives else None
+    if way is None or way.cash is None:
+        return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
+    judged = _judged(way.cash, m)
+    ending = "" if m.unstated_usd else condition(m)
+    left_out = ", ".join(name.replace("_", " ") for name in (*m.missing, *m.absent))
+    without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
+    return f"{judged[0].upper()}{judged[1:]}, against {way.name}: cash saved {_cash(way.cash, m)}{ending}.{without}"
 
 
 def _verdict(way: Alternative, comparison: Comparison, m: Marginal) -> str:

@@ -77,25 +77,30 @@ def build(
 ) -> PriceDocument:
     """The terms of m. Raises what `rose.pricing.run.report.build` raises, and PricingError for a span of no device."""
     with priced(root, run_id, price_book, allow_unverified) as run:
-        m = charged(run, gave_back, by_lease=by_lease)
-        make, nano = run.make, m.nano_usd
-        total, avoidable = sum(nano.values()), nano_usd_of(m.avoidable_usd)
-        return PriceDocument(
-            head=head(run),
-            borrowed=make.number(m.borrowed_ns, "ns"),
-            terms={name: _term(make, m, name, nano[name]) for name in TERMS},
-            total=TermRow(
-                in_all=amount(make, total, basis=m.basis, interval=m.interval, no_interval=m.no_interval),
-                per_device_hour=_hourly(make, m, None, m.basis, m.interval),
-                rests_on=_without(m),
-            ),
-            avoidable=make.amount(avoidable, AMORTIZED),
-            charged=amount(make, total + avoidable, basis=m.basis, interval=m.charged_interval),
-            gave_back=make.number(m.gave_back_ns, "ns"),
-            gate=_gate(m, bool(gave_back) or m.gave_back_ns > 0),
-            metered={name: _meter(make, meter) for name, meter in m.metered.items()},
-            leases=_leases(make, m.leases, nano, avoidable),
-        )
+        return document(run, gave_back, by_lease=by_lease)
+
+
+def document(run: PricedRun, gave_back: Sequence[Span] = (), *, by_lease: bool = False) -> PriceDocument:
+    """The terms of m of a run that is priced. Raises PricingError for a span of a device that is no serving one."""
+    m = charged(run, gave_back, by_lease=by_lease)
+    make, nano = run.make, m.nano_usd
+    total, avoidable = sum(nano.values()), nano_usd_of(m.avoidable_usd)
+    return PriceDocument(
+        head=head(run),
+        borrowed=make.number(m.borrowed_ns, "ns"),
+        terms={name: _term(make, m, name, nano[name]) for name in TERMS},
+        total=TermRow(
+            in_all=amount(make, total, basis=m.basis, interval=m.interval, no_interval=m.no_interval),
+            per_device_hour=_hourly(make, m, None, m.basis, m.interval),
+            rests_on=_without(m),
+        ),
+        avoidable=make.amount(avoidable, AMORTIZED),
+        charged=amount(make, total + avoidable, basis=m.basis, interval=m.charged_interval),
+        gave_back=make.number(m.gave_back_ns, "ns"),
+        gate=_gate(m, bool(gave_back) or m.gave_back_ns > 0),
+        metered={name: _meter(make, meter) for name, meter in m.metered.items()},
+        leases=_leases(make, m.leases, nano, avoidable),
+    )
 
 
 def charged(run: PricedRun, gave_back: Sequence[Span], *, by_lease: bool = False) -> Marginal:

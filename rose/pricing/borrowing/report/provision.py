@@ -23,6 +23,7 @@ from rose.pricing.stats.bootstrap import Interval
 
 _S_PER_HOUR = 3600
 _DAY_S = 86_400
+HORIZON_S = provision.HORIZON_NS // 10**9
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
 _BEFORE = "not enough data up to this day"
@@ -83,62 +84,66 @@ def build(
     allow_unverified: bool = False,
     *,
     by_lease: bool = False,
-    horizon_s: int = provision.HORIZON_NS // 10**9,
+    horizon_s: int = HORIZON_S,
 ) -> ProvisionDocument:
     """The provision of a run. `horizon_s` seconds, a divisor of a day.
 
     Raises what `rose.pricing.run.report.build` raises, and PricingError for another horizon.
     """
+    with priced(root, run_id, price_book, allow_unverified) as run:
+        return document(run, by_lease=by_lease, horizon_s=horizon_s)
+
+
+def document(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZON_S) -> ProvisionDocument:
+    """The provision of a run that is priced. Raises PricingError for a horizon that divides no day."""
     if horizon_s < 1 or _DAY_S % horizon_s:
         raise PricingError(f"a horizon must be whole seconds that divide a day, such as 10 or 60; got {horizon_s}")
     horizon_ns = horizon_s * 10**9
-    with priced(root, run_id, price_book, allow_unverified) as run:
-        make, term = run.make, run.borrow.terms["provision"]
-        stretches = Stretches.over(run.book, run.allocation.period_ns)
-        set_variables(run.connection, run_id=run.run.run_id, horizon_ns=horizon_ns, by_lease=by_lease)
-        run.connection.execute(sql.read("borrowing/serving_windows.sql"))
-        risk, bursts, lent = (
-            rows(run.connection, f"borrowing/{f}") for f in ("burst_risk", "burst_violations", "lent_windows")
-        )
-        accruals = provision.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
-        realised = provision.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
-        penalty = Fraction(run.book.lending_at(stretches.starts_ns[-1]).violation_usd)
-        accrued = {accrual.day: accrual.usd for accrual in accruals}
-        balances = provision.roll_forward(accrued, {} if term.missing else realised)
-        known = [balance.accrued for balance in balances if balance.accrued is not None]
-        basis = "price book" if not penalty else "measured"
-        return ProvisionDocument(
-            head=head(run),
-            horizon=make.number(horizon_ns, "ns"),
-            penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book"),
-            rates={
-                load_bin: _rate(make, rate, penalty)
-                for load_bin, rate in provision.rates(risk, bursts, horizon_ns).items()
-            },
-            accrued=amount(make, sum(known) if known else None, basis=basis, why=_why_none(accruals)),
-            realised=make.money(
-                None if term.missing else term.usd,
-                MARGINAL,
-                basis=term.basis,
-                why=term.missing,
-                interval=term.interval,
-                no_interval=term.no_interval,
-            ),
-            rests_on=term.explained,
-            not_provided_for=make.number(sum(accrual.unknown_ns for accrual in accruals), "ns"),
-            days=_days(make, balances, {accrual.day: accrual for accrual in accruals}, term.missing),
-            leases=_by_lease(make, accruals, sum(known)) if by_lease else {},
-            break_even=_break_even(run),
-            realised_per_device_hour=make.money(
-                None if term.missing else run.borrow.usd_per_device_hour("provision"),
-                MARGINAL,
-                per="device-hour",
-                basis=term.basis,
-                why=term.missing or NO_BORROW,
-                interval=per_device_hour(term.interval, run.borrow),
-                no_interval=term.no_interval,
-            ),
-        )
+    make, term = run.make, run.borrow.terms["provision"]
+    stretches = Stretches.over(run.book, run.allocation.period_ns)
+    set_variables(run.connection, run_id=run.run.run_id, horizon_ns=horizon_ns, by_lease=by_lease)
+    run.connection.execute(sql.read("borrowing/serving_windows.sql"))
+    risk, bursts, lent = (
+        rows(run.connection, f"borrowing/{f}") for f in ("burst_risk", "burst_violations", "lent_windows")
+    )
+    accruals = provision.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
+    realised = provision.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
+    penalty = Fraction(run.book.lending_at(stretches.starts_ns[-1]).violation_usd)
+    accrued = {accrual.day: accrual.usd for accrual in accruals}
+    balances = provision.roll_forward(accrued, {} if term.missing else realised)
+    known = [balance.accrued for balance in balances if balance.accrued is not None]
+    basis = "price book" if not penalty else "measured"
+    return ProvisionDocument(
+        head=head(run),
+        horizon=make.number(horizon_ns, "ns"),
+        penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book"),
+        rates={
+            load_bin: _rate(make, rate, penalty) for load_bin, rate in provision.rates(risk, bursts, horizon_ns).items()
+        },
+        accrued=amount(make, sum(known) if known else None, basis=basis, why=_why_none(accruals)),
+        realised=make.money(
+            None if term.missing else term.usd,
+            MARGINAL,
+            basis=term.basis,
+            why=term.missing,
+            interval=term.interval,
+            no_interval=term.no_interval,
+        ),
+        rests_on=term.explained,
+        not_provided_for=make.number(sum(accrual.unknown_ns for accrual in accruals), "ns"),
+        days=_days(make, balances, {accrual.day: accrual for accrual in accruals}, term.missing),
+        leases=_by_lease(make, accruals, sum(known)) if by_lease else {},
+        break_even=_break_even(run),
+        realised_per_device_hour=make.money(
+            None if term.missing else run.borrow.usd_per_device_hour("provision"),
+            MARGINAL,
+            per="device-hour",
+            basis=term.basis,
+            why=term.missing or NO_BORROW,
+            interval=per_device_hour(term.interval, run.borrow),
+            no_interval=term.no_interval,
+        ),
+    )
 
 
 def _why_none(accruals: Sequence[Accrual]) -> str | None:

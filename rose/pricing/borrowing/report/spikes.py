@@ -63,37 +63,42 @@ def build(
     A run with too few windows, or that made nothing on borrowed devices, gives a document that says so.
     """
     with priced(root, run_id, price_book, allow_unverified) as run:
-        window_s, windows = _windows(run)
-        fleet = _fleet(run, window_s, windows)
-        load, demand, requests = (
-            np.array([float(row[name]) for row in windows]) for name in ("load", "demand", "requests")
-        )
-        enough = fleet is not None and len(windows) >= correlated_load.WINDOWS_MIN
-        points = correlated_load.coupled(load, demand, requests, fleet) if fleet is not None and enough else ()
-        make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
-        dedicated = run.cost.by_line["dedicated"]
-        r_star = None if dedicated is None else correlated_load.crossing(points, float(dedicated))
-        says = _says(points, dedicated, r_star) if enough else _too_little(fleet, window_s, windows)
-        return SpikesDocument(
-            head=head(run),
-            windows=make.number(len(windows), "count"),
-            window=make.number(window_s * NS_PER_S, "ns"),
-            observed_r=counted(
-                make,
-                correlated_load.observed(load, demand) if enough else None,
-                "ratio",
-                why="load or demand never changed",
-            ),
-            by_r={f"{point.r:g}": _row(make, run, point) for point in points},
-            dedicated=run.make.money(
-                None if dedicated is None else dedicated * MILLION,
-                MARGINAL,
-                per="million useful tokens",
-                why="not enough data: no useful token was made on dedicated devices",
-            ),
-            r_star=_simulated(counted(make, r_star, "ratio", why=says)),
-            says=says,
-        )
+        return document(run)
+
+
+def document(run: PricedRun) -> SpikesDocument:
+    """The windows of a run that is priced, coupled anew."""
+    window_s, windows = _windows(run)
+    fleet = _fleet(run, window_s, windows)
+    load, demand, requests = (
+        np.array([float(row[name]) for row in windows]) for name in ("load", "demand", "requests")
+    )
+    enough = fleet is not None and len(windows) >= correlated_load.WINDOWS_MIN
+    points = correlated_load.coupled(load, demand, requests, fleet) if fleet is not None and enough else ()
+    make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
+    dedicated = run.cost.by_line["dedicated"]
+    r_star = None if dedicated is None else correlated_load.crossing(points, float(dedicated))
+    says = _says(points, dedicated, r_star) if enough else _too_little(fleet, window_s, windows)
+    return SpikesDocument(
+        head=head(run),
+        windows=make.number(len(windows), "count"),
+        window=make.number(window_s * NS_PER_S, "ns"),
+        observed_r=counted(
+            make,
+            correlated_load.observed(load, demand) if enough else None,
+            "ratio",
+            why="load or demand never changed",
+        ),
+        by_r={f"{point.r:g}": _row(make, run, point) for point in points},
+        dedicated=run.make.money(
+            None if dedicated is None else dedicated * MILLION,
+            MARGINAL,
+            per="million useful tokens",
+            why="not enough data: no useful token was made on dedicated devices",
+        ),
+        r_star=_simulated(counted(make, r_star, "ratio", why=says)),
+        says=says,
+    )
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Mapping[str, Any]]]:

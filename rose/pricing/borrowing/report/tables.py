@@ -77,7 +77,7 @@ def provision(document: ProvisionDocument) -> Iterator[Element]:
     """What `rose borrow provision` shows."""
     stamp = document.head.stamp
     yield heading(document.head.run, stamp)
-    yield _rates(document)
+    yield rates(document)
     hourly, accrued_by = document.realised_per_device_hour, "rates known when each day began, times lent time"
     unknown = document.not_provided_for
     yield Table(
@@ -122,7 +122,8 @@ def roll_forward(document: ProvisionDocument) -> Table:
     )  # fmt: skip
 
 
-def _rates(document: ProvisionDocument) -> Table:
+def rates(document: ProvisionDocument) -> Table:
+    """How often a burst follows at each load, and what to provide for it."""
     rows = []
     for load_bin, rate in document.rates.items():
         pooled = f" ({' and '.join(rate.pooled)} of all)" if rate.pooled else ""

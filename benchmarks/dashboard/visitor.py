@@ -12,6 +12,7 @@ import httpx
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin, Subprotocol
 
 WAIT_S = 60
 
@@ -95,8 +96,8 @@ class Visitor:
         cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.http.cookies.jar)
         with connect(
             f"ws://{parts.netloc}/_stcore/stream",
-            origin=self.url,  # type: ignore[arg-type]
-            subprotocols=["streamlit", token] if token else ["streamlit"],  # type: ignore[list-item]
+            origin=Origin(self.url),
+            subprotocols=[Subprotocol(name) for name in ("streamlit", token) if name],
             additional_headers={"Cookie": cookies},
             max_size=None,
         ) as socket:
@@ -113,7 +114,7 @@ def _rerun(page: str, query: str) -> BackMsg:
 def _messages(socket: ClientConnection) -> Iterator[ForwardMsg]:
     while True:
         message = ForwardMsg()
-        message.ParseFromString(socket.recv(timeout=WAIT_S))  # type: ignore[arg-type]
+        message.ParseFromString(socket.recv(timeout=WAIT_S, decode=False))
         yield message
 
 

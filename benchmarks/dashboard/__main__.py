@@ -1,0 +1,150 @@
+"""`python -m benchmarks.dashboard`: how long a reader waits, in Chromium, on simulated ledgers."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.dashboard import browser
+from benchmarks.dashboard.browser import Screen
+from benchmarks.dashboard.visitor import Visitor
+from benchmarks.pricing import fill
+from benchmarks.pricing.traffic import Fleet
+from benchmarks.report import Report, arguments, finish, phase
+from rose.ledger.growth.compaction import compact
+
+#: Fleets by the events that they have, about, and for how long a page may be without its first figure, in seconds.
+SIZES = {"1 million events": (Fleet(64, 6_000), 2.0), "10 million events": (Fleet(128, 30_000), 3.0)}
+QUICK = {"40,000 events": (Fleet(16, 1_000), 2.0)}
+INTERACTION_MAX_S, SESSIONS, SESSIONS_MAX_S = 0.5, 10, 5.0
+NEWS = 10_000
+_ROUNDS = 3
+#: A figure, a chart or a verdict below the heading: what the page is opened for.
+_FIRST = """return !!document.querySelector(
+    '[data-testid=stMain] :is([data-testid=stMetricValue], [data-testid=stVegaLiteChart] :is(canvas, svg), canvas)')"""
+
+
+def main() -> None:
+    """Make each ledger, and open it as a reader does; the exit code is 0 when the measuring itself worked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--folder", type=Path, help="where the ledgers are made; else a temporary folder")
+    given = parser.parse_args()
+    if not browser.is_there():
+        sys.exit(browser.MISSING)
+    report = Report("dashboard", given.quick, provenance="simulated")
+    try:
+        with tempfile.TemporaryDirectory(prefix="dashboard-benchmark-", dir=given.folder) as folder:
+            for name, (fleet, first_max_s) in (QUICK if given.quick else SIZES).items():
+                measure(report, name, fleet, first_max_s, Path(folder))
+    finally:
+        finish(report, given.json)
+
+
+def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder: Path) -> None:
+    """One ledger: what the first reader of a new server waits for, later ones, a choice, and ten at once."""
+    ledger = folder / str(fleet.devices)
+    with phase(f"making a ledger of {name}"):
+        events = fill.fill(ledger, fleet)
+        fill.close_epochs(ledger)
+        compact(ledger, grace_s=0)
+    with (
+        browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, server),
+        browser.chromium(Screen()) as driver,
+    ):
+        with phase(f"{name}: the first reader of a ledger that nobody has priced"):
+            nobody = _open(driver, f"{url}/")
+        addresses = browser.pages(driver, url)
+        with phase(f"{name}: every page, {_ROUNDS} times"):
+            opened: dict[str, list[dict[str, float]]] = {title: [] for title in addresses}
+            for _ in range(_ROUNDS):
+                for title, address in addresses.items():
+                    opened[title].append(_open(driver, address))
+        with phase(f"{name}: the Overview after news, {_ROUNDS} times"):
+            news = []
+            for number in range(_ROUNDS):
+                fill.more(ledger, fleet, NEWS, number)
+                news.append(_open(driver, addresses["Overview"]))
+        with phase(f"{name}: choices"):
+            chosen = _choose(driver, addresses["Overview"])
+        with phase(f"{name}: {SESSIONS} sessions at once"):
+            at_once = _at_once(url)
+        memory = sum(process.memory_info().rss for process in _processes(server.pid))
+    for title, times in opened.items():
+        first_s = statistics.median(one["first_s"] for one in times)
+        report.claim(f"{name}: {title}, first figure", first_s, "s", first_max_s, "lower")
+    after_s = statistics.median(one["first_s"] for one in news)
+    report.claim(f"{name}: Overview after {NEWS:,} more events, first figure", after_s, "s", first_max_s, "lower")
+    report.claim(f"{name}: a choice in the bar", statistics.median(chosen), "s", INTERACTION_MAX_S, "lower")
+    report.claim(f"{name}: {SESSIONS} sessions at once, the last", max(at_once), "s", SESSIONS_MAX_S, "lower")
+    report.detail[name] = {
+        "events": events, "devices": fleet.devices, "hours": round(fleet.seconds / 3600, 2), "unpriced": nobody,
+        "pages": opened, "after_news": news, "choices_s": chosen, "at_once_s": at_once, "server_rss_bytes": memory,
+    }  # fmt: skip
+
+
+def _open(driver: Any, address: str) -> dict[str, float]:
+    """Seconds until the first figure, and until all is there."""
+    driver.get("about:blank")
+    began = time.perf_counter()
+    driver.get(address)
+    browser.wait_for(f"a figure on {address}", lambda: driver.execute_script(_FIRST) or browser.settled(driver))
+    first_s = time.perf_counter() - began
+    browser.wait_for(f"all of {address}", lambda: browser.settled(driver))
+    return {"first_s": first_s, "all_s": time.perf_counter() - began}
+
+
+def _choose(driver: Any, address: str) -> list[float]:
+    """Seconds from a choice of the other view until the page has it, to and fro. The first of each is not counted."""
+    driver.get(address)
+    browser.wait_for(address, lambda: browser.settled(driver))
+    views = {"fully loaded": "?view=fully-loaded", "amortized": "/"}
+    for option, query in views.items():
+        _pick(driver, "View", option, query)
+    return [_pick(driver, "View", option, query) for _ in range(_ROUNDS) for option, query in views.items()]
+
+
+def _pick(driver: Any, label: str, option: str, query: str) -> float:
+    box = driver.find_element("css selector", f'[data-testid=stSelectbox] input[aria-label*="{label}"]')
+    box.click()
+    chosen = browser.wait_for(f"the option {option}", lambda: _options(driver, option))[0]
+    began = time.perf_counter()
+    chosen.click()
+    # The address has the choice once the page is being made for it.
+    browser.wait_for(f"{option} in the address", lambda: driver.execute_script(_ADDRESS).endswith(query))
+    browser.wait_for(f"the page with {option}", lambda: browser.settled(driver))
+    return time.perf_counter() - began
+
+
+def _options(driver: Any, text: str) -> list[Any]:
+    return [option for option in driver.find_elements("css selector", "[role=option]") if option.text == text]
+
+
+_ADDRESS = "return location.href"
+
+
+def _at_once(url: str) -> list[float]:
+    """Seconds until each of several new sessions has all of the Overview, without browsers, who take their own time."""
+
+    def one(_: int) -> float:
+        began = time.perf_counter()
+        Visitor(url).open()
+        return time.perf_counter() - began
+
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        return list(threads.map(one, range(SESSIONS)))
+
+
+def _processes(pid: int) -> list[psutil.Process]:
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+if __name__ == "__main__":
+    main()

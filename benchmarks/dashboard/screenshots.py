@@ -1,0 +1,58 @@
+"""`python -m benchmarks.dashboard.screenshots`: a picture of every page, light, dark and as on a phone."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from benchmarks.dashboard import browser
+from benchmarks.dashboard.browser import Screen
+from benchmarks.report import ROOT, phase
+
+#: Taller pages are cut off there: the rest is tables.
+HEIGHT_MAX_PX = 3600
+SCREENS = {
+    "light": Screen(1280, 1000),
+    "dark": Screen(1280, 1000, dark=True),
+    "phone": Screen(390, 844),
+}
+_QUALITY = 82
+
+
+def main() -> None:
+    """Write `PAGE-SCREEN.webp` for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ledger", type=Path, default=ROOT / "sample_traces" / "ledger")
+    parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images")
+    given = parser.parse_args()
+    if not browser.is_there():
+        sys.exit(browser.MISSING)
+    given.to.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, browser.served(given.ledger.resolve(), Path(folder)) as (url, _):
+        for name, screen in SCREENS.items():
+            with browser.chromium(screen) as driver:
+                for title, address in browser.pages(driver, url).items():
+                    with phase(f"{title}, {name}"):
+                        take(driver, address, screen, given.to / f"{title.lower().replace(' ', '-')}-{name}.webp")
+
+
+def take(driver: Any, address: str, screen: Screen, file: Path) -> None:
+    """A picture of all of a page, up to a height."""
+    browser.resize(driver, screen)
+    driver.get(address)
+    browser.wait_for(address, lambda: browser.settled(driver))
+    tall = Screen(screen.width, min(HEIGHT_MAX_PX, browser.height(driver)), screen.dark)
+    browser.resize(driver, tall)
+    # Charts are drawn anew where the window has another size.
+    driver.execute_async_script("setTimeout(arguments[0], 1500)")
+    Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB").save(file, quality=_QUALITY, method=6)
+
+
+if __name__ == "__main__":
+    main()

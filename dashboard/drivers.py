@@ -1,0 +1,101 @@
+"""What drove the change between two periods: a waterfall whose steps sum to it, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import altair as alt
+import polars as pl
+import streamlit as st
+
+from dashboard import escape, frame, spending
+from dashboard import format as words
+from dashboard.cards import Money
+from dashboard.link import AMORTIZED, Link
+from dashboard.spending import Spending
+from rose.errors import UserError
+from rose.pricing.answers.changes import EFFECTS, Changes
+from rose.pricing.answers.report import changes
+from rose.pricing.closing.period import Period
+
+_TOTAL, _MORE, _LESS = "total", "more", "less"
+_COLOURS: Mapping[str, str] = {_TOTAL: "#7A8794", _MORE: "#B2182B", _LESS: "#2166AC"}
+_ROW_PX = 30
+#: A step of a smaller share of the whole cannot be seen.
+_SEEN_SHARE = 0.001
+
+
+def show(spent: Spending, chosen: Link) -> None:
+    """The section; nothing where there is nothing to compare with, which the figures above say."""
+    if spent.before is None or spent.now.frame.is_empty() or spent.before.period.overlaps(spent.now.period):
+        return
+    st.header("What drove the change?")
+    if chosen.view != AMORTIZED:
+        st.info("The parts of a change are amortized: choose that view to see them.")
+        return
+    try:
+        made = spending.drivers(spent)
+    except UserError as error:
+        st.error(escape.markdown(str(error)))
+        return
+    money = Money(spent.rate)
+    names = f"{spent.now.period.label}, compared with {spent.before.period.label}"
+    st.markdown(words.plain(f"{names}: {changes.sentence(made, money.signed)}"))
+    rows = waterfall(made, money)
+    st.altair_chart(chart(rows, money.currency), width="stretch", alt="Cost of the period before, its changes, and now")
+    st.caption(
+        f"All that is chosen, rollouts and all else, {AMORTIZED}, {spent.bill.provenance}. The steps sum to the "
+        "change. `rose changes` says by which team, run or device."
+    )
+    frame.download(rows.select("name", "amount", pl.lit(money.currency).alias("currency")), "drivers")
+
+
+def waterfall(made: Changes, money: Money) -> pl.DataFrame:
+    """The cost before, each effect that can be seen, the others in one, and the cost now.
+
+    Columns: name, amount, start, end, kind, text.
+    In units of the currency; effects begin where the one before them ends, and the last ends at the cost now.
+    """
+    effects = _effects(made)
+    before, *parts = money.together([made.total.before_nano, *(nano for _, nano in effects)])
+    rows = [_row(_label(made.before.from_ns, made.before.to_ns), before, 0, _TOTAL, money.text(made.total.before_nano))]
+    reached = before
+    for (name, nano), part in zip(effects, parts, strict=True):
+        rows.append(_row(name, part, reached, _MORE if nano > 0 else _LESS, money.signed(nano)))
+        reached += part
+    now = _label(made.stamp.from_ns, made.stamp.to_ns)
+    rows.append(_row(now, reached, 0, _TOTAL, money.text(made.total.cost_nano)))
+    return pl.DataFrame(rows)
+
+
+def _effects(made: Changes) -> list[tuple[str, int]]:
+    seen = max(abs(made.total.before_nano), abs(made.total.cost_nano)) * _SEEN_SHARE
+    large = [name for name in EFFECTS if abs(made.total.effects[name]) >= seen]
+    rest = sum(nano for name, nano in made.total.effects.items() if name not in large)
+    return [*((name, made.total.effects[name]) for name in large), *([("smaller ones", rest)] if rest else [])]
+
+
+def _label(from_ns: int, to_ns: int) -> str:
+    return Period(from_ns, to_ns).label
+
+
+def _row(name: str, amount: int, start: int, kind: str, text: str) -> dict[str, object]:
+    return {
+        "name": name, "amount": amount / 1e9, "start": start / 1e9, "end": (start + amount) / 1e9, "kind": kind,
+        "text": text,
+    }  # fmt: skip
+
+
+def chart(rows: pl.DataFrame, currency: str) -> alt.LayerChart:
+    """Steps from the top down, each with its amount beside it."""
+    ends = rows.with_columns(right=pl.max_horizontal("start", "end"))
+    # Room for the amounts at the right.
+    widest = max(ends["right"].to_list()) * 1.15
+    base = alt.Chart(ends, height=_ROW_PX * rows.height + 50).encode(
+        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=220)),
+        tooltip=["name:N", alt.Tooltip("text:N", title="amount")],
+    )
+    x = alt.X("start:Q", title=f"cost ({currency})", scale=alt.Scale(domain=[0, widest]))
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())), legend=None)
+    bars = base.mark_bar(size=16).encode(x=x, x2="end:Q", color=colour)
+    return bars + base.mark_text(align="left", dx=5, color=_COLOURS[_TOTAL]).encode(x="right:Q", text="text:N")

@@ -1,0 +1,1 @@
+"""Weight syncs: whether new weights reach the engines, and what each takes."""

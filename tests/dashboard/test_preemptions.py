@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dashboard import data, window
+from dashboard.data import Window
+from dashboard.preemptions import totals
+from dashboard.syncs import section
+from rose import events
+from rose.pricing.document import Report
+
+MS = 10**6
+
+
+def recorded(event: events.Event) -> events.Event:
+    """The small run with a reaction for each yield but those of L0, phases of syncs, and a hostile reason."""
+    if isinstance(event, events.Preemption) and event.action == "yield":
+        number = event.at_us // 10**6 % 7
+        latency_ns = None if event.lease_id == "L0" else (1 + number) * MS
+        return dataclasses.replace(event, count=3, latency_ns=latency_ns)
+    if isinstance(event, events.Preemption) and event.action == "cut":
+        return dataclasses.replace(event, duration_ns=30 * MS, reason="![x](http://evil.example/p.png)")
+    if isinstance(event, events.Sync):
+        return dataclasses.replace(
+            event, fetch_ns=100 * MS, stage_ns=200 * MS, reason=None if event.ok else "the base is another"
+        )
+    return event
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    kit: Any = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+    root: Path = kit.write(tmp_path_factory.mktemp("taken") / "ledger", map(recorded, kit.a_run()))
+    return root
+
+
+@pytest.fixture
+def run(made: Path) -> data.Run:
+    (run,) = data.runs(made)
+    return run
+
+
+def test_every_preemption_is_in_one_bin_or_did_not_record_its_reaction(
+    made: Path, run: data.Run, built: Report
+) -> None:
+    taken = totals.read(made, run, window.whole(run))
+    assert taken.count("yield") == 3 * int(built.preemptions["yield"].count.value or 0)
+    row = taken.by_action["yield"]
+    assert (row["recorded"], row["measured"]) == (48, 42)
+    bins = taken.reactions.filter(action="yield")
+    assert bins["measured"].sum() == 42
+    assert bins.filter(pl.col("from_ms") > row["longest_ms"]).is_empty()
+    assert bins.filter(pl.col("to_ms") < 1).is_empty()
+    assert taken.by_action["cut"]["p99_ms"] == 30
+    assert taken.budgets == {"first token": 2000, "further token": 250}
+    assert taken.total("yield", "tokens_lost") is None
+    assert taken.total("revoke", "tokens_lost") == 15
+
+
+def test_in_words_with_what_is_not_known() -> None:
+    row = {"preemptions": 2, "recorded": 2, "measured": 0, "tokens_lost": None}
+    empty = pl.DataFrame()
+    taken = totals.Taken(
+        by_action={"revoke": row}, reactions=empty, causes=empty, over_time=empty, ttft_budget_ms=None,
+        tpot_budget_ms=None,
+    )  # fmt: skip
+    assert totals.in_words(taken) == (
+        "Serving took something back by 2 revocations. How fast rollouts gave way to revocations was not recorded. "
+        "How many tokens were lost is not known: some did not record it."
+    )
+    assert totals.in_words(dataclasses.replace(taken, by_action={})) == "Serving took nothing back in this time."
+    assert [totals.duration(ms) for ms in (0, 0.0912, 13.2, 2100)] == ["0.001 ms", "0.0912 ms", "13.2 ms", "2.1 s"]
+
+
+def test_causes_and_the_list_are_of_the_window_and_of_one_action(made: Path, run: data.Run) -> None:
+    whole = window.whole(run)
+    half = Window(whole.from_ns, (whole.from_ns + whole.to_ns) // 2)
+    causes = data.in_window(made, "dashboard/preemptions/causes", run, whole)
+    assert dict(causes.select("action", "tokens_lost").iter_rows()) == {"cut": 0, "revoke": 15, "yield": None}
+    cuts = data.in_window(made, "dashboard/preemptions/newest", run, half, part="cut")
+    assert set(cuts["action"]) == {"cut"}
+    assert cuts.height == cuts["preemptions"][0] == 4
+    assert cuts["event_time"].is_sorted(descending=True)
+
+
+def test_syncs_add_up_by_version_and_by_route(made: Path, run: data.Run) -> None:
+    whole = window.whole(run)
+    versions = data.in_window(made, "dashboard/syncs/versions", run, whole)
+    routes = data.in_window(made, "dashboard/syncs/routes", run, whole)
+    assert versions["wire_bytes"].sum() == routes["wire_bytes"].sum() == 8 * 2_000_000
+    assert (versions["reached"].sum(), versions["failed"].sum()) == (routes["reached"].sum(), 1) == (7, 1)
+    first = versions.filter(policy_version=1).to_dicts()[0]
+    assert (first["fetch_ms"], first["verify_ms"], first["total_ms"]) == (100, None, 400)
+    assert versions.filter(policy_version=6)["fetch_ms"].to_list() == [None]
+    failed = data.in_window(made, "dashboard/syncs/failed", run, whole).to_dicts()
+    assert [(row["policy_version"], row["reason"]) for row in failed] == [(6, "the base is another")]
+    assert failed[0]["made_good_at"] > failed[0]["event_time"]
+
+
+def test_an_engine_that_missed_a_version_is_behind_until_it_reaches_a_newer_one(
+    made: Path, run: data.Run, kit: Any
+) -> None:
+    whole = window.whole(run)
+    missed = Window(whole.from_ns, 1000 * kit.us(185))
+    engines = data.in_window(made, "dashboard/syncs/engines", run, missed)
+    assert engines.select("policy_version", "behind", "gone").rows() == [(5, 1, False)]
+    assert section.in_words(engines, 5, 1) == (
+        "1 of 1 engines are behind the newest version, by up to 1. 6 syncs ended in this time, 1 of them failed."
+    )
+    at_end = data.in_window(made, "dashboard/syncs/engines", run, whole)
+    assert section.in_words(at_end, 7, 1).startswith("The one engine holds the newest version.")
+    held = data.in_window(made, "dashboard/syncs/held", run, missed)
+    by_line = {line: group["policy_version"].to_list() for (line,), group in held.group_by("line", maintain_order=True)}
+    assert by_line == {"s0/rollout": [1, 2, 3, 4, 5], None: [1, 2, 3, 4, 5, 6]}
+
+
+def test_a_preemption_opens_with_its_phases_and_its_lease(
+    made: Path, run: data.Run, built: Report, open_page: Any, values: Any, said: Any
+) -> None:
+    rows = data.in_window(made, "dashboard/preemptions/newest", run, window.whole(run), part="cut")
+    app = open_page(made, "preemptions", preemption=rows["event_id"][0], lease=rows["lease_id"][0], action="cut")
+    assert not app.exception
+    shown = values(app)
+    assert shown["Leases granted"] == built.leases["granted"].text
+    assert shown["Leases revoked"] == built.preemptions["revoke"].count.text
+    assert (shown["Memory free after"], shown["Requests moved"]) == ("30 ms", "1")
+    assert shown["Price, amortized"].startswith("$")
+    assert "The lease's memory was reduced." in said(app)
+    assert "![" not in "".join(str(element.value) for element in app.markdown)
+    assert "Yields: half within 4 ms, 99% within 7 ms (42 of 48 recorded it)." in said(app)
+    listed = next(frame.value for frame in app.dataframe if "reaction ms" in frame.value)
+    assert set(listed["action"]) == {"cut"}
+    (button,) = [button for button in app.button if button.label == "Close the preemption"]
+    assert "Memory free after" not in values(button.click().run())
+
+
+def test_a_run_in_which_nothing_was_taken_back_says_so(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+    app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), "preemptions", preemption="nobody/1")
+    assert not app.exception
+    assert not app.metric
+    for sentence in ("Serving took nothing back", "No weight sync was recorded", "This run has no preemption"):
+        assert sentence in said(app)
