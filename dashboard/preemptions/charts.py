@@ -53,12 +53,15 @@ def _count_axis() -> alt.Axis:
 
 def _lines(budgets: Mapping[str, float], *, labelled: bool) -> list[alt.Chart]:
     layers = []
-    for row, (name, ms) in enumerate(budgets.items()):
+    longest = max(budgets.values(), default=0)
+    for name, ms in budgets.items():
         base = alt.Chart(pl.DataFrame({"ms": [ms], "label": [f"{name} {ms:,.0f} ms"]})).encode(x="ms:Q")
         layers.append(base.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=1.5).encode(tooltip="label:N"))
         if labelled:
-            label = base.mark_text(color=BUDGET, align="left", dx=4, baseline="top")
-            layers.append(label.encode(text="label:N", y=alt.value(2 + 13 * row)))
+            # The shorter budget is named at its left: the two may be close.
+            side = {"align": "left", "dx": 4} if ms == longest else {"align": "right", "dx": -4}
+            label = base.mark_text(color=BUDGET, baseline="top", **side)
+            layers.append(label.encode(text="label:N", y=alt.value(2)))
     return layers
 
 
@@ -76,7 +79,9 @@ def causes(frame: pl.DataFrame, field: str, title: str) -> alt.LayerChart:
     )
     # Yields are a thousand times as many as revocations.
     scale = alt.Scale(type="symlog", domainMin=0)
-    x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(format="~s", tickCount=5, labelOverlap=True))
+    x = alt.X(
+        "value:Q", title=title, scale=scale, axis=alt.Axis(format="~s", tickCount=5, tickMinStep=1, labelOverlap=True)
+    )
     colours = timeline.present(PREEMPTION_COLOURS, shown["action"])
     colour = alt.Color("action:N", legend=None, scale=alt.Scale(domain=list(colours), range=list(colours.values())))
     tips = ["action:N", "cause:N", alt.Tooltip("text:N", title=title)]

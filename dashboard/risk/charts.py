@@ -14,7 +14,7 @@ _WORSE, _BETTER = "#AA4499", "#117733"
 
 def late(frame: pl.DataFrame) -> alt.LayerChart:
     """Shares of late requests as points, with a 95% interval where there is one. Columns: name, share, low, high."""
-    base = alt.Chart(frame, height=_ROW_PX * frame.height + 70)
+    base = alt.Chart(frame, height=_ROW_PX * frame.height + 90)
     y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=320))
     title = "requests that missed a latency budget"
     percent = alt.Axis(format="~%", tickCount=6)
@@ -37,7 +37,7 @@ def depends(frame: pl.DataFrame, now: float, currency: str) -> alt.LayerChart:
     Columns: name, worse, better, worse_text, better_text.
     """
     named = frame.with_columns(now=pl.lit(now))
-    base = alt.Chart(named, height=_ROW_PX * named.height + 80)
+    base = alt.Chart(named, height=_ROW_PX * named.height + 120)
     y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False))
     title = f"cash saved ({currency}), each moved alone over its own range"
     tips = ["name:N", alt.Tooltip("worse_text:N", title="at its worse end"),

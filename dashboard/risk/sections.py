@@ -13,7 +13,6 @@ from dashboard import format as words
 from dashboard.risk import charts
 from rose.pricing.borrowing.report import tables
 from rose.pricing.borrowing.report.risk import RiskDocument
-from rose.pricing.borrowing.report.savings import WOULD
 from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.figures import Figure
 from rose.pricing.table import Table
@@ -77,6 +76,7 @@ def saved(document: RiskDocument) -> None:
             st.info(escape.markdown(compare.savings.cash_saved.text))
             return
     _intervals(ways, f"cash saved against it ({document.head.stamp.currency}, marginal), 95% interval")
+    st.caption(escape.markdown(f"Against dedicated devices: {compare.savings.rests_on['cash_saved']}."))
     bill, time, how, *_ = [made for made in tables.compare(compare) if isinstance(made, Table)]
     source = "charges, `turn`, `verdict` and the price book"
     st.subheader("On the bill")
@@ -104,27 +104,11 @@ def depends(document: RiskDocument) -> None:
             charts.depends(shown, document.cash_saved.value / 1e9, stamp.currency), width="stretch",
             alt="Cash saved at either end of the range of each thing that it depends on",
         )  # fmt: skip
-        frame.download(shown, "depends", label="What it depends on as CSV")
-    anyway = f" The line is cash saved {WOULD}." if document.compare.savings.cash_saved_if else ""
-    st.caption(
-        escape.markdown(
-            f"Against dedicated devices, marginal, {stamp}. Green: more than now, purple: less. Ranges: 95% intervals, "
-            f"and those of the price book.{anyway} {_not_varied(document)}"
-        )
-    )
+        st.caption(escape.markdown(f"Green: more than now, purple: less. Marginal, {stamp}."))
+        frame.show_table(tables.depends(document), "the terms of the borrow, and the device time of dedicated devices")
     if document.compare.flips:
         st.subheader("Where does borrowing stop paying?")
         frame.show_table(tables.flips(document.compare), "each moved alone until cash saved is nothing")
-
-
-def _not_varied(document: RiskDocument) -> str:
-    unknown = [name for name, term in document.price.terms.items() if term.in_all.value is None]
-    assumed = [name for name, term in document.price.terms.items() if term.in_all.no_interval]
-    parts = [
-        f"{what}: {', '.join(name.replace('_', ' ') for name in names)}."
-        for what, names in (("Not known, so not in it", unknown), ("Assumed, without a range", assumed)) if names
-    ]  # fmt: skip
-    return " ".join(parts)
 
 
 def added(document: RiskDocument) -> None:

@@ -91,7 +91,7 @@ def moved(versions: pl.DataFrame) -> alt.Chart:
         .mark_bar(color="#CC79A7")
         .encode(
             x=_version(versions),
-            y=alt.Y("mb:Q", title="MB sent to all engines", axis=alt.Axis(format="~s")),
+            y=alt.Y("mb:Q", title="MB sent to all engines", axis=alt.Axis(format=",.3~r")),
             tooltip=["version:N", alt.Tooltip("mb:Q", format=",.3~f"), alt.Tooltip("text:N", title="of them whole")],
         )
     )

@@ -34,19 +34,21 @@ def show(ledger: Path, run: Run, shown: Window) -> None:
 
 
 def in_words(engines: pl.DataFrame, reached: int, failed: int) -> str:
-    """How the engines that are there stand at the end of the window, and how its syncs went."""
+    """How the engines stand at the end of the window, all of them where none is there any more, and how syncs went."""
     there = engines.filter(~pl.col("gone"))
-    behind, unknown = there.filter(pl.col("behind") > 0), there["behind"].null_count()
-    if there.is_empty():
-        first = "Every engine that was synced is gone."
-    elif behind.is_empty() and not unknown:
-        first = f"All {there.height:,} engines hold the newest version." if there.height > 1 else (
-            "The one engine holds the newest version.")  # fmt: skip
+    gone = there.is_empty()
+    judged = engines if gone else there
+    behind, unknown = judged.filter(pl.col("behind") > 0), judged["behind"].null_count()
+    if judged.height == 1:
+        counted, verb = ("The one engine", "held" if gone else "holds")
     else:
-        first = f"{behind.height:,} of {there.height:,} engines are behind the newest version"
+        counted, verb = (f"All {judged.height:,} engines", "held" if gone else "hold")
+    first = f"{counted} {verb} the newest version"
+    if behind.height or unknown:
+        first = f"Of {judged.height:,} engines {behind.height:,} {'were' if gone else 'are'} behind the newest version"
         first += f", by up to {int(str(behind['behind'].max())):,}" if behind.height else ""
-        first += f"; {unknown:,} never reached one" if unknown else ""
-        first += "."
+        first += f", and {unknown:,} never reached one" if unknown else ""
+    first += ", and none is there any more." if gone else "."
     if not reached + failed:
         return f"{first} No sync ended in this time."
     return f"{first} {reached + failed:,} syncs ended in this time, {failed:,} of them failed."
@@ -69,7 +71,7 @@ def _held(ledger: Path, run: Run, shown: Window, engines: pl.DataFrame) -> None:
     frame.table(
         engines,
         f"`sync`, `engine` and `step`, {run.provenances[0]}; engines as they stand at the end of this time, in UTC. "
-        "Behind: versions published since the one held.",
+        "Behind: versions published since the one held. Gone: stopped, died, detached, or given another run's weights.",
     )
 
 

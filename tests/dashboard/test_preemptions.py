@@ -110,13 +110,38 @@ def test_an_engine_that_missed_a_version_is_behind_until_it_reaches_a_newer_one(
     engines = data.in_window(made, "dashboard/syncs/engines", run, missed)
     assert engines.select("policy_version", "behind", "gone").rows() == [(5, 1, False)]
     assert section.in_words(engines, 5, 1) == (
-        "1 of 1 engines are behind the newest version, by up to 1. 6 syncs ended in this time, 1 of them failed."
+        "Of 1 engines 1 are behind the newest version, by up to 1. 6 syncs ended in this time, 1 of them failed."
     )
     at_end = data.in_window(made, "dashboard/syncs/engines", run, whole)
     assert section.in_words(at_end, 7, 1).startswith("The one engine holds the newest version.")
+    gone = at_end.with_columns(gone=pl.lit(True))
+    assert section.in_words(gone, 0, 0) == (
+        "The one engine held the newest version, and none is there any more. No sync ended in this time."
+    )
     held = data.in_window(made, "dashboard/syncs/held", run, missed)
     by_line = {line: group["policy_version"].to_list() for (line,), group in held.group_by("line", maintain_order=True)}
     assert by_line == {"s0/rollout": [1, 2, 3, 4, 5], None: [1, 2, 3, 4, 5, 6]}
+
+
+def test_an_engine_that_went_over_to_another_rl_run_is_gone(tmp_path: Path, kit: Any) -> None:
+    def sync(rl_run_id: str, version: int, after_s: int) -> events.Sync:
+        return events.Sync(
+            ok=True, base_version=None, encoding="dense", wire_bytes=1, dense_bytes=1, total_ns=1, source="trainer",
+            route="loopback", engine_id="e", rl_run_id=rl_run_id, policy_version=version, at_us=kit.us(after_s),
+        )  # fmt: skip
+
+    root = kit.write(tmp_path / "ledger", [kit.started(), sync("a", 1, 10), sync("b", 7, 20), sync("b", 8, 30)])
+    (run,) = data.runs(root)
+    shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
+    stand = {}
+    for name in ("run", "a", "b"):
+        asked = dataclasses.replace(run, run_id=name)
+        engines = data.in_window(root, "dashboard/syncs/engines", asked, shown)
+        held = data.in_window(root, "dashboard/syncs/held", asked, shown)
+        stand[name] = engines.select("policy_version", "behind", "gone").rows(), held["policy_version"].to_list()
+    assert stand["a"] == ([(1, 0, True)], [1, None, None])
+    assert stand["b"] == ([(8, 0, False)], [None, 7, 8])
+    assert stand["run"] == ([(8, 0, False)], [1, 7, 8])
 
 
 def test_a_preemption_opens_with_its_phases_and_its_lease(

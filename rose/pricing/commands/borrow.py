@@ -97,6 +97,22 @@ def compare(
     )
 
 
+@borrow_app.command("risk")
+def risk(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = None,
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """Whether borrowing harms serving, whether it saves, and what that depends on; with --json all of the evidence."""
+    from rose.pricing.borrowing.report import risk as documents
+    from rose.pricing.borrowing.report import tables
+
+    _show(lambda: documents.build(ledger_root(ledger), run, price_book, allow_unverified), tables.risk, as_json)
+
+
 @borrow_app.command("spikes")
 def spikes(
     ledger: LedgerOption = None,

@@ -1,6 +1,6 @@
 -- Which version each engine holds as of `to_ns`, by its last sync that reached one, how far that is behind the newest
--- that was published or reached, and how its syncs in [from_ns, to_ns) went. `gone`: it was stopped, died or was detached
--- since. Furthest behind first.
+-- that was published or reached, and how its syncs in [from_ns, to_ns) went. `gone`: since then it was stopped, died, was
+-- detached, or was brought to the weights of another RL run. Furthest behind first.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH own AS (
     SELECT *
@@ -30,6 +30,12 @@ held AS (
     FROM own
     GROUP BY run_id, provenance, engine_id
 ),
+last AS (
+    SELECT run_id, provenance, engine_id, arg_max(rl_run_id, event_time) AS last_rl_run_id
+    FROM sync
+    WHERE ok AND run_id IN (SELECT run_id FROM own) AND event_time < make_timestamp(getvariable('to_ns') // 1000)
+    GROUP BY run_id, provenance, engine_id
+),
 life AS (
     SELECT run_id, provenance, engine_id, arg_max(action, (event_time, seq)) AS last_action, max(event_time) AS last_at
     FROM engine
@@ -41,9 +47,11 @@ SELECT
     engine_id, device_id, held.rl_run_id, policy_version,
     newest.version - policy_version AS behind,
     held_since,
-    coalesce(last_action IN ('stopped', 'died', 'detached') AND last_at >= held_since, false) AS gone,
+    coalesce(last_action IN ('stopped', 'died', 'detached') AND last_at >= held_since, false)
+        OR coalesce(last_rl_run_id <> held.rl_run_id, false) AS gone,
     reached, failed
 FROM held
 LEFT JOIN newest USING (rl_run_id)
+LEFT JOIN last USING (run_id, provenance, engine_id)
 LEFT JOIN life USING (run_id, provenance, engine_id)
 ORDER BY gone, behind DESC NULLS FIRST, engine_id;

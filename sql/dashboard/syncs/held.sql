@@ -1,6 +1,7 @@
 -- From when engines held which version in [from_ns, to_ns): of the 12 that are furthest behind at its end, the last sync
 -- that reached a version in each of at most `blocks` bins, and the last before. `line` is the engine, or NULL for the
--- newest version that was published. Its `t` is when that came, at the earliest the begin of the window.
+-- newest version that was published. Its `t` is when that came, at the earliest the begin of the window. The version is
+-- NULL from when the engine was brought to the weights of another RL run.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 --          SET VARIABLE blocks = 200;
 WITH span AS (
@@ -8,10 +9,19 @@ WITH span AS (
         make_timestamp(getvariable('from_ns') // 1000) AS from_at, make_timestamp(getvariable('to_ns') // 1000) AS to_at,
         greatest(1, (getvariable('to_ns') - getvariable('from_ns')) // 1000 // getvariable('blocks') + 1) AS bin_us
 ),
+own AS (
+    SELECT DISTINCT run_id, provenance, engine_id
+    FROM sync
+    WHERE getvariable('run_id') IN (run_id, rl_run_id)
+),
 reached AS (
-    SELECT engine_id AS line, event_time, policy_version
-    FROM sync, span
-    WHERE getvariable('run_id') IN (run_id, rl_run_id) AND ok AND engine_id IS NOT NULL AND event_time < to_at
+    SELECT
+        engine_id AS line, event_time,
+        CASE WHEN getvariable('run_id') IN (run_id, rl_run_id) THEN policy_version END AS policy_version
+    FROM sync
+    SEMI JOIN own USING (run_id, provenance, engine_id)
+    CROSS JOIN span
+    WHERE ok AND event_time < to_at
 ),
 chosen AS (
     SELECT line
@@ -28,7 +38,7 @@ published AS (
 SELECT
     line,
     greatest(max(event_time), any_value(from_at)) AS t,
-    arg_max(policy_version, event_time) AS policy_version
+    arg_max_null(policy_version, event_time) AS policy_version
 FROM (FROM reached SEMI JOIN chosen USING (line) UNION ALL FROM published), span
-GROUP BY line, greatest(-1, (epoch_us(event_time) - epoch_us(from_at)) // bin_us)
+GROUP BY line, CASE WHEN event_time >= from_at THEN (epoch_us(event_time) - epoch_us(from_at)) // bin_us ELSE -1 END
 ORDER BY line, t;

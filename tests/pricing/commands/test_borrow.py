@@ -27,6 +27,7 @@ def output(*arguments: str, code: int = 0) -> str:
         (["price", "--by-lease"], ["What borrowing added to the bill (m)", "By lease", "L4"]),
         (["provision", "--by-lease", "--horizon", "60"], ["Windows of 1 min 00.0 s", "Roll-forward by UTC day"]),
         (["spikes"], ["rose together", "Simulated"]),
+        (["risk"], ["Whether lending harms serving is not known", "against dedicated devices: cash saved"]),
         (["compare"], ["useful tokens otherwise", "Where borrowing stops paying", "worth it"]),
     ],
 )

@@ -8,6 +8,8 @@ from rose.pricing.borrowing.marginal import TERMS
 from rose.pricing.borrowing.report.alternatives import PROVISION, CompareDocument
 from rose.pricing.borrowing.report.marginal import PriceDocument
 from rose.pricing.borrowing.report.provision import ProvisionDocument
+from rose.pricing.borrowing.report.risk import RiskDocument
+from rose.pricing.borrowing.report.savings import WOULD
 from rose.pricing.borrowing.report.spikes import SpikesDocument
 from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.document import heading
@@ -194,6 +196,35 @@ def flips(document: CompareDocument) -> Table:
         rows=tuple(
             ("break-even provision for a device-hour" if name == PROVISION else name, flip.now.text, flip.flips_at.text)
             for name, flip in document.flips.items()
+        ),
+    )  # fmt: skip
+
+
+def risk(document: RiskDocument) -> Iterator[Element]:
+    """What `rose borrow risk` shows: both answers, and what cash saved depends on."""
+    yield heading(document.head.run, document.head.stamp)
+    yield Paragraph(f"{document.harm.says}\n{document.compare.in_short}")
+    if document.swings:
+        yield depends(document)
+
+
+def depends(document: RiskDocument) -> Table:
+    """What cash saved would be with one thing at either end of its range, the one that moves it furthest first."""
+    terms = document.price.terms
+    unknown = [_plain(name) for name, term in terms.items() if term.in_all.value is None]
+    assumed = [_plain(name) for name, term in terms.items() if term.in_all.no_interval]
+    return Table(
+        title="What cash saved depends on", view=MARGINAL, stamp=document.head.stamp,
+        columns=columns("what", "at its worse end", "as it is", "at its better end"),
+        rows=tuple(
+            (_plain(name), swing.worse.text, document.cash_saved.text, swing.better.text)
+            for name, swing in document.swings.items()
+        ),
+        notes=notes(
+            "Against dedicated devices, each moved alone. Ranges: 95% intervals, and those of the price book.",
+            f"As it is {WOULD}." if document.compare.savings.cash_saved_if else "",
+            f"Not known, so not in it: {', '.join(unknown)}." if unknown else "",
+            f"Assumed, without a range: {', '.join(assumed)}." if assumed else "",
         ),
     )  # fmt: skip
 
