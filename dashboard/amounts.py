@@ -51,12 +51,9 @@ def scale(nano: int | float | Fraction | None) -> tuple[int, str]:
 
 
 def column(label: str, amounts: Iterable[float | None], currency: str, about: str | None = None) -> ColumnConfig:
-    """A column of numbers that sort as numbers, with as many decimals as show the largest and the hundredth of it."""
-    largest = max((abs(value) for value in amounts if value is not None), default=0.0)
-    if largest >= 10 or largest == 0:
-        shown = _WHOLE.get(currency, "localized")
-    else:
-        places = min(12, max(2, 4 - Decimal(largest).adjusted()))
-        shown = f"%.{places}f"
+    """A column of numbers that sort as numbers, with decimals for three digits of the smallest, within reason."""
+    sizes = [Decimal(abs(value)).adjusted() for value in amounts if value]
+    places = max(2, min(2 - min(sizes), 6 - max(sizes))) if sizes else 2
+    shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
     named = label if shown in _WHOLE.values() else f"{label} ({currency})"
     return st.column_config.NumberColumn(named, format=shown, help=about)

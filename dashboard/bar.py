@@ -23,7 +23,7 @@ from rose.pricing.spend.calendar import FORMS, Calendar, calendar_of
 CHOICES = ("period", "compare", "view", "run", "team", "tag", "provenance", "currency")
 #: As `sql/dashboard/runs.sql` has it.
 RUNS_MAX = 200
-_LINK, _QUERY, _LEFT_OUT = "link", "link-query", "link-left-out"
+_LINK, _QUERY, _LEFT_OUT, _CHANGED = "link", "link-query", "link-left-out", "bar-changed"
 _WIDTH_PX = 190
 _NOT_USED = "This page does not depend on it."
 _VIEWS: Mapping[str | None, str] = {link.AMORTIZED: "amortized", link.FULLY_LOADED: "fully loaded"}
@@ -58,10 +58,18 @@ def choose(**changes: str) -> None:
     for name, value in changes.items():
         st.session_state[_key(name)] = value
     pick(**changes)
+    st.session_state[_CHANGED] = True
+
+
+def redraw() -> None:
+    """Run the whole page again where only a part of it did, and a choice of the bar was changed meanwhile."""
+    if st.session_state.get(_CHANGED):
+        st.rerun()
 
 
 def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
     """Draw the bar; `uses` are the choices that the page depends on. Returns a sentence on all that was left out."""
+    st.session_state.pop(_CHANGED, None)
     there = _known(ledger, runs)
     now, ignored = _from_address()
     now, unknown = _there(now, there)

@@ -129,6 +129,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
 
     @st.fragment(run_every=every)
     def fragment() -> None:
+        bar.redraw()
         try:
             body()
         except UserError as error:

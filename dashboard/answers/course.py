@@ -46,7 +46,7 @@ def show(ledger: Path, run: Run) -> None:
     )
     st.caption(
         "The share of judged answers that the verifier accepted, with its 95% interval: Wilson's, a group counting as "
-        f"one cluster.{' A point is of several; its tooltip says which.' if wide else ''}{left_out} "
+        f"one cluster.{f' A point is of several {_AXES[axis][1]}s; its tooltip says which.' if wide else ''}{left_out} "
         f"{run.provenances[0].capitalize()}. Source: `verdict`"
         + (", `trajectory`: the oldest version that made one of its tokens." if axis == link.VERSIONS else ".")
     )

@@ -37,13 +37,11 @@ def show(made: Documents, steps: pl.DataFrame) -> None:
         place.caption(f"{escape.markdown(_terms(figure, count))}  \n{about}")
     places[-1].metric("A million useful tokens", _scaled(paid.token_cost, 1))
     places[-1].caption(f"{escape.markdown(paid.token_cost.view)}  \nThose that came to nothing are in the price.")
-    left, right = st.columns(2)
-    with left:
-        st.subheader("By what a rollout token is priced at")
-        _lines(made, count, f"{currency} for {named}accepted {several}")
-    with right:
-        st.subheader("Over the steps")
-        _steps(made, steps, count, f"{currency} for {named}accepted {several}")
+    unit = f"{currency} for {named}accepted {several}"
+    st.subheader("By what a rollout token is priced at")
+    _lines(made, count, unit)
+    st.subheader("Over the steps")
+    _steps(made, steps, count, unit)
     _list_price(made)
 
 
@@ -79,7 +77,7 @@ def _steps(made: Documents, steps: pl.DataFrame, count: int, unit: str) -> None:
         return
     course = data.cost_by_step(price, made.useful, steps).with_columns(usd=pl.col("usd") * count)
     chart = shared.by_step(course, "usd", made.answers.stamp.currency, _ORANGE, ".3~g")
-    st.altair_chart(chart.properties(height=260), width="stretch", alt="Cost per accepted answer by step")
+    st.altair_chart(chart.properties(height=200), width="stretch", alt="Cost per accepted answer by step")
     st.caption(
         words.plain(
             f"{unit}: the run's rollout cost ({price.view}), divided among steps by their tokens, over accepted "
@@ -107,7 +105,7 @@ def _list_price(made: Documents) -> None:
         ratio = f"{times:,.3g}" if times < 1000 else f"{times:,.0f}"
         sentence += (
             f", while a million useful rollout tokens of this run cost {amounts.amount(round(token.value))}: the list "
-            f"price is {ratio} times that, so the two are never compared"
+            f"price is {ratio} times that, so C3 and the measured cost are not to be compared"
         )
     st.markdown(words.plain(f"{sentence}. It is on no bill; the levers below use it, since it has a factor for each."))
 

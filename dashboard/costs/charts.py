@@ -30,7 +30,7 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     scale = alt.Scale(domain=_from_zero(frame["total"].to_list()))
     bars = base.mark_bar().encode(
         y=y,
-        x=alt.X("cost:Q", title=f"cost ({currency})", scale=scale, axis=alt.Axis(format="~g", tickCount=6)),
+        x=alt.X("cost:Q", title=f"cost ({currency})", scale=scale, axis=alt.Axis(tickCount=6)),
         color=_colour("place", present),
         order=alt.Order("place:N"),
         tooltip=["name:N", "place:N", alt.Tooltip("text:N", title="cost"), alt.Tooltip("nano-dollars:Q", format=",")],
@@ -46,7 +46,7 @@ def waterfall(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     y = alt.Y("name:N", title=None, sort=frame["name"].to_list(), axis=alt.Axis(labelLimit=260))
     ends = [*frame["from"], *frame["to"]]
     base = alt.Chart(frame, height=28 * frame.height + 80)
-    x = alt.X("from:Q", title=title, scale=alt.Scale(domain=_from_zero(ends)), axis=alt.Axis(format="~g", tickCount=6))
+    x = alt.X("from:Q", title=title, scale=alt.Scale(domain=_from_zero(ends)), axis=alt.Axis(tickCount=6))
     bars = base.transform_filter(f"datum.kind != '{UNKNOWN}'").mark_bar(size=16).encode(
         y=y, x=x, x2="to:Q", color=_colour("kind", _STEP_COLOURS),
         tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],

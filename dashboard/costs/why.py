@@ -16,6 +16,8 @@ from rose.pricing.borrowing.report import waterfall
 from rose.pricing.borrowing.report.waterfall import Part, Waterfall
 
 _MILLION = 10**6
+#: A step is drawn from this part of the largest on.
+_DRAWN = 10_000
 #: Steps as readers call them; others are called as pricing calls them.
 _LABELS = {
     "energy": "more energy", "transfer": "weight transfer", "scheduler": "scheduling",
@@ -39,7 +41,8 @@ def show(made: Waterfall, run: Run) -> None:
     st.markdown(words.plain(_sentence(made, name)))
     steps = rows(made)
     title = f"{made.head.stamp.currency} for a million useful tokens made on borrowed devices"
-    drawn = steps.filter((pl.col("nano") != 0).fill_null(True))
+    least = pl.col("nano").abs().max() / _DRAWN
+    drawn = steps.filter((pl.col("nano").abs() > least).fill_null(True))
     st.altair_chart(charts.waterfall(drawn, title), width="stretch", alt="From dedicated devices to the marginal cost")
     table = steps.select(
         pl.col("name").alias("step"), (pl.col("nano") / 1e9).alias("run"), "per million", "view", "basis", "why"
@@ -54,8 +57,8 @@ def show(made: Waterfall, run: Run) -> None:
     )  # fmt: skip
     st.caption(
         words.plain(
-            f"Steps add up to each sum so far, to the nano-dollar; those of nothing are in the table "
-            f"alone. {made.head.stamp}, {made.tokens:,} useful tokens. "
+            f"Steps add up to each sum so far, to the nano-dollar; those of next to nothing are in the "
+            f"table alone. {made.head.stamp}, {made.tokens:,} useful tokens. "
             f"Source: `device_slice`, `turn`, `verdict`, `lease`, `sync`, `power` and the price book. {_SAVED}"
         )
     )

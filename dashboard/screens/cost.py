@@ -45,9 +45,10 @@ def show(ledger: Path, runs: list[Run]) -> None:
     frame.banner(asked.provenance)
     whole_run = run is not None and chosen.period == link.NEWEST
     before = None if whole_run else bar.compared(chosen, asked.period)
-    spent = frame.asked(
-        ledger, lambda unverified: spending.ask(replace(asked, unverified=unverified), chosen, before), "cost"
-    )
+    with st.spinner("Adding up the charges …"):
+        spent = frame.asked(
+            ledger, lambda unverified: spending.ask(replace(asked, unverified=unverified), chosen, before), "cost"
+        )
     if spent is None:
         return
     spent = _of_run(spent, run)
@@ -94,8 +95,9 @@ def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> No
     lent = cards.percent(spent.now.borrowed_share)
     whole = int(spent.now.frame["amount_nano"].sum())
     part = cards.percent(Fraction(rollouts.nano, whole)) if whole else None
+    chosen_only = "to the run" if run is not None else "to what is chosen"
     everything = (run, chosen.team, chosen.tag) == (None, None, None)
-    of = "that the fleet cost" if everything else "that is charged to what is chosen"
+    of = "that the fleet cost" if everything else f"charged {chosen_only}"
     when = spent.now.period.label
     if run is not None:
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
@@ -211,7 +213,8 @@ def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) 
             st.caption("Of the run that cost most of those that borrowed; choose another in the bar.")
     # Whether an unverified ledger will do was asked for the figures above.
     unverified = not spent.bill.verified
-    made = why.ask(ledger, run, unverified=unverified)
+    with st.spinner("Comparing with dedicated devices …"):
+        made = why.ask(ledger, run, unverified=unverified)
     if made.value is None:
         st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
         return

@@ -27,14 +27,19 @@ def show(ledger: Path, run: Run) -> None:
     def ask(unverified: bool) -> Priced[Documents]:
         return data.document(ledger, run, documents.build, unverified=unverified)
 
-    made = frame.asked(ledger, ask, f"answers-{run.run_id}")
-    if made is not None:
+    # Prices take longest: what needs none is drawn meanwhile, below their place.
+    place = st.container()
+    _went(run, steps)
+    with place:
+        with st.spinner("Pricing the run …"):
+            made = frame.asked(ledger, ask, f"answers-{run.run_id}")
+        if made is None:
+            return
         frame.stamp(made.answers.stamp)
         prices.show(made, steps)
         decide.levers(made.answers)
         decide.frontier(made.ahead)
         decide.verifiers(made.verifiers)
-    _went(run, steps)
 
 
 def _went(run: Run, steps: pl.DataFrame) -> None:

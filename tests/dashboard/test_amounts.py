@@ -30,10 +30,16 @@ def test_a_small_price_is_of_a_thousand_or_a_million(nano: int | None, count: in
 
 
 @pytest.mark.parametrize(
-    ("largest", "currency", "shown"),
-    [(1234.5, "USD", "dollar"), (1234.5, "CHF", "localized"), (0.00515, "USD", "%.7f"), (2.0, "EUR", "%.4f")],
-)
-def test_a_column_has_decimals_for_its_largest_amount(largest: float, currency: str, shown: str) -> None:
-    column = amounts.column("cost", [None, largest, largest / 2], currency)
+    ("values", "currency", "shown"),
+    [
+        ([1234.5, 617.0], "USD", "dollar"), ([1234.5], "CHF", "localized"), ([0.0, None], "USD", "dollar"),
+        ([0.00515, None, 0.00258], "USD", "%.5f"), ([11.66, 0.0156], "USD", "%.4f"), ([0.2, 0.0], "EUR", "%.3f"),
+        ([1234.5, 1e-9], "USD", "%.3f"),
+    ],
+)  # fmt: skip
+def test_a_column_has_three_digits_of_its_smallest_amount(
+    values: list[float | None], currency: str, shown: str
+) -> None:
+    column = amounts.column("cost", values, currency)
     assert column["type_config"]["format"] == shown
     assert (currency in column["label"]) == (shown != "dollar")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,26 @@ from typing import Any
 import polars as pl
 import pytest
 
-from dashboard import amounts, link
+from dashboard import amounts, data, link
 from dashboard.costs import groups, why
 from dashboard.costs.groups import GROUPS, PLACES
 from dashboard.spending import ROLLOUT_BUCKETS
+from rose import events
 from rose.pricing import charges
 from rose.pricing.borrowing.report import waterfall
 from rose.pricing.borrowing.report.waterfall import Waterfall
 from rose.pricing.document import Report
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.price_books import pricebook
+
+RATES = """
+[[exchange_rate]]
+currency = "EUR"
+usd_per_unit = 1.25
+valid_from = 2026-01-01
+source = "made up"
+source_date = 2026-06-01
+"""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +83,18 @@ def test_device_time_and_tokens_are_alike_in_both_views(rollouts: dict[str, pl.D
     assert dataclasses.replace(amortized, ns=0, tokens=0).per_million is None
 
 
+def test_the_model_is_the_one_of_the_engines(tmp_path: Path, kit: Any) -> None:
+    engines: Any = (("rollout", "little"), ("serving", "large"), ("rollout", "little"))
+    made = [
+        events.Engine(
+            action="started", engine_id=f"{role}-{n}", device_id="s0", role=role, model=model, at_us=kit.us(n),
+            kv_bytes=1, duration_ns=1,
+        )
+        for n, (role, model) in enumerate(engines)
+    ]  # fmt: skip
+    assert data.models(kit.write(tmp_path / "ledger", [kit.started(), *made])) == {"run": "little"}
+
+
 def test_bars_of_the_waterfall_begin_where_the_one_before_ends(steps: Waterfall) -> None:
     rows = why.rows(steps).to_dicts()
     assert rows[0]["from"] == 0
@@ -114,3 +137,23 @@ def test_a_ledger_without_devices_and_a_row_that_is_not_there(
     app = open_page(ended, "cost", row="nobody")
     assert not app.exception
     assert "Nothing of this period is in that row" in said(app)
+
+
+def test_another_way_to_divide_and_another_currency_are_in_the_address(
+    ended: Path, tmp_path: Path, rollouts: dict[str, pl.DataFrame], open_page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "book.toml"
+    book.write_text(pricebook.load("example").text + RATES)
+    monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
+    # Which currencies there are is kept for a ledger, and not for a price book that the environment names.
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    app = open_page(root, "cost", row="research", currency="EUR")
+    (close,) = [button for button in app.button if button.label == "Close the row"]
+    app = close.click().run()
+    (divided,) = [radio for radio in app.radio if radio.label == "Divided by"]
+    app = divided.set_value("device-class").run()
+    assert not app.exception
+    assert app.query_params["by"] in ("device-class", ["device-class"])
+    assert "row" not in app.query_params
+    nano = int(rollouts[link.AMORTIZED]["amount_nano"].sum())
+    assert app.dataframe[0].value["cost"].sum() == pytest.approx(nano / 1e9 / 1.25, abs=1e-9)
