@@ -75,7 +75,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
     now, unknown = _there(now, there)
     for name in CHOICES:
         st.session_state[_key(name)] = getattr(now, name)
-    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="bar"):
         picked = {name: _choice(name, there, uses) for name in CHOICES}
         views.menu(ledger, lambda: link.query(chosen()), _open)
     written = str(picked["period"])

@@ -154,7 +154,7 @@ def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale)
         )
         layers.append(at_the_end)
     words = "Time to first token" if name == "ttft" else "Time for each further token"
-    named = title(f"{words} (ms), all requests; shaded where devices were lent")
+    named = title(f"{words} (ms); shaded where devices were lent")
     return alt.layer(*layers, title=named).properties(height=130).resolve_scale(color="independent")
 
 

@@ -11,7 +11,7 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, cards, charts, drivers, escape, figures, frame, needs, notes, spending
+from dashboard import amounts, bar, cards, charts, drivers, escape, figures, frame, needs, notes, spending
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.data import Priced, Run
@@ -159,7 +159,8 @@ def _teams(spent: Spending) -> None:
     chart = charts.teams(shown, money.currency)
     event = st.altair_chart(chart, width="stretch", alt="Cost by team", on_select=_team_picked, key="overview-teams")
     del event
-    frame.table(shown, f"charges by the tags of runs, {money.currency}, {spent.bill.provenance}.")
+    priced = {name: amounts.column(name, shown[name], money.currency) for name in ("cost", "for rollouts")}
+    frame.table(shown, f"charges by the tags of runs, {money.currency}, {spent.bill.provenance}.", priced)
     if [team for team, _, _ in teams] == ["unallocated"]:
         st.info('No run says who pays. Begin runs with a tag: `tags = {"team": "research"}`.')
 
