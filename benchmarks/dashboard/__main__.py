@@ -19,6 +19,7 @@ from benchmarks.pricing import fill
 from benchmarks.pricing.traffic import Fleet
 from benchmarks.report import Report, arguments, finish, phase
 from rose.ledger.growth.compaction import compact
+from rose.ledger.growth.rollup import roll_up
 
 #: Fleets by the events that they have, about, and for how long a page may be without its first figure, in seconds.
 SIZES = {"1 million events": (Fleet(64, 6_000), 2.0), "10 million events": (Fleet(128, 30_000), 3.0)}
@@ -54,6 +55,8 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
         events = fill.fill(ledger, fleet)
         fill.close_epochs(ledger)
         compact(ledger, grace_s=0)
+        # As the ledger's nightly job does.
+        roll_up(ledger)
     with (
         browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, server),
         browser.chromium(Screen()) as driver,
