@@ -107,11 +107,14 @@ def root() -> Path:
 def price_book(ledger: Path, run: Run | None = None, period: Period | None = None) -> Priced[PriceBook]:
     """The price book of a run, or of the runs of a period, by the rule of every command; or why there is none.
 
-    Never from a cache: prices may be edited while pages are open.
+    Prices are never from a cache: they may be edited while pages are open.
     """
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    return attempt(lambda: choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns))
+    own = kept(lambda: choice.own_books(ledger, run_id, from_ns, to_ns), ledger, "own books", run_id, from_ns, to_ns)
+    if own.value is None:
+        return Priced(None, own.error)
+    return attempt(lambda: choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own.value))
 
 
 def mark(ledger: Path) -> str:

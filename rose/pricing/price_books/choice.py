@@ -26,6 +26,10 @@ VARIABLE = "ROSE_PRICE_BOOK"
 
 NAMED, RUNS_OWN, CONFIGURED, FROZEN = "named for this", "the run's own", f"from {VARIABLE}", "frozen with the close"
 
+#: The runs that name each price book, by the book's name or path, and the SHA-256 that they recorded of it; None for
+#: those that name or recorded none.
+Own = dict[str | None, tuple[list[str], set[str | None]]]
+
 #: A file that a ledger names is read up to here.
 _LIMIT_BYTES = 2**20
 
@@ -47,12 +51,13 @@ def choose(
     from_ns: int | None = None,
     to_ns: int | None = None,
     provenance: str | None = None,
+    own: Own | None = None,
 ) -> PriceBook:
     """The price book for a run of the ledger at `root`, or for every run that had a device in [from_ns, to_ns), UTC.
 
-    Runs of one provenance where one is given. `chosen` of the book says by which rule. Raises NoPriceBookError where no
-    rule names one, PricingError where the runs name different ones, PriceBookError for one that cannot be used, and
-    LedgerError.
+    Runs of one provenance where one is given. `own`: what `own_books` gave of the same runs, for who asks often.
+    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, PricingError where the
+    runs name different ones, PriceBookError for one that cannot be used, and LedgerError.
     """
     if isinstance(named, PriceBook):
         return named
@@ -61,7 +66,8 @@ def choose(
     root = layout.check(root)
     if (book := _adopted(root)) is not None:
         return book
-    own = _own(root, run_id, from_ns, to_ns, provenance)
+    if own is None:
+        own = own_books(root, run_id, from_ns, to_ns, provenance)
     if len(own) == 1:
         ((name, (runs, sha256s)),) = own.items()
         if name is not None and not pricebook.is_example(name):
@@ -117,17 +123,14 @@ def _configured() -> PriceBook | None:
     return chosen(pricebook.load(name), CONFIGURED) if name else None
 
 
-def _own(
-    root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None, provenance: str | None
-) -> dict[str | None, tuple[list[str], set[str | None]]]:
-    """The runs that name each price book, by the book's name or path, and the SHA-256 that they recorded of it.
-
-    None for those that name or recorded none.
-    """
+def own_books(
+    root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None, provenance: str | None = None
+) -> Own:
+    """What the ledger has of the books of those runs: it changes with the ledger alone. Raises LedgerError."""
     with catalog.connect(root) as connection:
         set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         named = rows(connection, "run/price_books")
-    own: dict[str | None, tuple[list[str], set[str | None]]] = {}
+    own: Own = {}
     if any(row["price_book"] for row in named) and run_id is not None:
         # An RL run that names none is priced by the book of the fleet that it shares.
         named = [row for row in named if row["price_book"]]
