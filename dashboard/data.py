@@ -145,9 +145,9 @@ def tags(ledger: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     own = list(tags_by_run(ledger).values())
     teams = {value for tags in own for name in _TEAM_TAGS if (value := tags.get(name))}
     others = {f"{name}:{value}" for tags in own for name, value in tags.items() if value and ":" not in name}
-    by_book = kept(lambda: {tag.tags["team"] for tag in choice.choose(ledger).device_tag if "team" in tag.tags},
-                   ledger, "teams")  # fmt: skip
-    return (*sorted(teams | (by_book.value or set())), UNALLOCATED), tuple(sorted(others))
+    book = price_book(ledger).value
+    teams |= {tag.tags["team"] for tag in book.device_tag if "team" in tag.tags} if book is not None else set()
+    return (*sorted(teams), UNALLOCATED), tuple(sorted(others))
 
 
 def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
@@ -164,8 +164,9 @@ def models(ledger: Path) -> dict[str, str]:
 
 def currencies(ledger: Path) -> tuple[str, ...]:
     """Dollars, and what else the ledger's price book has a rate for."""
-    rates = kept(lambda: {entry.currency for entry in choice.choose(ledger).exchange_rate}, ledger, "currencies")
-    return (OWN, *sorted((rates.value or set()) - {OWN}))
+    book = price_book(ledger).value
+    rates = {entry.currency for entry in book.exchange_rate} if book is not None else set()
+    return (OWN, *sorted(rates - {OWN}))
 
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
@@ -275,7 +276,8 @@ def _keep(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
     return attempt(_make)
 
 
-@st.cache_resource(ttl=TTL_S, max_entries=3, show_spinner=False)
+# A view of a period and of the one that it is compared with takes four.
+@st.cache_resource(ttl=TTL_S, max_entries=8, show_spinner=False)
 def _keep_few(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
     return attempt(_make)
 
