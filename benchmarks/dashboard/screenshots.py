@@ -17,6 +17,8 @@ from benchmarks.report import ROOT, phase
 
 #: Taller pages are cut off there: the rest is tables.
 HEIGHT_MAX_PX = 3600
+#: What the README begins with: these pages as a reader first sees them.
+FIRST, FIRST_PX = ("Overview", "Fleet now"), 1100
 SCREENS = {
     "light": Screen(1280, 1000),
     "dark": Screen(1280, 1000, dark=True),
@@ -39,7 +41,12 @@ def main() -> None:
             with browser.chromium(screen) as driver:
                 for title, address in browser.pages(driver, url).items():
                     with phase(f"{title}, {name}"):
-                        take(driver, address, screen, given.to / f"{title.lower().replace(' ', '-')}-{name}.webp")
+                        file = given.to / f"{title.lower().replace(' ', '-')}-{name}.webp"
+                        take(driver, address, screen, file)
+                    if name == "light" and title in FIRST:
+                        with Image.open(file) as whole:
+                            top = whole.crop((0, 0, whole.width, FIRST_PX))
+                        top.save(file.with_stem(f"{file.stem}-top"), quality=_QUALITY, method=6)
 
 
 def take(driver: Any, address: str, screen: Screen, file: Path) -> None:
