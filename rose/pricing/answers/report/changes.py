@@ -59,7 +59,7 @@ def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
     sign = 1 if change > 0 else -1
     effect, amount = max(made.total.effects.items(), key=lambda item: sign * item[1])
     share = f" ({abs(change) / made.total.before_nano:.1%})" if made.total.before_nano > 0 else ""
-    return f"It cost {signed(change)}{share}, mostly {effect} ({signed(amount)})."
+    return f"Cost changed by {signed(change)}{share}, mostly {effect} ({signed(amount)})."
 
 
 def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
