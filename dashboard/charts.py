@@ -28,18 +28,21 @@ CLOSING_COLOURS: Mapping[str, str] = {
     "released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE",
 }  # fmt: skip
 PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
+#: Kinds of the steps of a waterfall.
+WHOLE, MORE, LESS, UNKNOWN = "sum so far", "costs more", "costs less", "not known"
+STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
 #: For what is no bucket of ours.
 _EDGE = "#7A8794"
 _OTHER = "#9fb3c8"
 _ROW_PX = 40
 
 
-def _ink() -> str:
+def ink() -> str:
     """Of text and rules that are drawn on the page's own background."""
     return "#e8edf2" if st.context.theme.type == "dark" else "#1f2933"
 
 
-def _colour(field: str, colours: Mapping[str, str], title: str | None = None) -> alt.Color:
+def coloured(field: str, colours: Mapping[str, str], title: str | None = None) -> alt.Color:
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, orient="top", symbolType="square"))
 
@@ -60,7 +63,7 @@ def money_by_day(frame: pl.DataFrame, currency: str) -> alt.Chart:
         .encode(
             x=alt.X("day:O", title="UTC", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             y=alt.Y("usd:Q", title=f"cost ({currency})"),
-            color=_colour("bucket", colours),
+            color=coloured("bucket", colours),
             order="order:Q",
             tooltip=["day:O", "bucket:N", alt.Tooltip("text:N", title="cost")],
         )
@@ -74,7 +77,7 @@ def cost_by_day(frame: pl.DataFrame, budget: float | None, currency: str) -> alt
     bars = base.mark_bar().encode(
         x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=alt.Axis(format="%Y-%m-%d", labelOverlap=True)),
         y=alt.Y("amount:Q", title=f"cost ({currency})"),
-        color=_colour("what", COST_COLOURS),
+        color=coloured("what", COST_COLOURS),
         order=alt.Order("what:N", sort="descending"),
         tooltip=[alt.Tooltip("day:T", format="%Y-%m-%d"), "what:N", alt.Tooltip("text:N", title="cost")],
     )
@@ -111,13 +114,13 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 60)
     y = alt.Y("team:N", title=None, sort=None)
     title = f"{currency} in the month: bar spent, point forecast with its 95% interval, tick budget"
-    domain = _from_zero([*frame["spent"], *frame["budget"], *frame["high"]])
+    domain = from_zero([*frame["spent"], *frame["budget"], *frame["high"]])
     x = alt.X("spent:Q", title=title, scale=alt.Scale(domain=domain))
     tooltip = ["team:N", alt.Tooltip("text:N", title="spent, forecast, budget")]
     return (
         base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_rule(strokeWidth=2, color=_ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=80, color=_ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
+        + base.mark_rule(strokeWidth=2, color=ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
+        + base.mark_point(filled=True, size=80, color=ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
         + base.mark_tick(color=BUDGET, thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
 
@@ -126,17 +129,32 @@ def intervals(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     """Points with their 95% intervals. Columns: name, usd, low, high, text."""
     base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 100)
     y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
-    domain = _from_zero([*frame["usd"], *frame["high"]])
+    domain = from_zero([*frame["usd"], *frame["high"]])
     x = alt.X("usd:Q", title=title, scale=alt.Scale(domain=domain))
     tooltip = ["name:N", alt.Tooltip("text:N", title="cost"), alt.Tooltip("range:N", title="95% interval")]
     return (
         base.mark_rule(strokeWidth=3, color="#9fb3c8").encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
         + base.mark_point(filled=True, size=110, color="#0072B2", opacity=1).encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_text(align="left", dx=4, dy=-12, color=_ink()).encode(y=y, x=x, text="text:N")
+        + base.mark_text(align="left", dx=4, dy=-12, color=ink()).encode(y=y, x=x, text="text:N")
     )
 
 
-def _from_zero(values: Sequence[float | None]) -> list[float]:
+def waterfall(frame: pl.DataFrame, title: str) -> alt.LayerChart:
+    """Steps below each other, each from where the one before it ended. Columns: name, from, to, kind, text, why; a step
+    that is not known has its place, and no bar."""
+    y = alt.Y("name:N", title=None, sort=frame["name"].to_list(), axis=alt.Axis(labelLimit=260))
+    ends = [*frame["from"], *frame["to"]]
+    base = alt.Chart(frame, height=28 * frame.height + 80)
+    x = alt.X("from:Q", title=title, scale=alt.Scale(domain=from_zero(ends)), axis=alt.Axis(tickCount=6))
+    bars = base.transform_filter(f"datum.kind != '{UNKNOWN}'").mark_bar(size=16).encode(
+        y=y, x=x, x2="to:Q", color=coloured("kind", STEP_COLOURS),
+        tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
+    )  # fmt: skip
+    texts = base.mark_text(align="left", dx=6, color=ink()).encode(y=y, x="right:Q", text="text:N")
+    return bars + texts
+
+
+def from_zero(values: Sequence[float | None]) -> list[float]:
     """An axis from 0 (or below, for what is below) with room for a label at its right."""
     known = [value for value in values if value is not None]
     return [min(0.0, *known), max(0.0, *known) * 1.2 or 1.0] if known else [0.0, 1.0]

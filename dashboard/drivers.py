@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import escape, frame, spending
+from dashboard import charts, escape, frame, spending
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.link import AMORTIZED, Link
@@ -18,9 +17,16 @@ from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.answers.report import changes
 from rose.pricing.closing.period import Period
 
-_TOTAL, _MORE, _LESS = "total", "more", "less"
-_COLOURS: Mapping[str, str] = {_TOTAL: "#7A8794", _MORE: "#B2182B", _LESS: "#2166AC"}
-_ROW_PX = 30
+#: What each effect is, for who points at it.
+_WHY: Mapping[str, str] = {
+    "volume": "more or less of it was done",
+    "accepted output": "more or fewer tokens were accepted",
+    "tokens per accepted token": "more or fewer tokens were made for each accepted one",
+    "device time per token": "a token took more or less device time",
+    "share borrowed": "work moved between dedicated devices and borrowed ones",
+    "mix": "work moved between device classes, teams and kinds of work",
+    "price": "an hour of the same device cost more or less",
+}
 #: A step of a smaller share of the whole cannot be seen.
 _SEEN_SHARE = 0.001
 
@@ -42,7 +48,8 @@ def show(spent: Spending, chosen: Link) -> None:
     names = f"{spent.now.period.label}, compared with {spent.before.period.label}"
     st.markdown(words.plain(f"{names}: {changes.sentence(made, money.signed)}"))
     rows = waterfall(made, money)
-    st.altair_chart(chart(rows, money.currency), width="stretch", alt="Cost of the period before, its changes, and now")
+    drawn = charts.waterfall(rows, f"cost ({money.currency})")
+    st.altair_chart(drawn, width="stretch", alt="Cost of the period before, its changes, and now")
     st.caption(
         f"All that is chosen, rollouts and all else, {AMORTIZED}, {spent.bill.provenance}. The steps sum to the "
         "change. `rose changes` says by which team, run or device."
@@ -53,18 +60,22 @@ def show(spent: Spending, chosen: Link) -> None:
 def waterfall(made: Changes, money: Money) -> pl.DataFrame:
     """The cost before, each effect that can be seen, the others in one, and the cost now.
 
-    Columns: name, amount, start, end, kind, text.
+    Columns: name, amount, and those of `charts.waterfall`.
     In units of the currency; effects begin where the one before them ends, and the last ends at the cost now.
     """
     effects = _effects(made)
     before, *parts = money.together([made.total.before_nano, *(nano for _, nano in effects)])
-    rows = [_row(_label(made.before.from_ns, made.before.to_ns), before, 0, _TOTAL, money.text(made.total.before_nano))]
+    rows = [
+        _row(
+            _label(made.before.from_ns, made.before.to_ns), before, 0, charts.WHOLE, money.text(made.total.before_nano)
+        )
+    ]
     reached = before
     for (name, nano), part in zip(effects, parts, strict=True):
-        rows.append(_row(name, part, reached, _MORE if nano > 0 else _LESS, money.signed(nano)))
+        rows.append(_row(name, part, reached, charts.MORE if nano > 0 else charts.LESS, money.signed(nano)))
         reached += part
     now = _label(made.stamp.from_ns, made.stamp.to_ns)
-    rows.append(_row(now, reached, 0, _TOTAL, money.text(made.total.cost_nano)))
+    rows.append(_row(now, reached, 0, charts.WHOLE, money.text(made.total.cost_nano)))
     return pl.DataFrame(rows)
 
 
@@ -81,21 +92,6 @@ def _label(from_ns: int, to_ns: int) -> str:
 
 def _row(name: str, amount: int, start: int, kind: str, text: str) -> dict[str, object]:
     return {
-        "name": name, "amount": amount / 1e9, "start": start / 1e9, "end": (start + amount) / 1e9, "kind": kind,
-        "text": text,
+        "name": name, "amount": amount / 1e9, "from": start / 1e9, "to": (start + amount) / 1e9,
+        "right": max(start, start + amount) / 1e9, "kind": kind, "text": text, "why": _WHY.get(name, ""),
     }  # fmt: skip
-
-
-def chart(rows: pl.DataFrame, currency: str) -> alt.LayerChart:
-    """Steps from the top down, each with its amount beside it."""
-    ends = rows.with_columns(right=pl.max_horizontal("start", "end"))
-    # Room for the amounts at the right.
-    widest = max(ends["right"].to_list()) * 1.15
-    base = alt.Chart(ends, height=_ROW_PX * rows.height + 50).encode(
-        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=220)),
-        tooltip=["name:N", alt.Tooltip("text:N", title="amount")],
-    )
-    x = alt.X("start:Q", title=f"cost ({currency})", scale=alt.Scale(domain=[0, widest]))
-    colour = alt.Color("kind:N", scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())), legend=None)
-    bars = base.mark_bar(size=16).encode(x=x, x2="end:Q", color=colour)
-    return bars + base.mark_text(align="left", dx=5, color=_COLOURS[_TOTAL]).encode(x="right:Q", text="text:N")

@@ -8,7 +8,7 @@ import textwrap
 import altair as alt
 import polars as pl
 
-from dashboard.charts import _from_zero, _ink
+from dashboard.charts import from_zero, ink
 
 #: More points than these would run into each other.
 _POINTS_MAX = 40
@@ -40,8 +40,8 @@ def levers(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     lines = {name: textwrap.wrap(name, _LABEL_CHARACTERS) for name in frame["lever"]}
     axis = alt.Axis(labelExpr=f"({json.dumps(lines)})[datum.label]", labelLimit=220)
     y = alt.Y("lever:N", title=None, sort=None, axis=axis)
-    scale = alt.Scale(domain=_from_zero(frame["saves"].to_list()))
+    scale = alt.Scale(domain=from_zero(frame["saves"].to_list()))
     x = alt.X("saves:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
     return base.mark_bar(color=_GREEN, size=18).encode(
         y=y, x=x, tooltip=["lever:N", alt.Tooltip("text:N", title="saves")]
-    ) + base.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x=x, text="text:N")
+    ) + base.mark_text(align="left", dx=6, color=ink()).encode(y=y, x=x, text="text:N")

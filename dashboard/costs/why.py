@@ -8,9 +8,8 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, data, escape, frame
+from dashboard import amounts, charts, data, escape, frame
 from dashboard import format as words
-from dashboard.costs import charts
 from dashboard.data import Priced, Run
 from rose.pricing.borrowing.report import waterfall
 from rose.pricing.borrowing.report.waterfall import Part, Waterfall

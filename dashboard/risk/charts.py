@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from dashboard import timeline
-from dashboard.charts import BORROWED, DEDICATED, _ink
+from dashboard.charts import BORROWED, DEDICATED, ink
 
 _ROW_PX = 34
 _WORSE, _BETTER = "#AA4499", "#117733"
@@ -25,7 +25,7 @@ def late(frame: pl.DataFrame) -> alt.LayerChart:
             y=y, x=alt.X("low:Q", title=title, axis=percent), x2="high:Q"
         )
         + base.mark_point(filled=True, size=120, color="#0072B2", opacity=1).encode(y=y, x=x, tooltip=tips)
-        + base.mark_text(align="left", dx=8, dy=-10, color=_ink()).encode(
+        + base.mark_text(align="left", dx=8, dy=-10, color=ink()).encode(
             y=y, x=x, text=alt.Text("share:Q", format=".2%")
         )
     )
@@ -50,7 +50,7 @@ def depends(frame: pl.DataFrame, now: float, currency: str) -> alt.LayerChart:
         + base.mark_bar(color=_BETTER, height=18).encode(
             y=y, x=alt.X("now:Q", title=title), x2="better:Q", tooltip=tips
         )
-        + line.mark_rule(color=_ink(), strokeWidth=1.5).encode(x="at:Q", strokeDash=dash)
+        + line.mark_rule(color=ink(), strokeWidth=1.5).encode(x="at:Q", strokeDash=dash)
     )
 
 
@@ -61,7 +61,7 @@ def bursts(frame: pl.DataFrame) -> alt.LayerChart:
     title = "bursts an hour"
     tips = ["load:O", *(alt.Tooltip(f"{field}:Q", format=".3~g") for field in ("an_hour", "low", "high")), "windows:Q"]
     return base.mark_bar(color="#0072B2", size=46).encode(y=alt.Y("an_hour:Q", title=title), tooltip=tips) + (
-        base.mark_rule(strokeWidth=2, color=_ink()).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+        base.mark_rule(strokeWidth=2, color=ink()).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     )
 
 
@@ -77,6 +77,6 @@ def coupled(frame: pl.DataFrame, dedicated: float | None, currency: str) -> alt.
     if dedicated is not None:
         line = alt.Chart(pl.DataFrame({"usd": [dedicated], "label": ["on dedicated devices, as measured"]}))
         layers.append(line.mark_rule(color=DEDICATED, strokeWidth=2).encode(y="usd:Q"))
-        layers.append(line.mark_text(color=_ink(), align="left", dx=4, dy=-8).encode(
+        layers.append(line.mark_text(color=ink(), align="left", dx=4, dy=-8).encode(
             y="usd:Q", x=alt.value(0), text="label:N"))  # fmt: skip
     return alt.layer(*layers, title=timeline.title("Simulated"))

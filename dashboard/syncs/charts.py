@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from dashboard import timeline
-from dashboard.charts import _ink
+from dashboard.charts import ink
 
 #: Phases of a sync in their order, with what they are.
 PHASES: Mapping[str, tuple[str, str]] = {
@@ -38,7 +38,7 @@ def held(frame: pl.DataFrame, begin: datetime, end: datetime) -> alt.Chart:
     shown = pl.concat([named, until.select(named.columns)])
     engines = sorted(set(named["line"]) - {PUBLISHED})
     lines = [PUBLISHED, *engines] if PUBLISHED in set(named["line"]) else engines
-    colours = [_ink(), *_COLOURS] if PUBLISHED in lines else list(_COLOURS)
+    colours = [ink(), *_COLOURS] if PUBLISHED in lines else list(_COLOURS)
     return (
         alt.Chart(shown, height=260)
         .mark_line(interpolate="step-after", strokeWidth=2, clip=True)

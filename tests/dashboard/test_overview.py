@@ -143,7 +143,7 @@ def test_a_period_is_compared_with_the_one_before(
         first, *effects, last = steps.to_dicts()
         assert (first["name"], last["name"]) == ("2026-05", "2026-06")
         assert first["amount"] + sum(step["amount"] for step in effects) == pytest.approx(last["amount"], abs=1e-12)
-        assert [step["start"] for step in effects[1:]] == [step["end"] for step in effects[:-1]]
+        assert [step["from"] for step in effects[1:]] == [step["to"] for step in effects[:-1]]
         assert last["text"] == money.text(made.total.cost_nano)
 
 
