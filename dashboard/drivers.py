@@ -45,7 +45,7 @@ def show(spent: Spending, chosen: Link) -> None:
         st.error(escape.markdown(str(error)))
         return
     money = Money(spent.rate)
-    names = f"{spent.now.period.label}, compared with {spent.before.period.label}"
+    names = f"{words.period(spent.now.period)}, compared with {words.period(spent.before.period)}"
     st.markdown(words.plain(f"{names}: {changes.sentence(made, money.signed)}"))
     rows = waterfall(made, money)
     drawn = charts.waterfall(rows, f"cost ({money.currency})")
@@ -87,7 +87,7 @@ def _effects(made: Changes) -> list[tuple[str, int]]:
 
 
 def _label(from_ns: int, to_ns: int) -> str:
-    return Period(from_ns, to_ns).label
+    return words.period(Period(from_ns, to_ns))
 
 
 def _row(name: str, amount: int, start: int, kind: str, text: str) -> dict[str, object]:

@@ -50,7 +50,7 @@ class Overview:
 
     @property
     def before_name(self) -> str:
-        return "" if self.spending.before is None else self.spending.before.period.label
+        return "" if self.spending.before is None else words.period(self.spending.before.period)
 
 
 def draw(place: st.delta_generator.DeltaGenerator, card: Card) -> None:
@@ -125,7 +125,7 @@ def slo(kept: Kept, before: Kept | None, period: Period | None, target: Decimal)
     label = "Serving within its latency budgets"
     return Card(
         name="slo", label=label, value=percent(share), sense="normal",
-        change=points(share, None if before is None else before.share, "" if period is None else period.label),
+        change=points(share, None if before is None else before.share, "" if period is None else words.period(period)),
         terms=f"of {kept.requests:,} requests, whole fleet; target {target:f}%", good=None if share is None else met,
         verdict="target met" if met else "target missed",
         course=(days["kept"] / days["requests"]).to_list(),
@@ -148,12 +148,12 @@ def trusted(ledger: Path) -> Card:
 def sentence(made: Overview, answer: Priced[Saved] | None) -> str:
     """The page in one sentence, Markdown."""
     spent, money = made.spending, Money(made.spending.rate)
-    parts = [f"Rollouts cost **{money.text(spent.now.rollout_nano)}** in {spent.now.period.label}{_than_before(made)}"]
+    cost, when = money.text(spent.now.rollout_nano), words.period(spent.now.period)
+    parts = [f"Rollouts cost **{cost}** in {when}{_than_before(made)}"]
     if (budgets := made.against_budget) is not None:
-        left = budgets.budget_nano - budgets.spent_nano
-        state = "under" if left >= 0 else "over"
-        so_far = " so far" if spent.asked.period.to_ns < budgets.month.to_ns else ""
-        parts.append(f"teams with a budget are {money.text(abs(left))} {state} that of {budgets.month.label}{so_far}")
+        # Of all that they use, not of rollouts alone.
+        spent_text, budget_text = money.text(budgets.spent_nano), money.text(budgets.budget_nano)
+        parts.append(f"teams with a budget cost {spent_text} in all, of {budget_text} for {budgets.counted}")
     if answer is not None:
         known = _saved_text(made, answer, money)
         parts.append("what borrowing saved is not known" if known is None else f"borrowing saved {_short(known)}")
@@ -279,7 +279,7 @@ def _than_before(made: Overview) -> str:
     spent = made.spending
     if spent.before is None:
         return ""
-    name = spent.before.period.label
+    name = words.period(spent.before.period)
     before, now = spent.before.rollout_nano, spent.now.rollout_nano
     if not before:
         return f" (nothing in {name})"

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from dashboard import escape
 from dashboard.data import Run
+from rose.pricing.closing.period import NS_PER_DAY, Period, day_of
 from rose.pricing.closing.records import BookStamp
 from rose.pricing.document import Report
 from rose.pricing.export import facts
@@ -28,6 +29,13 @@ PROVENANCE_WORDS: Mapping[str, str] = {
 def when(at: datetime | None) -> str:
     """`2026-01-31 09:30:00 UTC`."""
     return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def period(shown: Period) -> str:
+    """`2026-11`, `2026-11-03`, or `2026-11-03 to 2026-11-05` with both days in it; hours where it is no whole days."""
+    if shown.from_ns % NS_PER_DAY or shown.to_ns % NS_PER_DAY or "-to-" not in shown.label:
+        return shown.label.replace("-to-", " to ")
+    return f"{day_of(shown.from_ns)} to {day_of(shown.to_ns - 1)}"
 
 
 def duration(seconds: float) -> str:

@@ -243,7 +243,7 @@ def in_period(ledger: Path) -> Asked | None:
         return None
     present = books.provenances(ledger, period)
     if not present:
-        st.info(f"No run lies in {period.label}, so nothing is charged.")
+        st.info(f"No run lies in {words.period(period)}, so nothing is charged.")
         return None
     one = provenance(present)
     priced_by = None if one is None else book(ledger, period)

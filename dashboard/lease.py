@@ -49,7 +49,7 @@ def opened(ledger: Path, run: Run) -> None:
         cause = f"It was {closing['action'][0]}: {escape.markdown(why) if why else 'no reason was recorded'}."
     st.markdown(f"**Cause.** {cause}")
     left, middle, right, last = st.columns(4)
-    left.metric("Reaction to serving", _reaction(revoked))
+    left.metric("Reaction to its revocation", _reaction(revoked))
     middle.metric("Tokens kept", _sum(events, "tokens_kept"))
     right.metric("Tokens lost", _sum(events, "tokens_lost"))
     _price(ledger, run, lease_id, last)
@@ -65,10 +65,11 @@ def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.Delt
 
     charged = frame.asked(ledger, ask, f"lease-{run.run_id}")
     if charged is None:
-        place.metric("Price, amortized", "unknown")
+        place.metric("All of its time, amortized", "unknown")
         return
     own = charged.frame.filter(lease_id=lease_id)
-    place.metric("Price, amortized", format_usd(int(own["cost_nano"].sum())))
+    place.metric("All of its time, amortized", format_usd(int(own["cost_nano"].sum())),
+                 help="Of the device under the lease, whatever it did: serving has a part of it.")  # fmt: skip
     if own.is_empty():
         return
     example = " EXAMPLE PRICES, not yours." if charged.book.example else ""
@@ -81,7 +82,7 @@ def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.Delt
 
 def _reaction(revoked: pl.DataFrame) -> str:
     if revoked.is_empty():
-        return "none needed"
+        return "not revoked"
     latency = revoked["latency_ms"][0]
     return "unknown" if latency is None else f"{latency:,.1f} ms"
 

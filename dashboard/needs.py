@@ -48,11 +48,13 @@ def _late(made: Overview) -> list[str]:
 
 def _over_budget(made: Overview) -> list[str]:
     budgets = made.budgets
-    if budgets is None or budgets.spent_nano <= budgets.budget_nano:
+    if budgets is None:
         return []
-    over = Money(made.spending.rate).text(budgets.spent_nano - budgets.budget_nano)
-    teams = escape.markdown(", ".join(sorted(budgets.by_team)))
-    return [words.plain(f"**Over budget**: {teams}, by {over} in {budgets.month.label}.")]
+    money = Money(made.spending.rate)
+    return [
+        f"**Over budget**: {escape.markdown(team)}, by {words.plain(money.text(nano))} in {budgets.counted}, amortized."
+        for team, nano in budgets.over.items()
+    ]
 
 
 def _days(made: Overview, now: datetime) -> list[str]:
@@ -61,12 +63,13 @@ def _days(made: Overview, now: datetime) -> list[str]:
         return []
     if watch.value is None:
         return [f"Days that stand out are not known: {escape.markdown(watch.error or words.NOT_ENOUGH_DATA)}"]
+    # Of the whole fleet, whichever team is chosen.
     newest = [anomaly for anomaly in reversed(watch.value.anomalies) if not anomaly.expected]
     lines = []
     for anomaly in newest[:_DAYS_SHOWN]:
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
         rest = f"{signed_usd(anomaly.change.total)} from {anomaly.median.text}: {anomaly.driver}"
-        lines.append(f"**{head}**, {escape.markdown(rest)}.")
+        lines.append(f"**{head}** of the fleet, {escape.markdown(rest)}.")
     if len(newest) > _DAYS_SHOWN:
         lines.append(f"and {len(newest) - _DAYS_SHOWN} more days that stand out, on the page Books.")
     if watch.value.not_judged:

@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from dashboard import books, data
+from dashboard import format as words
 from dashboard.books import Asked
 from dashboard.data import Priced
 from dashboard.drill import AMOUNT
@@ -21,7 +22,7 @@ from dashboard.link import FULLY_LOADED, Link
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, naive
+from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
@@ -146,11 +147,30 @@ class Budgets:
 
     month: Period
     by_team: Mapping[str, int]
-    spent_nano: int
+    spent_by_team: Mapping[str, int]
+    #: To when it is counted: the end of the month, or of the period that is shown.
+    to_ns: int
 
     @property
     def budget_nano(self) -> int:
         return sum(self.by_team.values())
+
+    @property
+    def spent_nano(self) -> int:
+        return sum(self.spent_by_team.values())
+
+    @property
+    def over(self) -> dict[str, int]:
+        """By how much each team is over its own."""
+        over = {team: self.spent_by_team[team] - nano for team, nano in sorted(self.by_team.items())}
+        return {team: nano for team, nano in over.items() if nano > 0}
+
+    @property
+    def counted(self) -> str:
+        """`2026-06`, or `2026-06 up to 2026-06-11`."""
+        if self.to_ns >= self.month.to_ns:
+            return self.month.label
+        return f"{self.month.label} up to {day_of(self.to_ns - 1)}"
 
 
 def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
@@ -176,7 +196,7 @@ def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
     if earlier is not None and before is not None:
         rows_before = _rows(asked, earlier, before, chosen, own_runs)
         if rows_before.frame.is_empty():
-            rows_before, why_not = None, f"nothing is charged in {before.label}"
+            rows_before, why_not = None, f"nothing is charged in {words.period(before)}"
     rate, no_rate = _rate(asked, chosen)
     return Priced(
         Spending(
@@ -226,7 +246,11 @@ def budgets(spending: Spending, chosen: Link) -> Budgets | None:
     if not own:
         return None
     charged = spending.bill.frame.filter(_within(month), pl.col("team").is_in(list(own)))
-    return Budgets(month=month, by_team=own, spent_nano=int(charged["cost_nano"].sum()))
+    spent = dict(charged.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
+    return Budgets(
+        month=month, by_team=own, spent_by_team={team: int(spent.get(team, 0)) for team in own},
+        to_ns=min(month.to_ns, spending.asked.period.to_ns),
+    )  # fmt: skip
 
 
 def watched(spending: Spending, now: datetime) -> Priced[Watch] | None:

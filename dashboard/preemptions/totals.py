@@ -90,7 +90,9 @@ def reaction(taken: Taken, action: str) -> str:
 
 
 def duration(ms: float) -> str:
-    """`0.091 ms`, `13 ms`, `2.1 s`, never less than a microsecond."""
+    """`0.091 ms`, `13 ms`, `2.1 s`; where the rollout was off the device already when serving wished for it, so."""
+    if ms == 0:
+        return "no time (already off the device)"
     if ms < 0.001:
         return "0.001 ms"
     return f"{ms / 1e3:,.3g} s" if ms >= 1e3 else f"{ms:.3g} ms"

@@ -9,6 +9,7 @@ import polars as pl
 import streamlit as st
 
 from dashboard import bar, books, charts, drill, escape, files, frame
+from dashboard import format as words
 from dashboard.access import session
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
@@ -69,7 +70,7 @@ def _total(bill: Bill, view: str) -> None:
 
     could = pl.col("cause") == "could have been lent"
     frame.metrics(
-        ("The bill", make.amount(sum_of(), _VIEWS[view]), f"{bill.period.label}. Every device, used or not."),
+        ("The bill", make.amount(sum_of(), _VIEWS[view]), f"{words.period(bill.period)}. Every device, used or not."),
         ("Of it in closed periods", make.amount(sum_of(pl.col("closed")), _VIEWS[AMORTIZED]),
          "As it was closed, with the corrections since. The rest is open and may change."),
         ("Unallocated", make.amount(sum_of(pl.col("team") == "unallocated"), _VIEWS[AMORTIZED]),

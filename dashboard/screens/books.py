@@ -55,7 +55,7 @@ def _closes(ledger: Path) -> None:
         st.error(escape.markdown(posted.error or words.NOT_ENOUGH_DATA))
         return
     if not posted.value:
-        st.info("No period is closed yet. `rose books close --month 2026-11` closes one; it never changes after that.")
+        st.info("No period is closed yet. `rose books close --month YYYY-MM` closes one; it never changes after that.")
         return
     as_of_ns = _as_of(posted.value)
     known = _known(posted.value, as_of_ns)

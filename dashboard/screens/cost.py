@@ -98,7 +98,7 @@ def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> No
     chosen_only = "to the run" if run is not None else "to what is chosen"
     everything = (run, chosen.team, chosen.tag) == (None, None, None)
     of = "that the fleet cost" if everything else f"charged {chosen_only}"
-    when = spent.now.period.label
+    when = words.period(spent.now.period)
     if run is not None:
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
     sentence = f"Rollouts cost **{amounts.converted(rollouts.nano, money)}** in {when} ({view})"
@@ -106,7 +106,7 @@ def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> No
     sentence += "." if lent is None else f"; {lent} of their time ran on borrowed serving devices."
     st.markdown(words.plain(sentence))
     before = None if spent.before is None else spent.before.rollout_nano
-    name = "" if spent.before is None else spent.before.period.label
+    name = "" if spent.before is None else words.period(spent.before.period)
     cells = (
         ("Rollout cost", rollouts.nano, _VIEWS[chosen.view], cards.change(rollouts.nano, before, name)),
         ("A device-hour of rollouts", rollouts.per_device_hour, "without weight transfer, which takes no device", None),

@@ -95,9 +95,11 @@ def _days(made: Overview) -> None:
     about = "every team" if made.chosen.team is None else made.chosen.team
     per_day = None
     if budgets is not None:
-        about = ", ".join(sorted(budgets.by_team))
-        rows = rows.filter(pl.col("team").is_in(list(budgets.by_team)))
-        per_day = budgets.budget_nano / spending.days_of(budgets.month)
+        of_teams = rows.filter(pl.col("team").is_in(list(budgets.by_team)))
+        # A budget of a team that has cost nothing yet hides nobody's days.
+        if not of_teams.is_empty():
+            about, rows = ", ".join(sorted(budgets.by_team)), of_teams
+            per_day = budgets.budget_nano / spending.days_of(budgets.month)
     days = replace(spent.now, frame=rows).by_day(
         pl.col("amount_nano").filter("rollout").sum().alias("rollouts"),
         pl.col("amount_nano").filter(~pl.col("rollout")).sum().alias("all else"),
@@ -135,8 +137,8 @@ def _within_budget(made: Overview, money: Money) -> None:
     st.markdown(
         words.plain(
             f"The line is the budget of {budgets.month.label}, {money.text(budgets.budget_nano)}, spread evenly over "
-            f"its days. These teams cost {money.text(budgets.spent_nano)} of it (amortized): {money.text(abs(left))} "
-            f"{state} budget."
+            f"its days. Teams with one cost {money.text(budgets.spent_nano)} in {budgets.counted} (amortized): "
+            f"{money.text(abs(left))} {state} budget."
         )
     )
 

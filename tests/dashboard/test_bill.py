@@ -79,7 +79,7 @@ def test_a_period_is_all_some_days_or_a_month_perhaps_without_data(
     app = open_page(ended, "bill", period="2026-06-01..2026-06-02")
     assert values(app)["The bill"] == format_usd(total)
     app = open_page(ended, "bill", period="2026-06-02..2026-06-03")
-    assert "No run lies in 2026-06-02-to-2026-06-04" in app.info[0].value
+    assert "No run lies in 2026-06-02 to 2026-06-03" in app.info[0].value
     assert not app.error
     app = choose(app, "Period, UTC", "this-month")
     assert "No run lies in" in app.info[0].value

@@ -122,12 +122,12 @@ def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
     assert not app.exception
     own = charges.price(ended, pricebook.load("example")).frame.filter(lease_id="L1")
     shown = values(app)
-    assert shown["Price, amortized"] == format_usd(int(own["cost_nano"].sum()))
+    assert shown["All of its time, amortized"] == format_usd(int(own["cost_nano"].sum()))
     assert (shown["Tokens kept"], shown["Tokens lost"]) == ("50", "5")
-    assert shown["Reaction to serving"] == "unknown"
+    assert shown["Reaction to its revocation"] == "unknown"
     assert "It was preempted: serving has work" in said(app)
     (button,) = [button for button in app.button if button.label == "Close the lease"]
-    assert "Price, amortized" not in values(button.click().run())
+    assert "All of its time, amortized" not in values(button.click().run())
     assert "This run has no lease" in said(open_page(ended, "fleet", lease="nobody"))
 
 

@@ -197,7 +197,26 @@ def test_a_budget_is_a_line_and_being_over_it_is_said(ended: Path, tmp_path: Pat
     app = open_page(root, "overview")
     assert not app.exception
     assert f"{format_usd(spent - 10**7)} **over** budget" in said(app)
-    assert "Over budget" in said(app)
+    assert f"**Over budget**: research, by {format_usd(spent - 10**7)} in 2026-06" in said(app)
+
+
+def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
+    ended: Path, tmp_path: Path, open_page: Any, said: Any
+) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    budget.set_budget(root, "of-next-quarter", "1000", period.of_month("2026-06"))
+    app = open_page(root, "overview")
+    assert "Nothing is charged" not in said(app)
+    assert "Over budget" not in said(app)
+    budget.set_budget(root, "research", "0.01", period.of_month("2026-06"))
+    budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
+    (line,) = [text for text in said(open_page(root, "overview")).splitlines() if "Over budget" in text]
+    assert "research" in line
+    assert "chat" not in line
+
+
+def test_days_are_named_as_they_were_chosen(ended: Path, open_page: Any, said: Any) -> None:
+    assert "in 2026-05-31 to 2026-06-02" in said(open_page(ended, "overview", period="2026-05-31..2026-06-02"))
 
 
 def test_amounts_in_another_currency(

@@ -74,7 +74,12 @@ def test_in_words_with_what_is_not_known() -> None:
         "How many tokens were lost is not known: some did not record it."
     )
     assert totals.in_words(dataclasses.replace(taken, by_action={})) == "Serving took nothing back in this time."
-    assert [totals.duration(ms) for ms in (0, 0.0912, 13.2, 2100)] == ["0.001 ms", "0.0912 ms", "13.2 ms", "2.1 s"]
+    assert [totals.duration(ms) for ms in (0, 0.0912, 13.2, 2100)] == [
+        "no time (already off the device)",
+        "0.0912 ms",
+        "13.2 ms",
+        "2.1 s",
+    ]
 
 
 def test_causes_and_the_list_are_of_the_window_and_of_one_action(made: Path, run: data.Run) -> None:
@@ -154,7 +159,7 @@ def test_a_preemption_opens_with_its_phases_and_its_lease(
     assert shown["Leases granted"] == built.leases["granted"].text
     assert shown["Leases revoked"] == built.preemptions["revoke"].count.text
     assert (shown["Memory free after"], shown["Requests moved"]) == ("30 ms", "1")
-    assert shown["Price, amortized"].startswith("$")
+    assert shown["All of its time, amortized"].startswith("$")
     assert "The lease's memory was reduced." in said(app)
     assert "![" not in "".join(str(element.value) for element in app.markdown)
     assert "Yields: half within 4 ms, 99% within 7 ms (42 of 48 recorded it)." in said(app)

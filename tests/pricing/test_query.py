@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from rose.ledger import catalog
 from rose.pricing import query
 
 FOLDERS = ("answers", "borrowing", "dashboard", "jobs", "ledger", "metrics", "run")
+ROOT = Path(sql.__file__).parent
 NAMES = sorted(
-    f"{folder}/{path.name.removesuffix('.sql')}" for folder in FOLDERS for path in files(sql).joinpath(folder).iterdir()
+    path.relative_to(ROOT).with_suffix("").as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.sql")
 )
 
 

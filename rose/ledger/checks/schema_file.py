@@ -27,13 +27,13 @@ def fault(path: Path) -> str | None:
     """
     try:
         metadata = pq.read_metadata(path)
+        types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
     except FileNotFoundError:
         return "it is missing"
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         return f"it cannot be read: {error}"
     if metadata.num_rows:
         return f"it has {metadata.num_rows} rows and may have none: other readers would take them for events"
-    types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
     if other := [field.name for field in rows.schema() if types.get(field.name, field.type) != field.type]:
         return f"column {other[0]!r} is of another type"
     return None
