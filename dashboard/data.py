@@ -59,6 +59,12 @@ _TEAM_TAGS = ("team", "serving_team")
 QUIET_S = 300
 
 
+_NO_PRICE_BOOK = (
+    "there is no price book, so nothing can be priced. `rose price adopt FILE` puts one on record for the ledger; or "
+    f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
+)
+
+
 class ReadError(UserError):
     """The ledger could not be read; the message says why and what to do."""
 
@@ -114,7 +120,12 @@ def price_book(ledger: Path, run: Run | None = None, period: Period | None = Non
     own = kept(lambda: choice.own_books(ledger, run_id, from_ns, to_ns), ledger, "own books", run_id, from_ns, to_ns)
     if own.value is None:
         return Priced(None, own.error)
-    return attempt(lambda: choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own.value))
+    try:
+        return Priced(choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own.value), None)
+    except choice.NoPriceBookError:
+        return Priced(None, _NO_PRICE_BOOK)
+    except UserError as error:
+        return Priced(None, str(error))
 
 
 def mark(ledger: Path) -> str:

@@ -33,6 +33,8 @@ GROUPS = ("team", "run", "task", "model", "policy-version", "device-class", "poo
 STEPS, VERSIONS = "steps", "versions"
 AXES = (STEPS, VERSIONS)
 OWN = "own"
+#: The figures of the Overview.
+FIGURES = ("cost", "saved", "correct", "borrowed", "slo", "trust")
 CHARTS = ("line", "bar", "none")
 USD = "USD"
 #: The longest text of a query that an address has, in characters.
@@ -226,7 +228,7 @@ _FIELDS: Mapping[str, _Field] = {
     "team": _Field(_name, "the name of a team"),
     "tag": _Field(_tag, "a tag such as project:search"),
     "target": _Field(_percent, "a share in percent such as 99.5"),
-    "figure": _Field(_matching("[a-z]{1,20}"), "the name of a figure"),
+    "figure": _one_of(FIGURES),
     "lease": _Field(_name, "the id of a lease"),
     "preemption": _Field(_name, "the id of a preemption"),
     "action": _one_of(ACTIONS),

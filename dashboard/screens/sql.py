@@ -35,18 +35,20 @@ _WRITTEN: Mapping[str, str] = {
 
 def show(ledger: Path, runs: list[Run]) -> None:
     chosen = bar.chosen()
-    st.session_state[_QUERY] = chosen.query
+    # A text alone is one of the reader's own.
+    query = OWN if chosen.query is None and chosen.sql is not None else chosen.query
+    st.session_state[_QUERY] = query
     options = [None, OWN, *named.names()]
-    if chosen.query not in options:
-        options.append(chosen.query)
+    if query not in options:
+        options.append(query)
     st.selectbox(
         "Query", options, key=_QUERY, on_change=_choose, placeholder="choose one",
         format_func=lambda name: _OWN_WORDS if name == OWN else "the list of them" if name is None else name,
     )  # fmt: skip
-    match chosen.query:
+    match query:
         case None:
             _list()
-        case str() if chosen.query == OWN:
+        case str() if query == OWN:
             _own(ledger, chosen, runs)
         case str(name):
             _named(ledger, name, chosen, runs)

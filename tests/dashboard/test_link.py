@@ -68,7 +68,7 @@ def test_anything_else_is_left_out_and_said(query: dict[str, list[str]]) -> None
         *(("run", text) for text in ("", "a\nb")),
         *(("tag", text) for text in ("project", ":x")),
         ("compare", "never"), ("currency", "usd"), ("view", "marginal"), ("provenance", "Live"), ("team", "x" * 201),
-        ("figure", "../x"), ("lease", ""), ("action", "take"), ("statement", "drop table"),
+        ("figure", "../x"), ("figure", "zzz"), ("lease", ""), ("action", "take"), ("statement", "drop table"),
         ("query", "../x"), ("variables", "since"), ("variables", "Since=1"), ("sql", "x" * 2001), ("sql", "a\x00"),
         ("chart", "pie"), ("x", ""),
     ],
