@@ -7,6 +7,8 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,7 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
             added[0] += 1
 
     with (
+        ExitStack() as stack,
         phase(f"watching {title} for {seconds / 60:g} minutes"),
         browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, server),
         browser.chromium(Screen()) as driver,
@@ -65,15 +68,14 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
         browser.wait_for(title, lambda: browser.settled(driver))
         driver.execute_script(_LOOK)
         driver.execute_cdp_cmd("Performance.enable", {})
-        writer = threading.Thread(target=write, daemon=True)
-        writer.start()
+        writer = stack.enter_context(ThreadPoolExecutor(1)).submit(write)
         try:
             seen = _look(driver, server.pid, time.monotonic() + seconds)
             looked = driver.execute_script("return window.looked")
             severe = [entry["message"] for entry in driver.get_log("browser") if _is_error(entry)]
         finally:
             ended.set()
-            writer.join()
+        writer.result()
     report.detail[title] = {"times_added": added[0], "seen": seen, "looked": looked, "severe": severe}
     report.claim(
         f"{title}: errors on the page and in the console", looked["errors"] + len(severe), "errors", 0, "lower"

@@ -92,7 +92,9 @@ def turn(number: int) -> Turn:
 
 
 def _names(prefix: str, numbers: Any) -> Any:
-    return np.array([f"{prefix}{number:03d}" for number in range(int(numbers.max()) + 1)], dtype=object)[numbers]
+    return np.array([f"{prefix}{number:03d}" for number in range(int(numbers.max(initial=-1)) + 1)], dtype=object)[
+        numbers
+    ]
 
 
 def _leases(device: Any, step: Any) -> Any:
