@@ -88,7 +88,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
         yield None
         return
     with chip.container():
-        trust.chip(cast(Trust, st.session_state.get(_TRUST, trust.known(ledger))), ledger)
+        trust.chip(known_trust(ledger), ledger)
     try:
         runs = data.runs(ledger)
         with top:
@@ -108,11 +108,19 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
         _follow_trust(ledger)
 
 
+def known_trust(ledger: Path) -> Trust:
+    """What this session knows of the ledger; it is verified after all else of a page."""
+    return cast(Trust, st.session_state.get(_TRUST, trust.known(ledger)))
+
+
 def _follow_trust(ledger: Path) -> None:
     @st.fragment(run_every=QUIET_S)
     def verify() -> None:
-        found = trust.look(ledger)
+        found, before = trust.look(ledger), known_trust(ledger)
         st.session_state[_TRUST] = found
+        if found.problems and not before.problems:
+            # What the page says of itself above does not hold as it stands.
+            st.rerun()
         trust.chip(found, ledger)
 
     verify()

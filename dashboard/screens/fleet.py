@@ -21,7 +21,10 @@ def show(ledger: Path, run: Run) -> None:
         return
     verdict = fleet.verdict(ledger, run, bar.chosen().target)
     tell = st.info if verdict.safe is None else st.success if verdict.safe else st.error
-    tell(f"**{verdict.text}.** {verdict.why}")
+    if frame.known_trust(ledger).problems:
+        st.error(f"**{verdict.text}, by a ledger that does not verify.** {verdict.why}")
+    else:
+        tell(f"**{verdict.text}.** {verdict.why}")
     devices = fleet.now(ledger, run)
     _counts(run, devices)
     shown = window.slider(run)

@@ -40,6 +40,10 @@ def test_every_page_says_that_a_ledger_was_tampered_with(page: str, damaged: Pat
     assert "0 problems" not in said(app)
 
 
+def test_no_verdict_of_a_ledger_that_does_not_verify_stands_alone(damaged: Path, open_page: Any, said: Any) -> None:
+    assert "by a ledger that does not verify" in said(open_page(damaged, "fleet"))
+
+
 def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     shutil.rmtree(root / "verified", ignore_errors=True)
