@@ -130,7 +130,10 @@ def _within_budget(made: Overview, money: Money) -> None:
         st.info("Budgets are amortized and of whole teams: choose that view, and no tag, to see them.")
         return
     if budgets is None:
-        st.info("No budget is set, so nothing says whether this is much. `rose books budget set TEAM USD` sets one.")
+        whose = "" if made.chosen.team is None else f" for {escape.markdown(made.chosen.team)}"
+        st.info(
+            f"No budget is set{whose}, so nothing says whether this is much. `rose books budget set TEAM USD` sets one."
+        )
         return
     left = budgets.budget_nano - budgets.spent_nano
     state = "under" if left >= 0 else "**over**"
