@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
 from benchmarks.dashboard.visitor import Visitor
@@ -78,7 +76,7 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
             chosen = _choose(driver, addresses["Overview"])
         with phase(f"{name}: {SESSIONS} sessions at once"):
             at_once = _at_once(url)
-        memory = sum(process.memory_info().rss for process in _processes(server.pid))
+        memory = browser.memory_bytes(server)
     for title, times in opened.items():
         first_s = statistics.median(one["first_s"] for one in times)
         report.claim(f"{name}: {title}, first figure", first_s, "s", first_max_s, "lower")
@@ -109,12 +107,12 @@ def _choose(driver: Any, address: str) -> list[float]:
     browser.wait_for(address, lambda: browser.settled(driver))
     views = {"fully loaded": "?view=fully-loaded", "amortized": "/"}
     for option, query in views.items():
-        _pick(driver, "View", option, query)
-    return [_pick(driver, "View", option, query) for _ in range(_ROUNDS) for option, query in views.items()]
+        _pick(driver, option, query)
+    return [_pick(driver, option, query) for _ in range(_ROUNDS) for option, query in views.items()]
 
 
-def _pick(driver: Any, label: str, option: str, query: str) -> float:
-    box = driver.find_element("css selector", f'[data-testid=stSelectbox] input[aria-label*="{label}"]')
+def _pick(driver: Any, option: str, query: str) -> float:
+    box = driver.find_element("css selector", '[data-testid=stSelectbox] input[aria-label*="View"]')
     box.click()
     chosen = browser.wait_for(f"the option {option}", lambda: _options(driver, option))[0]
     began = time.perf_counter()
@@ -142,11 +140,6 @@ def _at_once(url: str) -> list[float]:
 
     with ThreadPoolExecutor(SESSIONS) as threads:
         return list(threads.map(one, range(SESSIONS)))
-
-
-def _processes(pid: int) -> list[psutil.Process]:
-    parent = psutil.Process(pid)
-    return [parent, *parent.children(recursive=True)]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+from rose.runtime.engines.ports import free_port
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 MISSING = f"needs {CHROMIUM} and {DRIVER}: apt-get install chromium chromium-driver"
@@ -42,9 +45,7 @@ def is_there() -> bool:
 @contextmanager
 def served(ledger: Path, folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """`rose dashboard` on a ledger: its address, and its process. What it says is in `folder`/server.log."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "rose.cli", "dashboard", "--ledger", str(ledger), "--port", str(port)]
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(
@@ -62,6 +63,12 @@ def served(ledger: Path, folder: Path, **environment: str) -> Iterator[tuple[str
     finally:
         os.killpg(server.pid, signal.SIGINT)
         server.wait(20)
+
+
+def memory_bytes(server: subprocess.Popen[bytes]) -> int:
+    """Of a server and all that it started."""
+    parent = psutil.Process(server.pid)
+    return sum(process.memory_info().rss for process in (parent, *parent.children(recursive=True)))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -11,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
@@ -70,7 +69,7 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
         driver.execute_cdp_cmd("Performance.enable", {})
         writer = stack.enter_context(ThreadPoolExecutor(1)).submit(write)
         try:
-            seen = _look(driver, server.pid, time.monotonic() + seconds)
+            seen = _look(driver, server, time.monotonic() + seconds)
             looked = driver.execute_script("return window.looked")
             severe = [entry["message"] for entry in driver.get_log("browser") if _is_error(entry)]
         finally:
@@ -87,16 +86,14 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
                      GROWTH_MAX, "lower")  # fmt: skip
 
 
-def _look(driver: Any, pid: int, until_s: float) -> list[dict[str, float]]:
+def _look(driver: Any, server: subprocess.Popen[bytes], until_s: float) -> list[dict[str, float]]:
     """Bytes of the page's heap, after its garbage went, and of the server, as time passes."""
     seen = []
     while time.monotonic() < until_s:
         time.sleep(_LOOK_S)
         driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
         metrics = {one["name"]: one["value"] for one in driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
-        parent = psutil.Process(pid)
-        rss = sum(process.memory_info().rss for process in (parent, *parent.children(recursive=True)))
-        seen.append({"page": metrics["JSHeapUsedSize"], "server": float(rss)})
+        seen.append({"page": metrics["JSHeapUsedSize"], "server": float(browser.memory_bytes(server))})
     return seen
 
 
