@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,10 +50,11 @@ def asked(asking: hosts.Host, address: str) -> str:
 @pytest.mark.parametrize("folder", ["/dev/shm", "/tmp", "/var/tmp", "/srv", "/run"])
 def test_what_one_writes_the_other_does_not_see(network, folder):
     one, other = network.hosts
-    one.call("sh", "-c", f"echo here > {folder}/note")
-    assert one.call("cat", f"{folder}/note") == "here\n"
-    assert "note" not in other.call("ls", folder).split()
-    assert folder == "/srv" or not Path(folder, "note").exists()
+    note = f"written-by-{os.getpid()}"  # a name that nobody else has in this machine's own folder
+    one.call("sh", "-c", f"echo here > {folder}/{note}")
+    assert one.call("cat", f"{folder}/{note}") == "here\n"
+    assert note not in other.call("ls", folder).split()
+    assert folder == "/srv" or not Path(folder, note).exists()
 
 
 def test_what_they_share_can_only_be_read(network):
