@@ -45,9 +45,11 @@ class Server:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     seen: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     headers: list[str | None] = field(default_factory=list)
+    connections: list[asyncio.Transport | None] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        self.connections.append(request.transport)
         self.bodies.append(body)
         self.seen.put_nowait(None)
         if len(self.bodies) >= self.hold_requests:
@@ -228,6 +230,15 @@ def test_failures_are_recorded_with_their_reason(fault: str, reason: str) -> Non
         assert request.reason
         assert request.reason == (reason or request.reason)
         assert (request.ttft_ns is None) == (fault == "503")
+
+
+def test_a_connection_is_not_used_when_the_server_may_be_closing_it(monkeypatch) -> None:
+    monkeypatch.setattr("rose.runtime.traffic.replay.IDLE_MAX_S", 0.25)
+    server = Server(gap_s=0)
+    counts, _ = replay(server, fitted([0, 100, 600]))
+    assert counts == Counts(due=3, completed=3)
+    first, second, third = server.connections
+    assert first is second is not third
 
 
 def test_no_server_at_all() -> None:
