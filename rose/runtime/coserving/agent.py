@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Literal
 
 from rose.clock import monotonic_ns
@@ -40,6 +39,7 @@ from rose.runtime.coserving.succession import Predecessor, recorded_run
 from rose.runtime.coserving.target import Target
 from rose.runtime.coserving.targets import Targets
 from rose.runtime.coserving.withholding import Withholding, rules
+from rose.runtime.engines.adoption import is_ending
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
 from rose.runtime.policy.policies import NAMES, POLICIES
@@ -161,9 +161,8 @@ class DeviceAgent:
         self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
-            scheduling = partial(self._page.alive, Party.ROLLOUT)
             self._engine = RolloutEngine(
-                spec.rollout, self._lives, make_engine, scheduling=scheduling, persistent=persistent
+                spec.rollout, self._lives, make_engine, scheduling=self._has_scheduler, persistent=persistent
             )
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
@@ -271,6 +270,10 @@ class DeviceAgent:
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
         )
+
+    def _has_scheduler(self) -> bool:
+        page = self._page
+        return page.alive(Party.ROLLOUT) and not is_ending(page.get(Party.ROLLOUT, Field.PID))
 
     @property
     def _engine_fault(self) -> str | None:

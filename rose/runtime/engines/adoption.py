@@ -33,6 +33,8 @@ _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0
 _SUFFIX = ".engine.json"
+#: The kernel's flag of a task that is on its way out, in `/proc/PID/stat`.
+_PF_EXITING = 0x4
 #: How much of a GPU is free is measured anew by each agent, the next time with the engine on it.
 _MEASURED = "--mem-fraction-static="
 #: What an engine may differ in and still be the one that was asked for.
@@ -177,6 +179,20 @@ def start_ticks(pid: int) -> int:
     if fields[0] in ("Z", "X"):
         raise ProcessLookupError(f"process {pid} has ended")
     return int(fields[19])
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is gone, or was killed and only its end is still to come: it comes to run nothing any more, but
+    where it has no claim to a core (`SCHED_IDLE`) it keeps its locks for seconds."""
+    try:
+        # The name, in parentheses, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
+    killed = any(mask >> (signal.SIGKILL - 1) & 1 for mask in masks)
+    return killed or fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 
 
 def boot_id() -> str:

@@ -113,3 +113,29 @@ def test_a_program_that_cannot_be_started_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with (tmp_path / "log").open("wb") as log, pytest.raises(OSError, match="exit code 1"):
         start_detached(["-c", ""], os.environ, log)
+
+
+#: A process of a scheduling class that is busy on a core.
+_BUSY = "import os; os.sched_setaffinity(0, {%d}); os.sched_setscheduler(0, %s, os.sched_param(0)); print(flush=True)"
+
+
+def test_one_that_was_killed_is_ending_although_it_has_no_core_to_end_on():
+    core = min(os.sched_getaffinity(0))
+    busy = [
+        subprocess.Popen([sys.executable, "-c", _BUSY % (core, kind) + "\nwhile True: pass"], stdout=subprocess.PIPE)
+        for kind in ("os.SCHED_IDLE", "os.SCHED_OTHER")
+    ]
+    try:
+        for process in busy:
+            process.stdout.readline()
+        idle = busy[0].pid
+        assert not adoption.is_ending(idle)
+        os.kill(idle, signal.SIGKILL)
+        assert adoption.is_ending(idle)
+        busy[0].wait()
+        assert adoption.is_ending(idle)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+            process.stdout.close()
