@@ -50,7 +50,7 @@ class WayRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlipRow:
-    """One figure as it is, and where it would have to be for borrowing to cost as much as the first way."""
+    """One figure as it is, and where it would have to be for borrowing to add as much to the bill as the first way."""
 
     now: Figure
     flips_at: Figure
@@ -183,7 +183,11 @@ def _flips(make: Figures, m: Marginal, comparison: Comparison) -> dict[str, Flip
             flips_at=money(flip.usd_per_gb, "GB", "no price of a GB by itself" if sent_gb else "nothing was sent"),
         ),
         PROVISION: FlipRow(
-            now=money(None if provision.missing else provision.usd / hours, "device-hour", provision.missing),
+            now=money(
+                None if provision.unknown else provision.usd / hours,
+                "device-hour",
+                provision.missing or provision.explained,
+            ),
             flips_at=money(flip.provision_usd_per_device_hour, "device-hour"),
         ),
     }
@@ -279,7 +283,7 @@ def _turn(way: Alternative, comparison: Comparison) -> str:
         ends.append(f"sending a GB of weights costs {_usd(flip.usd_per_gb)} or more")
     ends.append(f"missed budgets cost {_usd(flip.provision_usd_per_device_hour)} or more a borrowed device-hour")
     verb = "stops paying" if way.cash.usd > 0 else "does not pay"
-    return f"Against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
+    return f"In cash, against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
 
 
 def _text_per_million(usd: Fraction, comparison: Comparison) -> str:
