@@ -39,7 +39,7 @@ def show(ledger: Path, run: Run) -> None:
 def _counts(run: Run, devices: pl.DataFrame) -> None:
     """What serving devices do; at the end of a run, what they did last."""
     serving = devices.filter(pool="serving")
-    st.header("What are the devices doing?" if run.status == "running" else "What did the devices do last?")
+    st.header("What are the devices doing?" if run.going_on else "What did the devices do last?")
     counted = [
         ("Serving devices", serving.height, "in the pool `serving`"),
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, whatever they do"),
