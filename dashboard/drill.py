@@ -43,7 +43,8 @@ def columns(table: pl.DataFrame) -> dict[str, Any]:
     return {
         "cost": amounts.column("cost", table["cost"], OWN),
         "share": number(format="percent"),
-        **{name: number(format="localized") for name in ("nano-dollars", "device-hours", "tokens")},
+        **{name: number(format="localized") for name in ("nano-dollars", "tokens")},
+        **({"device-hours": amounts.hours(table["device-hours"])} if "device-hours" in table.columns else {}),
     }
 
 

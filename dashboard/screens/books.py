@@ -28,10 +28,8 @@ from rose.pricing.watch.anomaly import RULE
 from rose.pricing.watch.budget import TeamBudget
 
 _NOW = "now"
-#: How whole nano-dollars and hours are written.
-_NANO: Mapping[str, Any] = {
-    name: st.column_config.NumberColumn(format="localized") for name in ("nano-dollars", "device-hours")
-}
+#: How whole nano-dollars are written.
+_NANO: Mapping[str, Any] = {"nano-dollars": st.column_config.NumberColumn(format="localized")}
 _BY = {
     AMORTIZED: ("team", "bucket", "run", "device-class", "policy-version", "task", "fate", "cause", "day"),
     FULLY_LOADED: ("team", "work", "run", "device-class", "policy-version", "task", "fate", "day"),
@@ -191,13 +189,14 @@ def _statement(statement: Statement) -> None:
         "nano-dollars": statement.total.value,
     }
     made = pl.DataFrame([*lines, total], schema_overrides={"share": pl.Float64}, infer_schema_length=None)
+    hours = {"device-hours": amounts.hours(made["device-hours"])} if "device-hours" in made.columns else {}
     frame.table(
         made,
         f"charges of {statement.close.close_id} with its corrections, {statement.total.view}, {stamp}. In "
         f"nano-dollars: closed "
         f"{statement.closed.value:,} + corrections {statement.corrections.value:,} = {statement.total.value:,}, "
         f"the sum of the rows.",
-        _money(made, "cost") | _NANO | {"share": st.column_config.NumberColumn(format="percent")},
+        _money(made, "cost") | _NANO | {"share": st.column_config.NumberColumn(format="percent")} | hours,
     )
 
 
@@ -273,7 +272,7 @@ def _anomalies(asked: Asked, now: datetime) -> None:
         source = f"charges, amortized, {watch.stamp}. The effects sum to the change."
         frame.table(listed, source, _money(listed, *money))
     judging.form(asked.ledger, watch.anomalies)
-    st.caption(f"{RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
+    st.caption(f"Of the whole fleet, whichever team is chosen. {RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 
 frame.ledger_page(

@@ -197,7 +197,7 @@ def _table(
 def _columns(table: pl.DataFrame, money: Money) -> dict[Any, ColumnConfig]:
     priced = {name: amounts.column(name, table[name], money.currency)
               for name in ("cost", "a device-hour", "a million tokens")}  # fmt: skip
-    return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns()}
+    return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns(table)}
 
 
 def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) -> None:
