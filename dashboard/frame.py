@@ -84,7 +84,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
     try:
         ledger = data.root()
     except UserError as error:
-        st.error(escape.markdown(str(error)))
+        st.error(escape.prose(str(error)))
         yield None
         return
     with chip.container():
@@ -95,7 +95,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
             for sentence in bar.show(ledger, runs, uses) if runs else []:
                 st.warning(sentence)
     except UserError as error:
-        st.error(escape.markdown(str(error)))
+        st.error(escape.prose(str(error)))
         runs = []
         yield None
     else:
@@ -141,7 +141,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
         try:
             body()
         except UserError as error:
-            st.error(escape.markdown(str(error)))
+            st.error(escape.prose(str(error)))
 
     fragment()
 
@@ -153,7 +153,7 @@ def _wait_for_a_run(ledger: Path) -> None:
             if data.runs(ledger):
                 st.rerun()
         except UserError as error:
-            st.error(escape.markdown(str(error)))
+            st.error(escape.prose(str(error)))
             return
         st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
 
@@ -207,12 +207,12 @@ def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
     answer = ask(False)
     if answer.value is not None:
         return answer.value
-    st.error(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
+    st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     if data.verifies(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
         return None
     answer = ask(True)
     if answer.value is None:
-        st.error(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     else:
         st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
     return answer.value
@@ -222,7 +222,7 @@ def book(ledger: Path, period: Period) -> PriceBook | None:
     """The price book of a page on a period, or a message."""
     chosen = data.price_book(ledger, period=period)
     if chosen.value is None:
-        st.error(escape.markdown(chosen.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(chosen.error or words.NOT_ENOUGH_DATA))
     return chosen.value
 
 
@@ -271,7 +271,7 @@ def in_period(ledger: Path) -> Asked | None:
 def metric(label: str, figure: Figure, explained: str) -> None:
     """One figure: its value, then its view, unit and what it rests on, then one line of what it means."""
     st.metric(label, words.short(figure))
-    st.caption(f"{escape.markdown(words.terms(figure))}  \n{escape.markdown(explained)}")
+    st.caption(f"{escape.prose(words.terms(figure))}  \n{escape.prose(explained)}")
 
 
 def metrics(*cards: tuple[str, Figure, str]) -> None:
@@ -300,7 +300,7 @@ def show_table(made: Table, source: str) -> None:
             written[column.name] = amounts.column(column.name, amount, column.unit)
         else:
             shown.append(pl.Series(column.name, [cell_text(column, cell) for cell in cells], pl.String))
-    table(pl.DataFrame(shown), f"{source}; {escape.markdown(' '.join((f'{made.terms}.', *made.notes)))}", written)
+    table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((f'{made.terms}.', *made.notes)))}", written)
 
 
 def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None, empty: str = "") -> None:

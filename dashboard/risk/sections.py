@@ -21,8 +21,8 @@ from rose.pricing.table import Table
 
 def verdicts(document: RiskDocument) -> None:
     """Both answers in a sentence, coloured by what they say."""
-    told(document.harm.told)(escape.markdown(document.harm.says))
-    judged(document)(escape.markdown(document.compare.in_short))
+    told(document.harm.told)(escape.prose(document.harm.says))
+    judged(document)(escape.prose(document.compare.in_short))
 
 
 def told(harmed: bool | None) -> Callable[[str], object]:
@@ -84,9 +84,9 @@ def saved(document: RiskDocument) -> None:
     ways = {name: way.cash_saved for name, way in compare.ways.items() if name not in (NOTHING, LOADED)}
     if not any(figure.value is not None for figure in ways.values()):
         for name, figure in compare.savings.cash_saved_if.items():
-            st.markdown(f"- {escape.markdown(figure.text)} {name}.")
+            st.markdown(f"- {escape.prose(figure.text)} {name}.")
         if not compare.savings.cash_saved_if:
-            st.info(escape.markdown(compare.savings.cash_saved.text))
+            st.info(escape.prose(compare.savings.cash_saved.text))
             return
     _intervals(ways, f"cash saved against it ({document.head.stamp.currency}, marginal), 95% interval")
     st.caption(escape.markdown(f"Against dedicated devices: {compare.savings.rests_on['cash_saved']}."))
@@ -128,7 +128,7 @@ def added(document: RiskDocument) -> None:
     """What borrowing added to the bill, term by term."""
     price = document.price
     st.header("What did borrowing add to the bill?")
-    st.markdown(escape.markdown(price.gate))
+    st.markdown(escape.prose(price.gate))
     rows = [
         {"term": name.replace("_", " "), "in all": row.in_all.short_text, "95% interval": row.in_all.short_interval,
          "per device-hour": row.per_device_hour.short_text, "basis": row.in_all.basis, "rests on": row.rests_on}
@@ -172,7 +172,7 @@ def bursts(document: RiskDocument) -> None:
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("an_hour", "low", "high"), pl.Float64))
         st.altair_chart(charts.bursts(shown), width="stretch", alt="Bursts an hour by serving load, with 95%")
     prices = f"the price book (a missed budget: {provision.penalty.text})"
-    source = f"`request`, `lease`, `device_slice` and {escape.markdown(prices)}"
+    source = f"`request`, `lease`, `device_slice` and {escape.prose(prices)}"
     if provision.rates:
         frame.show_table(tables.rates(provision), source)
     if provision.days:

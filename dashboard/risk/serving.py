@@ -44,7 +44,7 @@ def without_prices(why: str) -> None:
     """What else the page has, and that it takes a price book."""
     st.info(
         "What borrowing saved, what it added to the bill, what that depends on and what a later burst may cost are not "
-        f"known: {escape.markdown(why)}"
+        f"known: {escape.prose(why)}"
     )
 
 

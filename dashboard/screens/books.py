@@ -57,7 +57,7 @@ def _closes(ledger: Path) -> None:
     st.header("What is closed?")
     posted = books.closes(ledger)
     if posted.value is None:
-        st.error(escape.markdown(posted.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(posted.error or words.NOT_ENOUGH_DATA))
         return
     if not posted.value:
         st.info("No period is closed yet. `rose books close --month YYYY-MM` closes one; it never changes after that.")
@@ -81,7 +81,7 @@ def _closes(ledger: Path) -> None:
     by = right.selectbox("Divided by", _BY[view], format_func=lambda option: option.replace("-", " "), key="books-by")
     stated = books.stated(ledger, close_id, (by,), view, as_of_ns)
     if stated.value is None:
-        st.error(escape.markdown(stated.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(stated.error or words.NOT_ENOUGH_DATA))
         return
     _statement(stated.value)
     close = stated.value.close
@@ -146,9 +146,9 @@ def _check(ledger: Path) -> None:
     with st.spinner("Comparing frozen files, the ledger and the books …"):
         checked = books.checked(ledger)
     if checked.value is None:
-        st.error(escape.markdown(checked.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(checked.error or words.NOT_ENOUGH_DATA))
     elif checked.value.problems:
-        st.error("\n\n".join(escape.markdown(problem) for problem in checked.value.problems))
+        st.error("\n\n".join(escape.prose(problem) for problem in checked.value.problems))
     else:
         result = checked.value
         st.success(

@@ -39,9 +39,9 @@ def _harm_alone(ledger: Path, run: Run) -> None:
     """What lending does to serving, which takes no prices."""
     measured = data.kept(lambda: risk.without_prices(ledger, run.run_id), ledger, "harm", run.run_id)
     if measured.value is None:
-        st.error(escape.markdown(measured.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(measured.error or words.NOT_ENOUGH_DATA))
         return
-    sections.told(measured.value.told)(escape.markdown(measured.value.says))
+    sections.told(measured.value.told)(escape.prose(measured.value.says))
     sections.not_told(measured.value.told)
     sections.windows(f"{measured.value.withheld:,}", f"{measured.value.windows:,}", run.provenances[0])
     serving.show(ledger, run)

@@ -28,7 +28,7 @@ def test_budgets_are_shown_with_their_method(fleet: Path) -> None:
         budget.set_budget(fleet, team, usd, june)
     text = printed(tables.budgets(budget.show(fleet, june, BOOK, now_us=NEXT_DAY_US)))
     assert "Budgets of 2026-06 [amortized; USD, live]" in text
-    assert "chat $1.00 $2.77 $0.00 -$1.77 - - -" in text
+    assert "chat $1.00 $2.77 $0.00 -$1.77 - -" in text
     assert "not enough days: 1 of 28 are known, each from midnight to midnight UTC; no charge at all: nobody" in text
 
 
