@@ -14,10 +14,8 @@ ABOUT = (
 def cards(off_device_ms: float | None, closed_after_ms: float | None) -> list[tuple[str, str]]:
     """Label and value of both times of a revocation."""
     in_order = closed_after_ms is not None and closed_after_ms >= 0
-    return [
-        ("Off the device after", text(off_device_ms)),
-        ("Lease closed after", text(closed_after_ms if in_order else None)),
-    ]
+    closed = "at once" if closed_after_ms == 0 else text(closed_after_ms if in_order else None)
+    return [("Off the device after", text(off_device_ms)), ("Lease closed after", closed)]
 
 
 def text(ms: float | None) -> str:
