@@ -29,7 +29,7 @@ from rose.pricing.watch.budget import TeamBudget
 
 _NOW = "now"
 #: How whole nano-dollars are written.
-_NANO: Mapping[str, Any] = {"nano-dollars": st.column_config.NumberColumn(format="localized")}
+_NANO: dict[str, Any] = {"nano-dollars": st.column_config.NumberColumn(format="localized")}
 _BY = {
     AMORTIZED: ("team", "bucket", "run", "device-class", "policy-version", "task", "fate", "cause", "day"),
     FULLY_LOADED: ("team", "work", "run", "device-class", "policy-version", "task", "fate", "day"),

@@ -113,7 +113,7 @@ def _days(made: Overview) -> None:
     )
     line = None if per_day is None else per_day / factor
     chart, known = charts.cost_by_day(shown, line, money.currency), notes.within(spent.asked.ledger, spent.now.period)
-    first, last = days["day"].min(), days["day"].max()
+    first, last = days["day"][0], days["day"][-1]
     # One on another day would stretch the axis: it is in the list alone.
     drawn = [note for note in known if first <= note.day <= last]
     if drawn:

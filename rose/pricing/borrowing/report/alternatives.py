@@ -16,7 +16,7 @@ from rose.pricing.borrowing.report.marginal import charged
 from rose.pricing.borrowing.report.savings import NO_TOKENS, Savings, both_ends, condition, purchase, savings
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
@@ -186,7 +186,7 @@ def _flips(make: Figures, m: Marginal, comparison: Comparison) -> dict[str, Flip
             now=money(
                 None if provision.unknown else provision.usd / hours,
                 "device-hour",
-                provision.missing or provision.explained,
+                provision.missing or NOT_SET,
             ),
             flips_at=money(flip.provision_usd_per_device_hour, "device-hour"),
         ),
