@@ -37,4 +37,4 @@ def told(place: str) -> None:
     known = cast(tuple[str, bool, str] | None, st.session_state.get(_TOLD))
     if known is not None and known[0] == place:
         del st.session_state[_TOLD]
-        (st.success if known[1] else st.error)(escape.markdown(known[2]))
+        (st.success if known[1] else st.error)(escape.prose(known[2]))

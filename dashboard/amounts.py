@@ -52,8 +52,19 @@ def scale(nano: int | float | Fraction | None) -> tuple[int, str]:
 
 def column(label: str, amounts: Iterable[float | None], currency: str, about: str | None = None) -> ColumnConfig:
     """A column of numbers that sort as numbers, with decimals for three digits of the smallest, within reason."""
-    sizes = [Decimal(abs(value)).adjusted() for value in amounts if value]
-    places = max(2, min(2 - min(sizes), 6 - max(sizes))) if sizes else 2
+    places = _places(amounts)
     shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
     named = label if shown in _WHOLE.values() else f"{label} ({currency})"
     return st.column_config.NumberColumn(named, format=shown, help=about)
+
+
+def hours(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
+    """A column of device-hours, with decimals for three digits of the smallest, within reason."""
+    places = _places(values)
+    return st.column_config.NumberColumn(format="localized" if places == 2 else f"%.{places}f", help=about)
+
+
+def _places(values: Iterable[float | None]) -> int:
+    """Decimals, two at least."""
+    sizes = [Decimal(abs(value)).adjusted() for value in values if value]
+    return max(2, min(2 - min(sizes), 6 - max(sizes))) if sizes else 2

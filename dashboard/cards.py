@@ -72,7 +72,7 @@ def show(card: Card) -> None:
     )  # fmt: skip
     if card.good is not None:
         st.badge(card.verdict, color="green" if card.good else "red", icon=":material/check:" if card.good else _WRONG)
-    st.caption(escape.markdown(card.terms if card.value is not None else card.why))
+    st.caption(escape.prose(card.terms if card.value is not None else card.why))
     opened = bar.chosen().figure == card.name
     label = "Close" if opened else "How is it made?"
     st.button(

@@ -22,7 +22,7 @@ BUCKET_COLOURS: Mapping[str, str] = {
     "energy": "#8C564B",
 }
 #: Orange is work of rollouts wherever it stands; what serving takes back has colours of its own.
-BORROWED, DEDICATED, BUDGET = "#E69F00", "#0F6E84", "#D0342C"
+BORROWED, DEDICATED = "#E69F00", "#0F6E84"
 COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
 CLOSING_COLOURS: Mapping[str, str] = {
     "released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE",
@@ -35,16 +35,30 @@ STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#00
 _EDGE = "#7A8794"
 _OTHER = "#9fb3c8"
 _ROW_PX = 40
+#: From so many days on, the axis chooses which it names.
+_DAYS_NAMED = 8
 
 
 def ink() -> str:
     """Of text and rules that are drawn on the page's own background."""
-    return "#e8edf2" if st.context.theme.type == "dark" else "#1f2933"
+    return "#e8edf2" if is_dark() else "#1f2933"
 
 
-def coloured(field: str, colours: Mapping[str, str], title: str | None = None) -> alt.Color:
+def is_dark() -> bool:
+    """Whether the page is drawn on a dark background."""
+    return bool(st.context.theme.type == "dark")
+
+
+def budget() -> str:
+    """Of lines of budgets, which are drawn on the page's own background and on shaded time."""
+    return "#FF9D94" if is_dark() else "#B3261E"
+
+
+def coloured(field: str, colours: Mapping[str, str], title: str | None = None, columns: int = 3) -> alt.Color:
+    """`columns` of the legend side by side: as many as a phone has room for right of the chart's own labels."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, orient="top", symbolType="square"))
+    legend = alt.Legend(title=title, orient="top", symbolType="square", columns=columns)
+    return alt.Color(f"{field}:N", scale=scale, legend=legend)
 
 
 def _step() -> alt.X:
@@ -70,25 +84,31 @@ def money_by_day(frame: pl.DataFrame, currency: str) -> alt.Chart:
     )
 
 
-def cost_by_day(frame: pl.DataFrame, budget: float | None, currency: str) -> alt.LayerChart:
-    """A bar for each UTC day, rollouts below all else, and the budget of a day as a line. Columns: day, what, amount,
+def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt.LayerChart:
+    """A bar for each UTC day, rollouts below all else, and the budget `of_day` as a line. Columns: day, what, amount,
     text."""
     base = alt.Chart(frame, height=260)
     bars = base.mark_bar().encode(
-        x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=alt.Axis(format="%Y-%m-%d", labelOverlap=True)),
+        x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=_days(frame["day"].n_unique())),
         y=alt.Y("amount:Q", title=f"cost ({currency})"),
         color=coloured("what", COST_COLOURS),
         order=alt.Order("what:N", sort="descending"),
         tooltip=[alt.Tooltip("day:T", format="%Y-%m-%d"), "what:N", alt.Tooltip("text:N", title="cost")],
     )
-    if budget is None:
+    if of_day is None:
         return alt.layer(bars)
-    line = alt.Chart(pl.DataFrame({"amount": [budget], "label": ["budget of a day"]}))
+    line = alt.Chart(pl.DataFrame({"amount": [of_day], "label": ["budget of a day"]}))
     return alt.layer(
         bars,
-        line.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
-        line.mark_text(color=BUDGET, align="left", dy=-7, x=6).encode(y="amount:Q", text="label:N"),
+        line.mark_rule(color=budget(), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
+        line.mark_text(color=ink(), align="left", dy=-7, x=6).encode(y="amount:Q", text="label:N"),
     )
+
+
+def _days(count: int) -> alt.Axis:
+    """An axis of days: of a few each has one tick, where else there would be ticks for hours."""
+    ticks = {"interval": "day", "step": 1} if count < _DAYS_NAMED else alt.Undefined
+    return alt.Axis(format="%Y-%m-%d", labelOverlap=True, tickCount=ticks)
 
 
 def teams(frame: pl.DataFrame, currency: str) -> alt.Chart:
@@ -121,7 +141,7 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
         base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
         + base.mark_rule(strokeWidth=2, color=ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
         + base.mark_point(filled=True, size=80, color=ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
-        + base.mark_tick(color=BUDGET, thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
+        + base.mark_tick(color=budget(), thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
 
 
@@ -147,7 +167,7 @@ def waterfall(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     base = alt.Chart(frame, height=28 * frame.height + 80)
     x = alt.X("from:Q", title=title, scale=alt.Scale(domain=from_zero(ends)), axis=alt.Axis(tickCount=6))
     bars = base.transform_filter(f"datum.kind != '{UNKNOWN}'").mark_bar(size=16).encode(
-        y=y, x=x, x2="to:Q", color=coloured("kind", STEP_COLOURS),
+        y=y, x=x, x2="to:Q", color=coloured("kind", STEP_COLOURS, columns=1),
         tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
     )  # fmt: skip
     texts = base.mark_text(align="left", dx=6, color=ink()).encode(y=y, x="right:Q", text="text:N")

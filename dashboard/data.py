@@ -21,18 +21,19 @@ from polars import selectors
 
 import dashboard
 import sql
+from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import catalog, verified, verify
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import Charges
-from rose.pricing.closing.period import Period
+from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report
 from rose.pricing.figures import Figure
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
-from rose.pricing.run import report
+from rose.pricing.run import heard, report
 from rose.pricing.spend.cost import UNALLOCATED, tags_of
 from rose.pricing.spend.currency import OWN
 
@@ -89,6 +90,20 @@ class Run:
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
+    #: After how long without a word it expires; None where it does not say.
+    expires_s: float | None
+
+    @property
+    def going_on(self) -> bool:
+        """Whether it has no end, and was heard of lately as far as can be told."""
+        last_us = nanoseconds(self.last_event_at) // 1000
+        return self.status == "running" and not any(
+            heard.silent(
+                status=self.status, provenance=provenance, last_event_us=last_us, expires_s=self.expires_s,
+                now_us=utc_us(),
+            )
+            for provenance in self.provenances
+        )  # fmt: skip
 
     @property
     def long(self) -> bool:

@@ -26,7 +26,7 @@ def show(ledger: Path) -> None:
     st.header("What do alerts say, and did they arrive?")
     messages = books.messages(ledger)
     if messages.value is None:
-        st.error(escape.markdown(messages.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(messages.error or words.NOT_ENOUGH_DATA))
         return
     if not messages.value:
         st.info("No message was queued yet. `rose alerts run` looks at the rules of a file, and sends what is due.")

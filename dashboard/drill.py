@@ -43,7 +43,8 @@ def columns(table: pl.DataFrame) -> dict[str, Any]:
     return {
         "cost": amounts.column("cost", table["cost"], OWN),
         "share": number(format="percent"),
-        **{name: number(format="localized") for name in ("nano-dollars", "device-hours", "tokens")},
+        **{name: number(format="localized") for name in ("nano-dollars", "tokens")},
+        **({"device-hours": amounts.hours(table["device-hours"])} if "device-hours" in table.columns else {}),
     }
 
 
@@ -89,12 +90,20 @@ def idle(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def invoiced(frame: pl.DataFrame) -> pl.DataFrame:
-    """What is billed beside device time: transfer by route, and energy, with their quantities."""
+    """What is billed beside device time: transfer by route, and energy, with their quantities.
+
+    A quantity is NULL where it does not apply, and in the sum where no row has it.
+    """
     beside = frame.filter(pl.col("kind") != "capacity").with_columns(pl.col("route").fill_null("none"))
     keys = ["kind", "route", "team"]
-    sums = beside.group_by(keys).agg(pl.col("bytes").sum(), pl.col("energy_mw_ns").sum())
-    whole = beside.select(pl.lit("sum").alias("kind"), pl.lit("").alias("route"), pl.lit("").alias("team"),
-                          pl.col("bytes").sum(), pl.col("energy_mw_ns").sum()).unique()  # fmt: skip
+    quantities = [
+        pl.when((pl.col("kind") == kind).any()).then(pl.col(name).sum()).alias(name)
+        for name, kind in (("bytes", "transfer"), ("energy_mw_ns", "energy"))
+    ]
+    sums = beside.group_by(keys).agg(quantities)
+    whole = beside.select(*quantities).select(
+        pl.lit("sum").alias("kind"), pl.lit("").alias("route"), pl.lit("").alias("team"), "bytes", "energy_mw_ns"
+    )
     shown = table(beside, keys, AMORTIZED).drop("device-hours", "tokens")
     joined = shown.join(pl.concat([sums, whole]), keys, "left", maintain_order="left")
     gb, kwh = (pl.col("bytes") / 1e9).alias("GB"), (pl.col("energy_mw_ns") / 3.6e18).alias("kWh")

@@ -42,7 +42,7 @@ def show(spent: Spending, chosen: Link) -> None:
     try:
         made = spending.drivers(spent)
     except UserError as error:
-        st.error(escape.markdown(str(error)))
+        st.error(escape.prose(str(error)))
         return
     money = Money(spent.rate)
     names = f"{words.period(spent.now.period)}, compared with {words.period(spent.before.period)}"

@@ -21,6 +21,8 @@ _LINE_START = re.compile(r"^(\s*)([-=+]|\d+(?=[.)]))", re.MULTILINE)
 #: Where an address begins that Markdown makes a link of by itself, escaped or not; a word joiner there is not seen.
 _ADDRESS = re.compile(r"(?<=:)(?=//)|(?i:(?<=www)(?=\.))|(?=@)")
 _JOINER = "\u2060"
+#: What a sentence of ours sets as code. A dollar sign ends none: what is escaped after this would show its backslash.
+_CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
 def markdown(text: str) -> str:
@@ -30,6 +32,15 @@ def markdown(text: str) -> str:
     return _LINE_START.sub(
         lambda start: f"{start[1]}\\{start[2]}" if not start[2].isdigit() else _number(start), escaped
     )
+
+
+def prose(text: str) -> str:
+    """A sentence of ours, such as an error's, for Markdown: its code spans are code, all else is as by `markdown`.
+
+    A name in it may have backticks too: what stands in a code span is text all the same.
+    """
+    parts = _CODE.split(visible(text))
+    return "".join(f"`{part}`" if place % 2 else markdown(part) for place, part in enumerate(parts))
 
 
 def _number(start: re.Match[str]) -> str:

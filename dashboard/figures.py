@@ -208,7 +208,7 @@ def _opened_saved(made: Overview, answer: Priced[Saved]) -> None:
         "Capacity avoided is another figure, hypothetical, and is never added",
     )
     if answer.value is None:
-        st.info(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
+        st.info(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
         return
     money = Money(made.spending.rate)
     frame.table(

@@ -59,7 +59,7 @@ def offer(key: str, name: str, bill: Callable[[], Bill]) -> None:
     if made_key != key:
         return
     if made.value is None:
-        st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(made.error or words.NOT_ENOUGH_DATA))
         return
     file = made.value
     session.download_button(escape.markdown(f"Download {file.name}"), file.content, file.name, file.mime)

@@ -84,7 +84,7 @@ def now(ledger: Path, run: Run) -> pl.DataFrame:
     end_ns = whole(run).to_ns
     silent_ns = SILENT // timedelta(microseconds=1) * 1000
     devices = data.in_window(ledger, "dashboard/fleet_now", run, Window(end_ns - silent_ns, end_ns))
-    return devices if run.status != "running" else devices.filter(~pl.col("has_left"))
+    return devices.filter(~pl.col("has_left")) if run.going_on else devices
 
 
 def lanes(ledger: Path, run: Run, shown: Window) -> Lanes:

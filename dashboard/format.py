@@ -12,7 +12,7 @@ from rose.pricing.closing.period import NS_PER_DAY, Period, day_of
 from rose.pricing.closing.records import BookStamp
 from rose.pricing.document import Report
 from rose.pricing.export import facts
-from rose.pricing.figures import BookFacts, Figure, Stamp
+from rose.pricing.figures import NOT_SET, BookFacts, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
@@ -57,10 +57,11 @@ def share(part: int, whole: int) -> str:
 
 
 def short(figure: Figure) -> str:
-    """The figure's value, or `not enough data`, or `does not apply`; the reason is for the line below."""
+    """The figure's value, or `not enough data`, `not set` or `does not apply`; the reason is for the line below."""
     if figure.value is not None:
         return figure.text
-    return "does not apply" if (figure.why or "").startswith("does not apply") else NOT_ENOUGH_DATA
+    kinds = (NOT_SET, "does not apply")
+    return next((kind for kind in kinds if (figure.why or "").startswith(kind)), NOT_ENOUGH_DATA)
 
 
 def unit(figure: Figure) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, books, data, drill, escape, trust
+from dashboard import amounts, bar, books, data, drill, escape, trust
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.books import Asked
@@ -22,7 +22,7 @@ from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
 from rose.pricing.figures import EXAMPLE_PRICES, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.table import Table
+from rose.pricing.table import Table, cell_text
 
 T = TypeVar("T")
 Show = Callable[[Path, Run], None]
@@ -46,7 +46,7 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S) -> None:
 
         def body() -> None:
             now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
-            if now.status != run.status:
+            if (now.status, now.going_on) != (run.status, run.going_on):
                 st.rerun()
             _status(ledger, now)
             if len(now.provenances) > 1:
@@ -84,7 +84,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
     try:
         ledger = data.root()
     except UserError as error:
-        st.error(escape.markdown(str(error)))
+        st.error(escape.prose(str(error)))
         yield None
         return
     with chip.container():
@@ -95,7 +95,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
             for sentence in bar.show(ledger, runs, uses) if runs else []:
                 st.warning(sentence)
     except UserError as error:
-        st.error(escape.markdown(str(error)))
+        st.error(escape.prose(str(error)))
         runs = []
         yield None
     else:
@@ -141,7 +141,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
         try:
             body()
         except UserError as error:
-            st.error(escape.markdown(str(error)))
+            st.error(escape.prose(str(error)))
 
     fragment()
 
@@ -153,7 +153,7 @@ def _wait_for_a_run(ledger: Path) -> None:
             if data.runs(ledger):
                 st.rerun()
         except UserError as error:
-            st.error(escape.markdown(str(error)))
+            st.error(escape.prose(str(error)))
             return
         st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
 
@@ -163,7 +163,15 @@ def _wait_for_a_run(ledger: Path) -> None:
 def _status(ledger: Path, run: Run) -> None:
     """Which run, how it stands, and, for what was not measured, a banner that says so."""
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
-    if run.status == "running":
+    if run.status == "running" and not run.going_on:
+        st.markdown(
+            f"Run {name} is not heard of since **{words.when(run.last_event_at)}**, and has no end in the ledger."
+        )
+        allowed = "how long it may be silent is not known" if run.expires_s is None else (
+            f"it expires after {words.duration(run.expires_s)} of silence"
+        )  # fmt: skip
+        st.warning(f"It goes on no more as far as can be told: {allowed}. Figures are as of its last event.")
+    elif run.status == "running":
         quiet_s = data.quiet_s(ledger)
         if quiet_s < data.QUIET_S:
             st.markdown(f"Run {name}, going on. Last event {words.when(run.last_event_at)}. This page follows it.")
@@ -199,12 +207,12 @@ def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
     answer = ask(False)
     if answer.value is not None:
         return answer.value
-    st.error(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
+    st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     if data.verifies(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
         return None
     answer = ask(True)
     if answer.value is None:
-        st.error(escape.markdown(answer.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     else:
         st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
     return answer.value
@@ -214,7 +222,7 @@ def book(ledger: Path, period: Period) -> PriceBook | None:
     """The price book of a page on a period, or a message."""
     chosen = data.price_book(ledger, period=period)
     if chosen.value is None:
-        st.error(escape.markdown(chosen.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(chosen.error or words.NOT_ENOUGH_DATA))
     return chosen.value
 
 
@@ -263,7 +271,7 @@ def in_period(ledger: Path) -> Asked | None:
 def metric(label: str, figure: Figure, explained: str) -> None:
     """One figure: its value, then its view, unit and what it rests on, then one line of what it means."""
     st.metric(label, words.short(figure))
-    st.caption(f"{escape.markdown(words.terms(figure))}  \n{escape.markdown(explained)}")
+    st.caption(f"{escape.prose(words.terms(figure))}  \n{escape.prose(explained)}")
 
 
 def metrics(*cards: tuple[str, Figure, str]) -> None:
@@ -273,24 +281,34 @@ def metrics(*cards: tuple[str, Figure, str]) -> None:
             metric(label, figure, explained)
 
 
-def drilled(made: pl.DataFrame, source: str) -> None:
+def drilled(made: pl.DataFrame, source: str, empty: str = "") -> None:
     """A table of `drill`."""
-    table(made, source, drill.columns(made))
+    table(made, source, drill.columns(made), empty)
 
 
 def show_table(made: Table, source: str) -> None:
-    """A table of pricing: its rows and totals as text, and below them where they come from and what they say."""
-    rows = [made.row_text(row) for row in (*made.rows, *made.footer)]
-    shown = pl.DataFrame(rows, schema={column.name: pl.String for column in made.columns}, orient="row")
-    table(shown, f"{source}; {escape.markdown(' '.join((f'{made.terms}.', *made.notes)))}")
+    """A table of pricing: its rows and totals, and below them where they come from and what they say.
+
+    Money is shown as numbers, which sort as numbers; all else as text.
+    """
+    rows, shown, written = [*made.rows, *made.footer], [], {}
+    for index, column in enumerate(made.columns):
+        cells = [row[index] for row in rows]
+        if column.kind == "money":
+            amount = [None if nano is None else nano / 1e9 for nano in cells]
+            shown.append(pl.Series(column.name, amount, pl.Float64))
+            written[column.name] = amounts.column(column.name, amount, column.unit)
+        else:
+            shown.append(pl.Series(column.name, [cell_text(column, cell) for cell in cells], pl.String))
+    table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((f'{made.terms}.', *made.notes)))}", written)
 
 
-def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None) -> None:
-    """A table with the view it comes from below; `columns` says how some of them are written."""
+def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None, empty: str = "") -> None:
+    """A table with the view it comes from below. `columns` says how some are written, `empty` stands for no value."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="",
+    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder=empty,
                  column_config=columns)  # fmt: skip
     st.caption(words.plain(f"Source: {source}"))
     download(frame, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -10,10 +11,12 @@ import streamlit as st
 from dashboard import bar, data, drill, escape, frame
 from dashboard.data import Priced, Run
 from dashboard.link import AMORTIZED
+from dashboard.preemptions import reaction
 from rose.pricing.charges import Charges
 from rose.pricing.money import format_usd
 
 _TABLE = "fleet-leases"
+_MS = timedelta(milliseconds=1)
 
 
 def table(leases: pl.DataFrame, count: int) -> None:
@@ -48,12 +51,15 @@ def opened(ledger: Path, run: Run) -> None:
         why = closing["reason"][0] or (revoked["reason"][0] if revoked.height else None)
         cause = f"It was {closing['action'][0]}: {escape.markdown(why) if why else 'no reason was recorded'}."
     st.markdown(f"**Cause.** {cause}")
-    left, middle, right, last = st.columns(4)
-    left.metric("Reaction to its revocation", _reaction(revoked))
-    middle.metric("Tokens kept", _sum(events, "tokens_kept"))
-    right.metric("Tokens lost", _sum(events, "tokens_lost"))
+    cards = [
+        *_reaction(revoked, closing),
+        *((f"Tokens {what}", _sum(events, f"tokens_{what}")) for what in ("kept", "lost")),
+    ]
+    *places, last = st.columns(len(cards) + 1)
+    for place, (label, value) in zip(places, cards, strict=True):
+        place.metric(label, value)
     _price(ledger, run, lease_id, last)
-    st.caption("Reaction: from serving's wish for the device until the rollout was off it, of a revoked lease.")
+    st.caption(reaction.ABOUT if revoked.height else "It was not revoked, so there is no reaction to time.")
     more = " Only the first 1,000 events are listed." if events.height == 1000 else ""
     frame.table(events, f"`lease_event` and `preemption`, {run.provenances[0]}, UTC.{more}")
     st.button("Close the lease", on_click=_close)
@@ -80,11 +86,12 @@ def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.Delt
     )
 
 
-def _reaction(revoked: pl.DataFrame) -> str:
+def _reaction(revoked: pl.DataFrame, closing: pl.DataFrame) -> list[tuple[str, str]]:
+    """How fast a revoked lease gave way; nothing of another."""
     if revoked.is_empty():
-        return "not revoked"
-    latency = revoked["latency_ms"][0]
-    return "unknown" if latency is None else f"{latency:,.1f} ms"
+        return []
+    closed_after = (closing["event_time"][0] - revoked["event_time"][0]) if closing.height else None
+    return reaction.cards(revoked["latency_ms"][0], None if closed_after is None else closed_after / _MS)
 
 
 def _sum(events: pl.DataFrame, name: str) -> str:

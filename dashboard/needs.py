@@ -33,7 +33,7 @@ def _untrusted(made: Overview) -> list[str]:
     found = trust.look(made.spending.asked.ledger)
     if found.problems == ():
         return []
-    return [f"**The ledger: {escape.markdown(found.text)}.** `rose ledger verify` says what is wrong."]
+    return [f"**The ledger: {escape.prose(found.text)}.** `rose ledger verify` says what is wrong."]
 
 
 def _late(made: Overview) -> list[str]:
@@ -52,7 +52,8 @@ def _over_budget(made: Overview) -> list[str]:
         return []
     money = Money(made.spending.rate)
     return [
-        f"**Over budget**: {escape.markdown(team)}, by {words.plain(money.text(nano))} in {budgets.counted}, amortized."
+        f"**Over budget**: {escape.markdown(team)}, by {words.plain(money.text(nano))} in {budgets.counted}, amortized "
+        "as all budgets are."
         for team, nano in budgets.over.items()
     ]
 
@@ -62,16 +63,21 @@ def _days(made: Overview, now: datetime) -> list[str]:
     if watch is None:
         return []
     if watch.value is None:
-        return [f"Days that stand out are not known: {escape.markdown(watch.error or words.NOT_ENOUGH_DATA)}"]
-    # Of the whole fleet, whichever team is chosen.
-    newest = [anomaly for anomaly in reversed(watch.value.anomalies) if not anomaly.expected]
+        return [f"Days that stand out are not known: {escape.prose(watch.error or words.NOT_ENOUGH_DATA)}"]
+    team = made.chosen.team
+    every = [anomaly for anomaly in reversed(watch.value.anomalies) if not anomaly.expected]
+    newest = [anomaly for anomaly in every if team is None or anomaly.of_team(team)]
     lines = []
     for anomaly in newest[:_DAYS_SHOWN]:
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        rest = f"{signed_usd(anomaly.change.total)} from {anomaly.median.text}: {anomaly.driver}"
+        part = "" if team is None else f", of it {signed_usd(anomaly.of_team(team))} by {team}"
+        rest = f"{signed_usd(anomaly.change.total)} from {anomaly.median.text}{part}: {anomaly.driver}"
         lines.append(f"**{head}** of the fleet, {escape.markdown(rest)}.")
     if len(newest) > _DAYS_SHOWN:
         lines.append(f"and {len(newest) - _DAYS_SHOWN} more days that stand out, on the page Books.")
+    if others := len(every) - len(newest):
+        days = f"{others} more day{'s' if others > 1 else ''} of the fleet"
+        lines.append(f"{days} stood out, without {escape.markdown(team or '')}.")
     if watch.value.not_judged:
         count = len(watch.value.not_judged)
         lines.append(
@@ -83,7 +89,7 @@ def _days(made: Overview, now: datetime) -> list[str]:
 def _not_delivered(made: Overview, now: datetime) -> list[str]:
     messages = books.messages(made.spending.asked.ledger)
     if messages.value is None:
-        return [f"Whether alerts were delivered is not known: {escape.markdown(messages.error or '')}"]
+        return [f"Whether alerts were delivered is not known: {escape.prose(messages.error or '')}"]
     lines = []
     for channel, failed in deliveries.failed(messages.value, now).items():
         last = failed[-1]

@@ -46,8 +46,8 @@ def marks(known: Sequence[Note], height: float) -> alt.LayerChart:
     return base.mark_rule(color=_COLOUR, strokeDash=[2, 3]) + marked.encode(y="amount:Q")
 
 
-def show(ledger: Path, known: Sequence[Note], period: Period) -> None:
-    """The newest notes, and for whom it is, what adds and removes one."""
+def show(ledger: Path, known: Sequence[Note], period: Period, last_charged: date) -> None:
+    """The newest notes, and for whom it is, what adds and removes one: to begin with on the last day with charges."""
     acting.told(_PLACE)
     may = session.may("note")
     for note in list(reversed(known))[:LISTED_MAX]:
@@ -61,7 +61,7 @@ def show(ledger: Path, known: Sequence[Note], period: Period) -> None:
     if may:
         with st.popover("Add a note", icon=":material/add_comment:"), st.form("notes", border=False):
             first, last = day_of(period.from_ns), day_of(period.to_ns - 1)
-            st.date_input("Day, UTC", min(last, date.today()) if first <= date.today() else first, key=_DAY)
+            st.date_input("Day, UTC", min(max(last_charged, first), last), key=_DAY)
             st.text_input("What happened, in one line", key=_TEXT, max_chars=500)
             st.form_submit_button("Add", on_click=_add, args=(ledger,))
 

@@ -10,10 +10,14 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from dashboard.charts import BORROWED, BUCKET_COLOURS, BUDGET, CLOSING_COLOURS, PREEMPTION_COLOURS
+from dashboard import charts
+from dashboard.charts import BORROWED, BUCKET_COLOURS, CLOSING_COLOURS, PREEMPTION_COLOURS
 from rose.events import BUCKETS
 
-LINES_COLOURS: Mapping[str, str] = {"p99": "#0072B2", "p50": "#56B4E9"}
+#: Of lines, by whether the page is dark: both stand out from shaded time too.
+LINES_COLOURS: Mapping[bool, Mapping[str, str]] = {
+    False: {"p99": "#004C7A", "p50": "#0080C7"}, True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
+}  # fmt: skip
 _BRUSH = "time"
 #: Of an axis whose labels stand in the plot.
 _INSIDE: Mapping[str, Any] = {
@@ -141,15 +145,15 @@ def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale)
                 axis=alt.Axis(**_INSIDE, labelBaseline="bottom", tickCount=4),
                 scale=alt.Scale(domain=[0, ceiling]),
             ),
-            color=_colour("which", LINES_COLOURS),
+            color=_colour("which", LINES_COLOURS[charts.is_dark()]),
             tooltip=[time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
         )
     )
     layers: list[Any] = [shade, lines]
     if budget_ms is not None:
         budget = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"budget {budget_ms:,.0f} ms"]}))
-        layers.append(budget.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
-        at_the_end = budget.mark_text(color=BUDGET, align="right", dy=-6).encode(
+        layers.append(budget.mark_rule(color=charts.budget(), strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
+        at_the_end = budget.mark_text(color=charts.ink(), align="right", dy=-6).encode(
             x=alt.value("width"), y="ms:Q", text="label:N"
         )
         layers.append(at_the_end)

@@ -66,7 +66,7 @@ def chip(trust: Trust, ledger: Path) -> None:
         rest = f"\n- and {more:,} more; `rose ledger verify` lists them" if more > 0 else ""
         st.error(f"**This ledger does not verify.** Figures of it may be wrong.\n\n{listed}{rest}")
     elif trust.why:
-        st.error(f"**This ledger could not be verified.** {escape.markdown(trust.why)}")
+        st.error(f"**This ledger could not be verified.** {escape.prose(trust.why)}")
 
 
 def _moment(state: verified.State) -> datetime:

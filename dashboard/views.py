@@ -28,7 +28,7 @@ def menu(ledger: Path, query: Callable[[], Mapping[str, str]], open_: Callable[[
     with st.popover("Views", icon=":material/bookmark:"):
         acting.told(_PLACE)
         if known.value is None:
-            st.error(escape.markdown(known.error or ""))
+            st.error(escape.prose(known.error or ""))
             return
         me = _me()
         for view in known.value.values():

@@ -47,7 +47,7 @@ def frontier(ahead: Outlook) -> None:
     """Where the next dollar, or slack second, lowers cost per correct most."""
     st.header("Where does the next dollar belong?")
     for name, answer in ahead.answers.items():
-        st.markdown(f"- **{escape.markdown(name[0].upper() + name[1:])}:** {escape.markdown(answer.says)}")
+        st.markdown(f"- **{escape.markdown(name[0].upper() + name[1:])}:** {escape.prose(answer.says)}")
     st.markdown(escape.markdown(ahead.rollouts))
     rows = [
         {"priced by": name, "of the next": "slack second" if name == FREE else "dollar", "answer": answer.side,

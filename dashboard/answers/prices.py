@@ -34,7 +34,7 @@ def show(made: Documents, steps: pl.DataFrame) -> None:
     places = st.columns(3)
     for place, (label, figure, about) in zip(places, cells, strict=False):
         place.metric(label, _scaled(figure, count))
-        place.caption(f"{escape.markdown(_terms(figure, count))}  \n{about}")
+        place.caption(f"{escape.prose(_terms(figure, count))}  \n{about}")
     places[-1].metric("A million useful tokens", _scaled(paid.token_cost, 1))
     places[-1].caption(f"{escape.markdown(paid.token_cost.view)}  \nThose that came to nothing are in the price.")
     unit = f"{currency} for {named}accepted {several}"
@@ -73,7 +73,7 @@ def _lines(made: Documents, count: int, unit: str) -> None:
 def _steps(made: Documents, steps: pl.DataFrame, count: int, unit: str) -> None:
     price = made.answers.lines["blended"].token_cost
     if price.value is None or not steps["accepted"].sum():
-        st.info(escape.markdown(price.why or "Not enough data: nothing was accepted yet."))
+        st.info(escape.prose(price.why or "Not enough data: nothing was accepted yet."))
         return
     course = data.cost_by_step(price, made.useful, steps).with_columns(usd=pl.col("usd") * count)
     chart = shared.by_step(course, "usd", made.answers.stamp.currency, _ORANGE, ".3~g")

@@ -29,7 +29,7 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     bars = base.mark_bar().encode(
         y=y,
         x=alt.X("cost:Q", title=f"cost ({currency})", scale=scale, axis=alt.Axis(tickCount=6)),
-        color=coloured("place", present),
+        color=coloured("place", present, columns=1),
         order=alt.Order("place:N"),
         tooltip=["name:N", "place:N", alt.Tooltip("text:N", title="cost"), alt.Tooltip("nano-dollars:Q", format=",")],
     )

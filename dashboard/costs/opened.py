@@ -44,7 +44,7 @@ def runs(spent: Spending, by: str, key: str, known: Mapping[str, Run]) -> None:
     st.dataframe(
         table, hide_index=True, width="stretch", key=_RUNS, on_select=lambda: _pick_run(table),
         selection_mode="single-row", placeholder="",
-        column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns()},
+        column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns(table)},
     )  # fmt: skip
     which = "all" if len(own) == len(shown) else f"the dearest {len(shown):,} of {len(own):,}"
     st.caption(
@@ -75,7 +75,7 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
     st.dataframe(
         table.rename(lambda name: name.replace("_", " ")), hide_index=True, width="stretch", key=_LEASES,
         on_select=lambda: _pick_lease(table), selection_mode="single-row", placeholder="",
-        column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns()},
+        column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns(table)},
     )  # fmt: skip
     which = "all" if table.height == count else f"the newest {table.height:,} of {count:,}"
     st.caption(
@@ -88,12 +88,10 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
     lease.opened(ledger, run)
 
 
-def columns() -> dict[Any, ColumnConfig]:
-    """How device time and tokens are shown."""
+def columns(table: pl.DataFrame) -> dict[Any, ColumnConfig]:
+    """How device time and tokens of a table are shown."""
     return {
-        "device-hours": st.column_config.NumberColumn(
-            format="%.4g", help="Device time of rollouts, weight syncs and activations."
-        ),
+        "device-hours": amounts.hours(table["device-hours"], "Device time of rollouts, weight syncs and activations."),
         "tokens": st.column_config.NumberColumn(format="localized"),
     }
 

@@ -35,7 +35,7 @@ def show(made: Waterfall, run: Run) -> None:
     """The section, of one run: amounts for a million useful tokens, and those of the run in the table."""
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
     if made.missing is not None:
-        st.info(f"Run {escape.markdown(run.name)} cannot be compared: {escape.markdown(made.missing)}.")
+        st.info(f"Run {escape.markdown(run.name)} cannot be compared: {escape.prose(made.missing)}.")
         return
     st.markdown(words.plain(_sentence(made, name)))
     steps = rows(made)
@@ -63,10 +63,10 @@ def show(made: Waterfall, run: Run) -> None:
     )
     frame.download(steps.select("name", "nano", "view", "basis", "why").rename({"nano": "nano-dollars"}), "waterfall")
     if made.unknown:
-        unknown = "\n".join(f"- {escape.markdown(line)}" for line in made.unknown)
+        unknown = "\n".join(f"- {escape.prose(line)}" for line in made.unknown)
         st.markdown(words.plain(f"**Not known, and so in no sum:**\n\n{unknown}"))
     if made.loaded:
-        st.markdown(words.plain(escape.markdown(made.loaded_says)))
+        st.markdown(words.plain(escape.prose(made.loaded_says)))
 
 
 def rows(made: Waterfall) -> pl.DataFrame:

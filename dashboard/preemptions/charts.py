@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from dashboard import timeline
-from dashboard.charts import BUDGET, PREEMPTION_COLOURS
+from dashboard.charts import PREEMPTION_COLOURS, budget, ink
 
 _PANEL_PX, _AXIS_PX, _ROW_PX = 120, 70, 30
 
@@ -56,11 +56,11 @@ def _lines(budgets: Mapping[str, float], *, labelled: bool) -> list[alt.Chart]:
     longest = max(budgets.values(), default=0)
     for name, ms in budgets.items():
         base = alt.Chart(pl.DataFrame({"ms": [ms], "label": [f"{name} {ms:,.0f} ms"]})).encode(x="ms:Q")
-        layers.append(base.mark_rule(color=BUDGET, strokeDash=[8, 4], strokeWidth=1.5).encode(tooltip="label:N"))
+        layers.append(base.mark_rule(color=budget(), strokeDash=[8, 4], strokeWidth=1.5).encode(tooltip="label:N"))
         if labelled:
             # The shorter budget is named at its left: the two may be close.
             side = {"align": "left", "dx": 4} if ms == longest else {"align": "right", "dx": -4}
-            label = base.mark_text(color=BUDGET, baseline="top", **side)
+            label = base.mark_text(color=ink(), baseline="top", **side)
             layers.append(label.encode(text="label:N", y=alt.value(2)))
     return layers
 

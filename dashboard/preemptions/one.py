@@ -13,7 +13,7 @@ from dashboard import bar, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
 from dashboard.link import ACTIONS
-from dashboard.preemptions.totals import duration
+from dashboard.preemptions import reaction
 
 _TABLE, _ACTION = "preemptions", "preemptions-action"
 _EVERY = "every action"
@@ -61,9 +61,10 @@ def opened(ledger: Path, run: Run) -> None:
     cards = [*_PHASES[one["action"]](one), *(() if one["action"] == "yield" else _work(one))]
     for column, (label, value) in zip(st.columns(len(cards)), cards, strict=True):
         column.metric(label, value)
+    about = f"{reaction.ABOUT} " if one["action"] == "revoke" else ""
     st.caption(
-        f"Source: `preemption` {escape.markdown(one['writer'])}, number {one['seq']:,}, {run.provenances[0]}. The "
-        "lease is below."
+        f"{about}Source: `preemption` {escape.markdown(one['writer'])}, number {one['seq']:,}, {run.provenances[0]}. "
+        "The lease is below."
     )
     if one["action"] != "yield":
         _moved(ledger, run, one["lease_id"])
@@ -81,16 +82,16 @@ _WHAT: Mapping[str, str] = {
 def _yield(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("Times in that second", f"{one['times']:,}"),
-        ("Off the device, longest", _ms(one["off_device_ms"])),
-        ("Off the device, mean", _ms(one["off_device_mean_ms"])),
-        ("Rollouts waited, together", _ms(one["duration_ms"])),
-        ("Rollouts waited, longest", _ms(one["longest_ms"])),
+        ("Off the device, longest", reaction.text(one["off_device_ms"])),
+        ("Off the device, mean", reaction.text(one["off_device_mean_ms"])),
+        ("Rollouts waited, together", reaction.text(one["duration_ms"])),
+        ("Rollouts waited, longest", reaction.text(one["longest_ms"])),
     ]
 
 
 def _cut(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
-        ("Memory free after", _ms(one["duration_ms"])),
+        ("Memory free after", reaction.text(one["duration_ms"])),
         ("Budget before", _mb(one["kv_budget_bytes_before"])),
         ("Budget after", _mb(one["kv_budget_bytes_after"])),
         ("Returned to the system", _mb(one["returned_bytes"])),
@@ -98,10 +99,8 @@ def _cut(one: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _revoke(one: Mapping[str, Any]) -> list[tuple[str, str]]:
-    closed_ms = one["closed_after_ms"]
     return [
-        ("Off the device after", _ms(one["off_device_ms"])),
-        ("Lease closed after", _ms(closed_ms if closed_ms is not None and closed_ms >= 0 else None)),
+        *reaction.cards(one["off_device_ms"], one["closed_after_ms"]),
         ("Budget before", _mb(one["kv_budget_bytes_before"])),
     ]
 
@@ -125,10 +124,6 @@ def _moved(ledger: Path, run: Run, lease_id: str | None) -> None:
         turns.drop("turns").with_columns(pl.col("waited_ms").round(3)),
         f"`turn`, {which} that preemptions of this lease cut, and where each went on; {run.provenances[0]}.",
     )
-
-
-def _ms(value: float | None) -> str:
-    return "unknown" if value is None else duration(value)
 
 
 def _mb(value: int | None) -> str:

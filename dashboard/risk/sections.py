@@ -12,6 +12,7 @@ from dashboard import escape, frame
 from dashboard import format as words
 from dashboard.risk import charts
 from rose.pricing.borrowing.report import tables
+from rose.pricing.borrowing.report.common import BREAK_EVEN_CASH, BREAK_EVEN_TIME
 from rose.pricing.borrowing.report.risk import RiskDocument
 from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.figures import Figure
@@ -20,10 +21,13 @@ from rose.pricing.table import Table
 
 def verdicts(document: RiskDocument) -> None:
     """Both answers in a sentence, coloured by what they say."""
-    told = document.harm.told
-    tell = st.warning if told is None else st.error if told else st.success
-    tell(escape.markdown(document.harm.says))
-    judged(document)(escape.markdown(document.compare.in_short))
+    told(document.harm.told)(escape.prose(document.harm.says))
+    judged(document)(escape.prose(document.compare.in_short))
+
+
+def told(harmed: bool | None) -> Callable[[str], object]:
+    """How harm is told: as a success only where none can be told from chance."""
+    return st.warning if harmed is None else st.error if harmed else st.success
 
 
 def judged(document: RiskDocument) -> Callable[[str], object]:
@@ -34,22 +38,34 @@ def judged(document: RiskDocument) -> Callable[[str], object]:
     return st.success if saved.low >= 0 < saved.high else st.error if saved.high <= 0 else st.info
 
 
-def harm(document: RiskDocument) -> None:
-    """What lending does to serving."""
+def not_told(harmed: bool | None) -> None:
+    """The heading on harm, and, where nothing can be told, what would tell it."""
     st.header("What does lending do to serving?")
-    row, stamp = document.harm, document.head.stamp
-    if row.told is None:
+    if harmed is None:
         st.markdown(
             "Late requests of lent devices and of others are not set side by side: leases follow load, and a late "
             "request ends its lease. Leases that are withheld at random for a small share of the time tell what "
             "lending costs: set `coserving.holdout_share` in the fleet file."
         )
-    else:
+
+
+def windows(withheld: str, drawn: str, provenance: str) -> None:
+    """What the comparison rests on."""
+    st.caption(
+        f"{withheld} of {drawn} windows were withheld at random, {provenance}. Source: `holdout`, `request`, `lease`."
+    )
+
+
+def harm(document: RiskDocument) -> None:
+    """What lending does to serving."""
+    row = document.harm
+    not_told(row.told)
+    if row.told is not None:
         frame.metrics(
             ("Late with lending", row.late, f"Of {row.requests.text} requests while leases were allowed."),
             ("Late without", row.late_without, "By the windows in which leases were withheld at random."),
             ("Late because of lending", row.added, "Requests, over the run; below zero: fewer were late."),
-            ("What they came to", document.provision.realised, document.provision.rests_on),
+            ("What they came to", document.provision.realised, tables.rests_on(document.provision)),
         )
         compared = {"with lending": row.late, "without lending": row.late_without}
         rows = [
@@ -58,10 +74,7 @@ def harm(document: RiskDocument) -> None:
         ]
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("share", "low", "high"), pl.Float64))
         st.altair_chart(charts.late(shown), width="stretch", alt="Late requests with lending and without, with 95%")
-    st.caption(
-        f"{row.withheld.text} of {row.windows.text} windows were withheld at random, {stamp.provenance}. Source: "
-        "`holdout`, `request`, `lease`."
-    )
+    windows(row.withheld.text, row.windows.text, document.head.stamp.provenance)
 
 
 def saved(document: RiskDocument) -> None:
@@ -71,9 +84,9 @@ def saved(document: RiskDocument) -> None:
     ways = {name: way.cash_saved for name, way in compare.ways.items() if name not in (NOTHING, LOADED)}
     if not any(figure.value is not None for figure in ways.values()):
         for name, figure in compare.savings.cash_saved_if.items():
-            st.markdown(f"- {escape.markdown(figure.text)} {name}.")
+            st.markdown(f"- {escape.prose(figure.text)} {name}.")
         if not compare.savings.cash_saved_if:
-            st.info(escape.markdown(compare.savings.cash_saved.text))
+            st.info(escape.prose(compare.savings.cash_saved.text))
             return
     _intervals(ways, f"cash saved against it ({document.head.stamp.currency}, marginal), 95% interval")
     st.caption(escape.markdown(f"Against dedicated devices: {compare.savings.rests_on['cash_saved']}."))
@@ -115,7 +128,7 @@ def added(document: RiskDocument) -> None:
     """What borrowing added to the bill, term by term."""
     price = document.price
     st.header("What did borrowing add to the bill?")
-    st.markdown(escape.markdown(price.gate))
+    st.markdown(escape.prose(price.gate))
     rows = [
         {"term": name.replace("_", " "), "in all": row.in_all.short_text, "95% interval": row.in_all.short_interval,
          "per device-hour": row.per_device_hour.short_text, "basis": row.in_all.basis, "rests on": row.rests_on}
@@ -142,11 +155,12 @@ def bursts(document: RiskDocument) -> None:
     )
     frame.metrics(
         ("Accrued", provision.accrued, "By the rates that were known when each day began."),
-        ("Realised", provision.realised, provision.rests_on),
+        ("Realised", provision.realised, tables.rests_on(provision)),
         (
-            "Break-even for a device-hour",
+            f"{BREAK_EVEN_TIME[0].upper()}{BREAK_EVEN_TIME[1:]}",
             provision.break_even,
-            "Above it a borrowed device-hour costs more than its work at the amortized price of dedicated ones.",
+            "Above it a borrowed device-hour costs more than its work at the amortized price of dedicated ones. "
+            f"The {BREAK_EVEN_CASH} is above, where borrowing stops paying.",
         ),
     )
     rows = [
@@ -157,8 +171,8 @@ def bursts(document: RiskDocument) -> None:
     if any(rate.bursts.value for rate in provision.rates.values()):
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("an_hour", "low", "high"), pl.Float64))
         st.altair_chart(charts.bursts(shown), width="stretch", alt="Bursts an hour by serving load, with 95%")
-    prices = f"the price book ({provision.penalty.text} a missed budget)"
-    source = f"`request`, `lease`, `device_slice` and {prices}"
+    prices = f"the price book (a missed budget: {provision.penalty.text})"
+    source = f"`request`, `lease`, `device_slice` and {escape.prose(prices)}"
     if provision.rates:
         frame.show_table(tables.rates(provision), source)
     if provision.days:

@@ -135,7 +135,9 @@ def _waste(bill: Bill) -> None:
     if beside.height == 1:
         st.info("No weights were sent over a route, and no power was metered that the devices' prices do not include.")
         return
-    frame.drilled(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.")
+    # Where nothing was metered, kWh is all that has no value.
+    empty = "not metered" if beside["kWh"].null_count() == beside.height else ""
+    frame.drilled(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.", empty)
 
 
 def _take(asked: Asked, bill: Bill) -> None:

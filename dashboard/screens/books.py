@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import books, charts, deliveries, escape, files, frame, judging
+from dashboard import amounts, books, charts, deliveries, escape, files, frame, judging
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
@@ -19,12 +20,16 @@ from rose.pricing.closing.period import month_at
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
-from rose.pricing.money import format_usd, signed_usd
+from rose.pricing.figures import Figure
+from rose.pricing.money import NS_PER_HOUR, signed_usd
+from rose.pricing.spend.currency import OWN
 from rose.pricing.watch import tables
 from rose.pricing.watch.anomaly import RULE
 from rose.pricing.watch.budget import TeamBudget
 
 _NOW = "now"
+#: How whole nano-dollars are written.
+_NANO: dict[str, Any] = {"nano-dollars": st.column_config.NumberColumn(format="localized")}
 _BY = {
     AMORTIZED: ("team", "bucket", "run", "device-class", "policy-version", "task", "fate", "cause", "day"),
     FULLY_LOADED: ("team", "work", "run", "device-class", "policy-version", "task", "fate", "day"),
@@ -52,17 +57,19 @@ def _closes(ledger: Path) -> None:
     st.header("What is closed?")
     posted = books.closes(ledger)
     if posted.value is None:
-        st.error(escape.markdown(posted.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(posted.error or words.NOT_ENOUGH_DATA))
         return
     if not posted.value:
         st.info("No period is closed yet. `rose books close --month YYYY-MM` closes one; it never changes after that.")
         return
     as_of_ns = _as_of(posted.value)
     known = _known(posted.value, as_of_ns)
+    postings = _postings(known)
     frame.table(
-        _postings(known),
+        postings,
         "events of the ledger, writer `closing`; amortized. A close never changes: what was found out later is a "
         "correction of its own. Verified: whether the ledger's hash chain held at every posting.",
+        _money(postings, "closed", "corrected", "total") | _NANO,
     )
     _check(ledger)
     left, middle, right = st.columns(3)
@@ -74,11 +81,20 @@ def _closes(ledger: Path) -> None:
     by = right.selectbox("Divided by", _BY[view], format_func=lambda option: option.replace("-", " "), key="books-by")
     stated = books.stated(ledger, close_id, (by,), view, as_of_ns)
     if stated.value is None:
-        st.error(escape.markdown(stated.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(stated.error or words.NOT_ENOUGH_DATA))
         return
     _statement(stated.value)
     close = stated.value.close
     files.offer(f"{close_id}-{len(close.posted)}", f"rose-{close_id}", lambda: exported.of_closed(ledger, close))
+
+
+def _money(table: pl.DataFrame, *names: str) -> dict[str, Any]:
+    """How columns of dollars are written."""
+    return {name: amounts.column(name, table[name], OWN) for name in names}
+
+
+def _usd(figure: Figure) -> float | None:
+    return None if figure.value is None else figure.value / 1e9
 
 
 def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
@@ -111,10 +127,11 @@ def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
                 "period": first.period.label,
                 "provenance": first.provenance,
                 "verified": "yes" if all(posting.verified for posting in (first, *later)) else "UNVERIFIED",
-                "closed": format_usd(first.cost_nano),
-                "corrections": f"{len(later)}: {signed_usd(corrected)}" if later else "none",
-                "total": format_usd(first.cost_nano + corrected),
-                "nano-dollars": f"{first.cost_nano + corrected:,}",
+                "closed": first.cost_nano / 1e9,
+                "corrections": len(later),
+                "corrected": corrected / 1e9,
+                "total": (first.cost_nano + corrected) / 1e9,
+                "nano-dollars": first.cost_nano + corrected,
                 "closed_at": utc(first.posted_ns)[:19].replace("T", " "),
                 "by": first.who,
                 "price book": words.book(first.book),
@@ -129,9 +146,9 @@ def _check(ledger: Path) -> None:
     with st.spinner("Comparing frozen files, the ledger and the books …"):
         checked = books.checked(ledger)
     if checked.value is None:
-        st.error(escape.markdown(checked.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(checked.error or words.NOT_ENOUGH_DATA))
     elif checked.value.problems:
-        st.error("\n\n".join(escape.markdown(problem) for problem in checked.value.problems))
+        st.error("\n\n".join(escape.prose(problem) for problem in checked.value.problems))
     else:
         result = checked.value
         st.success(
@@ -151,29 +168,35 @@ def _statement(statement: Statement) -> None:
     if len(statement.close.posted) > 1:
         rows = [
             {"no": posting.number, "posted": utc(posting.posted_ns)[:19].replace("T", " "),
-             "amount": signed_usd(posting.cost_nano), "rows": posting.rows, "why": posting.reason or "",
+             "amount": posting.cost_nano / 1e9, "rows": posting.rows, "why": posting.reason or "",
              "by": posting.who, "verified": "yes" if posting.verified else "UNVERIFIED"}
             for posting in statement.close.posted[1:]
         ]  # fmt: skip
-        frame.table(pl.DataFrame(rows), f"corrections of {statement.close.close_id}, amortized, {stamp}")
+        posted = pl.DataFrame(rows)
+        frame.table(
+            posted, f"corrections of {statement.close.close_id}, amortized, {stamp}", _money(posted, "amount")
+        )  # fmt: skip
     lines = [
         dict(zip(statement.by, line.values, strict=True))
-        | {"cost": line.cost.text, "share": line.share.text, "nano-dollars": f"{line.cost.value:,}"}
-        | ({"device time": line.time.text} if line.time else {})
+        | {"cost": _usd(line.cost), "share": line.share.value, "nano-dollars": line.cost.value}
+        | ({"device-hours": None if line.time.value is None else line.time.value / NS_PER_HOUR} if line.time else {})
         for line in statement.lines
     ]
     total = {
         statement.by[0]: "sum",
-        "cost": statement.total.text,
-        "share": "100.0%",
-        "nano-dollars": f"{statement.total.value:,}",
+        "cost": _usd(statement.total),
+        "share": 1.0,
+        "nano-dollars": statement.total.value,
     }
+    made = pl.DataFrame([*lines, total], schema_overrides={"share": pl.Float64}, infer_schema_length=None)
+    hours = {"device-hours": amounts.hours(made["device-hours"])} if "device-hours" in made.columns else {}
     frame.table(
-        pl.DataFrame([*lines, total]),
+        made,
         f"charges of {statement.close.close_id} with its corrections, {statement.total.view}, {stamp}. In "
         f"nano-dollars: closed "
         f"{statement.closed.value:,} + corrections {statement.corrections.value:,} = {statement.total.value:,}, "
         f"the sum of the rows.",
+        _money(made, "cost") | _NANO | {"share": st.column_config.NumberColumn(format="percent")} | hours,
     )
 
 
@@ -236,17 +259,20 @@ def _anomalies(asked: Asked, now: datetime) -> None:
         st.markdown(f"**{head}**, {said}{judged}")
     if watch.anomalies:
         rows = [
-            {"day": str(anomaly.day), "what": anomaly.metric, "value": anomaly.value.text,
-             "unit": words.unit(anomaly.value), "median": anomaly.median.text,
-             "change": signed_usd(anomaly.change.total),
-             **{effect: signed_usd(nano) for effect, nano in anomaly.change.effects.items()},
+            {"day": str(anomaly.day), "what": anomaly.metric, "value": _usd(anomaly.value),
+             "unit": words.unit(anomaly.value), "median": _usd(anomaly.median),
+             "change": anomaly.change.total / 1e9,
+             **{effect: nano / 1e9 for effect, nano in anomaly.change.effects.items()},
              "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1),
              "judged": judging.text(anomaly)}
             for anomaly in watch.anomalies
         ]  # fmt: skip
-        frame.table(pl.DataFrame(rows), f"charges, amortized, {watch.stamp}. The effects sum to the change.")
+        listed = pl.DataFrame(rows, infer_schema_length=None)
+        money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations", "judged"))
+        source = f"charges, amortized, {watch.stamp}. The effects sum to the change."
+        frame.table(listed, source, _money(listed, *money))
     judging.form(asked.ledger, watch.anomalies)
-    st.caption(f"{RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
+    st.caption(f"Of the whole fleet, whichever team is chosen. {RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 
 frame.ledger_page(

@@ -75,7 +75,7 @@ def _asked(ledger: Path, chosen: Link, run: Run | None) -> Asked | None:
     provenance = frame.provenance(run.provenances)
     book = data.price_book(ledger, run)
     if book.value is None:
-        st.error(escape.markdown(book.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(book.error or words.NOT_ENOUGH_DATA))
     if provenance is None or book.value is None or run.started_at is None:
         return None
     from_ns, to_ns = nanoseconds(run.started_at), nanoseconds(run.ended_at or run.last_event_at)
@@ -197,7 +197,7 @@ def _table(
 def _columns(table: pl.DataFrame, money: Money) -> dict[Any, ColumnConfig]:
     priced = {name: amounts.column(name, table[name], money.currency)
               for name in ("cost", "a device-hour", "a million tokens")}  # fmt: skip
-    return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns()}
+    return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns(table)}
 
 
 def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) -> None:
@@ -216,7 +216,7 @@ def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) 
     with st.spinner("Comparing with dedicated devices …"):
         made = why.ask(ledger, run, unverified=unverified)
     if made.value is None:
-        st.error(escape.markdown(made.error or words.NOT_ENOUGH_DATA))
+        st.error(escape.prose(made.error or words.NOT_ENOUGH_DATA))
         return
     why.show(made.value, run)
     _download(ledger, run, unverified=unverified)

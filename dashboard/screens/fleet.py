@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, fleet, frame, lease, timeline, window
+from dashboard import bar, charts, data, escape, fleet, frame, lease, timeline, window
 from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.events import BUCKETS
@@ -29,8 +29,8 @@ def show(ledger: Path, run: Run) -> None:
     _counts(run, devices)
     shown = window.slider(run)
     _timeline(ledger, run, shown)
-    _holds(ledger, run, shown)
     lease.opened(ledger, run)
+    _holds(ledger, run, shown)
     st.page_link("screens/preemptions.py", label="What serving took back, and whether weights arrive")
     _devices(run, totals, devices)
     _time(ledger, run, totals)
@@ -39,7 +39,7 @@ def show(ledger: Path, run: Run) -> None:
 def _counts(run: Run, devices: pl.DataFrame) -> None:
     """What serving devices do; at the end of a run, what they did last."""
     serving = devices.filter(pool="serving")
-    st.header("What are the devices doing?" if run.status == "running" else "What did the devices do last?")
+    st.header("What are the devices doing?" if run.going_on else "What did the devices do last?")
     counted = [
         ("Serving devices", serving.height, "in the pool `serving`"),
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, whatever they do"),
@@ -74,6 +74,8 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
             f"The newest {drawn:,} of {count:,} leases are drawn; the lent share at the top has all of them. Choose a "
             "shorter time above to see the others."
         )
+    if (opened := bar.chosen().lease) is not None:
+        st.info(f"Lease {escape.markdown(opened)} is open below, after the table of leases.")
     st.altair_chart(
         timeline.chart(lanes), width="stretch",
         alt="Lent share, states of devices, leases, serving latency with its budget, and preemptions over time",

@@ -113,15 +113,20 @@ def _days(made: Overview) -> None:
     )
     line = None if per_day is None else per_day / factor
     chart, known = charts.cost_by_day(shown, line, money.currency), notes.within(spent.asked.ledger, spent.now.period)
-    if known:
+    first, last = days["day"][0], days["day"][-1]
+    # One on another day would stretch the axis: it is in the list alone.
+    drawn = [note for note in known if first <= note.day <= last]
+    if drawn:
         highest = float(shown.group_by("day").agg(pl.col("amount").sum())["amount"].max() or 0)  # type: ignore[arg-type]
-        chart = alt.layer(chart, notes.marks(known, highest))
+        chart = alt.layer(chart, notes.marks(drawn, highest))
     st.altair_chart(chart, width="stretch", alt="Cost by UTC day")
     view = made.chosen.view.replace("-", " ")
     st.caption(f"Cost of {escape.markdown(about)} by UTC day, {view}, {spent.bill.stamp}. Source: charges.")
     frame.download(shown.select("day", "what", "amount", pl.lit(money.currency).alias("currency")), "days")
     _within_budget(made, money)
-    notes.show(spent.asked.ledger, known, spent.now.period)
+    if len(drawn) < len(known):
+        st.caption(f"{len(known) - len(drawn)} notes are on days without a charge, which are not drawn.")
+    notes.show(spent.asked.ledger, known, spent.now.period, last)
 
 
 def _within_budget(made: Overview, money: Money) -> None:

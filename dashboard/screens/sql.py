@@ -82,7 +82,7 @@ def _named(ledger: Path, name: str, chosen: Link, runs: list[Run]) -> None:
     try:
         query = named.load(name)
     except UserError as error:
-        st.error(escape.markdown(str(error)))
+        st.error(escape.prose(str(error)))
         return
     st.markdown(escape.markdown(query.question))
     given = dict(parse_qsl(chosen.variables or "", keep_blank_values=True))
@@ -181,7 +181,7 @@ def _answer(ledger: Path, asked: Asked, runs: list[Run], *, begin: bool) -> None
     if known[0] != asked:
         st.caption("The text was changed since: the rows below are of what was run.")
     if known[1].value is None:
-        st.error(escape.markdown(known[1].error or ""))
+        st.error(escape.prose(known[1].error or ""))
     else:
         _rows(known[1].value, known[0], runs)
 
@@ -282,7 +282,7 @@ def _schema(ledger: Path) -> None:
     with st.expander("What there is to ask: views and columns"):
         described = data.kept(lambda: dictionary.read(ledger), ledger, "schema")
         if described.value is None:
-            st.error(escape.markdown(described.error or ""))
+            st.error(escape.prose(described.error or ""))
             return
         views = described.value
         name = st.selectbox("View", [view.name for view in views], key="sql-view")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rose.pricing.answers.cost_per_correct import Interval
 
 NOT_ENOUGH_DATA = "not enough data"
+#: How the reason begins where the price book leaves out what a figure needs.
+NOT_SET = "not set"
 
 #: Views of money; `count` is for what is counted or timed rather than priced.
 MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loaded", "count"

@@ -103,6 +103,11 @@ def format_money(amount_nano: int, currency: str) -> str:
     return text if currency == "USD" else text.replace("$", f"{currency} ")
 
 
+def signed_money(amount_nano: int, currency: str) -> str:
+    """As `format_money`, with a plus above 0."""
+    return ("+" if amount_nano > 0 else "") + format_money(amount_nano, currency)
+
+
 def format_ns(duration_ns: int) -> str:
     """`1 h 02 min 03 s`, `2 min 03.4 s`, `3.412 s`: three significant parts at most."""
     if duration_ns < 60 * NS_PER_S:

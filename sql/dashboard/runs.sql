@@ -1,5 +1,5 @@
--- The runs to choose from, newest first and at most 200, each with every provenance among its events and the time of
--- its last event. Jobs on the ledger itself are no runs.
+-- The runs to choose from, newest first and at most 200, each with every provenance among its events, the time of its
+-- last event, and the seconds after which it expires, where that is known. Jobs on the ledger itself are no runs.
 WITH seen AS (
     SELECT run_id, list_sort(list(DISTINCT provenance)) AS provenances, make_timestamp(max(newest_at_us)) AS last_event_at
     FROM daily_event
@@ -7,7 +7,8 @@ WITH seen AS (
 )
 SELECT
     run.run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at,
-    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale
+    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
+    CASE WHEN json_valid(config_json) THEN try_cast(config_json ->> '$.expires_s' AS DOUBLE) END AS expires_s
 FROM run
 JOIN seen USING (run_id)
 QUALIFY row_number() OVER (PARTITION BY run.run_id ORDER BY started_at) = 1

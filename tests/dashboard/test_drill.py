@@ -67,7 +67,14 @@ def test_what_is_billed_beside_device_time_has_its_quantities(frame: pl.DataFram
     assert by_kind["energy"]["kWh"] == pytest.approx(0.5 * 240 / 3600)
     assert by_kind["sum"]["GB"] == 0.016
     assert by_kind["sum"]["nano-dollars"] == 320_000 + 4_166_667
+    assert (by_kind["transfer"]["kWh"], by_kind["energy"]["GB"]) == (None, None)
     assert drill.invoiced(frame.filter(pl.col("kind") == "capacity")).height == 1
+
+
+def test_what_was_not_metered_is_not_0_kwh(frame: pl.DataFrame) -> None:
+    table = drill.invoiced(frame.filter(pl.col("kind") != "energy"))
+    assert table["kWh"].to_list() == [None, None]
+    assert table["GB"].to_list() == [0.016, 0.016]
 
 
 def test_days_and_months_sum_to_the_bill(frame: pl.DataFrame) -> None:

@@ -36,6 +36,16 @@ def test_text_is_shown_as_it_is(text: str) -> None:
     assert unescaped(escape.markdown(printable)) == printable
 
 
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_sentence_shows_its_code_and_nothing_else_means_anything(text: str) -> None:
+    rest = f" in [lending] for {text.replace('`', '')}"
+    assert escape.prose(f"set `idle_anyway`{rest}") == f"set `idle_anyway`{escape.markdown(rest)}"
+    # Whatever stands in a code span is text, and one that cannot be told for sure is none.
+    assert escape.prose("`![x](http://evil.example)`") == "`![x](http://evil.example)`"
+    for unclear in ("a ` b", "``a`", "`a``", "`$1`", "`a\\`", "`a\nb`"):
+        assert escape.prose(unclear) == escape.markdown(unclear)
+
+
 def test_times_and_amounts_stay_readable() -> None:
     assert escape.markdown("2026-06-01 09:30:00 cost 1.20") == "2026-06-01 09:30:00 cost 1.20"
     assert escape.markdown("$1.20") == "\\$1.20"

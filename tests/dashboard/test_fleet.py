@@ -124,7 +124,7 @@ def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
     shown = values(app)
     assert shown["All of its time, amortized"] == format_usd(int(own["cost_nano"].sum()))
     assert (shown["Tokens kept"], shown["Tokens lost"]) == ("50", "5")
-    assert shown["Reaction to its revocation"] == "unknown"
+    assert (shown["Off the device after"], shown["Lease closed after"]) == ("unknown", "at once")
     assert "It was preempted: serving has work" in said(app)
     (button,) = [button for button in app.button if button.label == "Close the lease"]
     assert "All of its time, amortized" not in values(button.click().run())

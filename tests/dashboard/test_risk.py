@@ -33,7 +33,10 @@ def test_both_answers_come_first_in_words_and_then_the_evidence(
     for name, row in of.price.terms.items():
         told = terms.loc[name.replace("_", " ")]
         assert (told["in all"], told["rests on"]) == (row.in_all.short_text, row.rests_on)
-    assert values(app)["Break-even for a device-hour"] == of.provision.break_even.text
+    assert values(app)["Break-even provision against device time"] == of.provision.break_even.text
+    # The example's price book has no penalty for a missed budget.
+    assert (values(app)["Accrued"], values(app)["Realised"]) == ("not set", "not set")
+    assert "state one, `violation_usd`, in [lending]" in said(app)
     flips = table(app, "stops paying at").set_index("what")
     assert (
         flips.loc["charge for a device-hour", "stops paying at"]
@@ -52,3 +55,19 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
     app = open_page(ended, "risk")
     assert not app.exception
     assert "Borrowing was NOT worth it, against dedicated devices" in app.error[0].value
+
+
+def test_harm_needs_no_prices_and_the_rest_says_that_it_does(
+    ended: Path, open_page: Any, said: Any, values: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced = risk.build(ended)
+    monkeypatch.delenv("ROSE_PRICE_BOOK")
+    app = open_page(ended, "risk")
+    assert not app.exception
+    assert priced.harm.says in said(app)
+    assert values(app)["Missed a latency budget"] == "3.3%"
+    assert values(app)["First token, p99"] == "2.6 s"
+    assert "48 yields" in said(app)
+    assert "What borrowing saved" in app.info[-1].value
+    assert "there is no price book" in said(app)
+    assert "$" not in said(app)

@@ -46,6 +46,22 @@ def _address(text: str) -> str:
     return text
 
 
+def _safe_url(url: str) -> str:
+    """Raises ValueError, which has nothing of the URL: it may be a secret."""
+    try:
+        parts = urlsplit(url)
+        hostname = parts.hostname
+    except ValueError:
+        raise ValueError("must be a URL such as https://hooks.example.com/rose") from None
+    if parts.scheme not in ("http", "https") or not hostname or not url.isprintable() or " " in url:
+        raise ValueError("must be a URL such as https://hooks.example.com/rose")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must have no user or password in it: the message is signed with the secret")
+    if parts.scheme == "http" and not is_loopback(hostname):
+        raise ValueError("must be https beyond this host: the message names teams and amounts")
+    return url
+
+
 Seconds = Annotated[int, BeforeValidator(_seconds)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Address = Annotated[str, AfterValidator(_address)]
@@ -54,11 +70,13 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class WebhookChannel(Section):
-    """A URL that messages are posted to as JSON, signed with a secret."""
+    """A URL that messages are posted to as JSON, signed with a secret. One that is a secret itself has its own file."""
 
     kind: Literal["webhook"]
     name: Name
-    url: str
+    url: str | None = None
+    url_file: PathText | None = None
+    url_env: str | None = None
     secret_file: PathText | None = None
     secret_env: str | None = None
     ca_file: PathText | None = None
@@ -66,20 +84,27 @@ class WebhookChannel(Section):
 
     @field_validator("url")
     @classmethod
-    def _is_safe(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
-            raise ValueError("must be a URL such as https://hooks.example.com/rose")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("must have no user or password in it: the message is signed with the secret")
-        if parts.scheme == "http" and not is_loopback(parts.hostname):
-            raise ValueError("must be https beyond this host: the message names teams and amounts")
-        return url
+    def _is_safe(cls, url: str | None) -> str | None:
+        return None if url is None else _safe_url(url)
 
     @model_validator(mode="after")
     def _has_secret(self) -> WebhookChannel:
+        _one_of(
+            self, "url", "url_file", "url_env", why="a URL that lets anyone post stands in no file that others read"
+        )
         _one_of(self, "secret_file", "secret_env")
         return self
+
+    def address(self) -> str:
+        """Where messages are posted. Raises AlertsError where it is kept elsewhere, and is not there or no URL."""
+        if self.url is not None:
+            return self.url
+        text = secret(self.name, self.url_file, self.url_env)
+        try:
+            return _safe_url(text)
+        except ValueError as error:
+            place = self.url_file or f"the environment variable {self.url_env}"
+            raise AlertsError(f"channel {self.name!r}: what {place} holds {error}") from None
 
 
 class EmailChannel(Section):
@@ -296,10 +321,10 @@ def _explained(error: ValidationError) -> str:
     return "\n".join(lines)
 
 
-def _one_of(table: Section, *fields: str) -> None:
+def _one_of(table: Section, *fields: str, why: str = "no secret stands in this file") -> None:
     given = [name for name in fields if getattr(table, name) is not None]
     if len(given) != 1:
-        raise ValueError(f"give one of {_words(fields)}, got {_words(given) or 'none'}: no secret stands in this file")
+        raise ValueError(f"give one of {_words(fields)}, got {_words(given) or 'none'}: {why}")
 
 
 def _words(names: Iterable[str]) -> str:
@@ -307,5 +332,5 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _from_folder(channel: Channel, folder: Path) -> dict[str, Any]:
-    paths = {name: getattr(channel, name, None) for name in ("secret_file", "password_file", "ca_file")}
+    paths = {name: getattr(channel, name, None) for name in ("url_file", "secret_file", "password_file", "ca_file")}
     return {name: folder / path.expanduser() for name, path in paths.items() if path is not None}

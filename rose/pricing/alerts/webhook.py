@@ -46,11 +46,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def send(channel: WebhookChannel, message: Message) -> None:
-    """Post a message. Raises DeliveryError, and AlertsError where there is no secret."""
-    body, seconds = message.body(), int(time.time())
+    """Post a message. Raises DeliveryError, and AlertsError where there is no secret or URL."""
+    body, seconds, url = message.body(), int(time.time()), channel.address()
     key = key_of(channel.name, secret(channel.name, channel.secret_file, channel.secret_env))
     request = urllib.request.Request(
-        channel.url,
+        url,
         data=body,
         method="POST",
         headers={
@@ -70,14 +70,14 @@ def send(channel: WebhookChannel, message: Message) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         final = error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code not in _LATER
-        raise DeliveryError(f"{_place(channel)} answered {error.code} {error.reason}", final=final) from None
+        raise DeliveryError(f"{_place(url)} answered {error.code} {error.reason}", final=final) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise DeliveryError(f"{_place(channel)}: {getattr(error, 'reason', None) or error}") from None
+        raise DeliveryError(f"{_place(url)}: {getattr(error, 'reason', None) or error}") from None
 
 
-def _place(channel: WebhookChannel) -> str:
+def _place(url: str) -> str:
     """Scheme, host and port: what follows in a URL may be as good as a password, and errors go on record."""
-    parts = urlsplit(channel.url)
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 

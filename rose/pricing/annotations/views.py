@@ -17,7 +17,10 @@ SAVED, REMOVED = "view_saved", "view_removed"
 _NEEDS = {SAVED: ("name", "query"), REMOVED: ("name",)}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-_QUERY_CHARACTERS_MAX = 2000
+#: Encoded, a character of SQL is up to three.
+_QUERY_CHARACTERS_MAX = 8000
+#: The parameter with text of several lines.
+_SQL = "sql"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +85,8 @@ def checked_query(query: str) -> str:
             raise PricingError(f"query: {name!r} is no name of a parameter{example}")
         if names.count(name) > 1:
             raise PricingError(f"query: {name} is given twice, with {value!r} too: give it once")
-        if not value.isprintable():
+        written = value.replace("\n", "").replace("\t", "") if name == _SQL else value
+        if not written.isprintable():
             raise PricingError(f"query: {name} has a control character in {value!r}: leave it out")
     return urlencode(pairs)
 

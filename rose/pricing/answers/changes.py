@@ -22,17 +22,20 @@ dimension it is shown, but for the nano-dollars that rounding moves between effe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError, rounded
+
+if TYPE_CHECKING:
+    from rose.pricing.spend.currency import Rate
 
 #: What an answer can be shown by, with the column of the charges.
 BY: Mapping[str, str] = {
@@ -76,10 +79,34 @@ class Changes:
     stamp: Stamp
     total: Group
     groups: tuple[Group, ...]
+    #: What amounts were converted by; None where they are in the currency of the prices.
+    rate: Rate | None = None
+
+    def converted(self, rate: Rate | None) -> Changes:
+        """The same in another currency, both periods at one rate, every sum kept; as it is without a rate."""
+        if rate is None:
+            return self
+        befores, costs = (
+            rate.convert_together([getattr(group, name) for group in self.groups])
+            for name in ("before_nano", "cost_nano")
+        )
+        per_unit = Fraction(rate.usd_per_unit)
+        groups = tuple(
+            Group(
+                name=group.name, before_nano=before, cost_nano=cost,
+                effects=rounded({name: nano / per_unit for name, nano in group.effects.items()}, cost - before),
+            )
+            for group, before, cost in zip(self.groups, befores, costs, strict=True)
+        )  # fmt: skip
+        return replace(
+            self, before=rate.stamp(self.before), stamp=rate.stamp(self.stamp), total=_total(groups), groups=groups,
+            rate=rate,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {
             "view": AMORTIZED, **self.stamp.to_json(), "before": self.before.to_json(), "by": self.by,
+            **({} if self.rate is None else {"exchange_rate": self.rate.to_json()}),
             **{name: value for name, value in self.total.to_json().items() if name != "group"},
             "groups": [group.to_json() for group in self.groups],
         }  # fmt: skip
@@ -161,11 +188,17 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
             raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
-    summed = {effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS}
     return Changes(
-        by=by, before=before_stamp, stamp=stamp,
-        total=Group(name="total", before_nano=before.cost_nano, cost_nano=now.cost_nano, effects=summed),
+        by=by, before=before_stamp, stamp=stamp, total=_total(groups),
         groups=tuple(sorted(groups, key=lambda group: (-abs(group.change_nano), group.name))),
+    )  # fmt: skip
+
+
+def _total(groups: Sequence[Group]) -> Group:
+    return Group(
+        name="total", before_nano=sum(group.before_nano for group in groups),
+        cost_nano=sum(group.cost_nano for group in groups),
+        effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
     )  # fmt: skip
 
 

@@ -57,18 +57,20 @@ class Harm:
         return self.strata.get(measure)
 
 
-def measure(connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook, *, by_lease: bool) -> Harm:
-    """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read."""
+def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *, by_lease: bool) -> Harm:
+    """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read.
+
+    `lending` are the prices of each stretch; without any, nothing costs anything, and late requests are compared alone.
+    """
     connection.execute(sql.read("borrowing/holdout_pieces.sql"))
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     if (why := _confounded(drawn)) is not None:
         return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
-    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
     set_variables(
         connection, by_lease=by_lease,
-        penalty_nano=[round(Fraction(entry.violation_usd) * NANO_USD_PER_USD) for entry in lending],
-        curve_at=[[float(share) for share, _ in entry.latency_usd or ()] for entry in lending],
-        curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in entry.latency_usd or ()] for entry in lending],
+        penalty_nano=[round(Fraction(entry.violation_usd) * NANO_USD_PER_USD) for entry in lending] or [0],
+        curve_at=[[float(share) for share, _ in entry.latency_usd or ()] for entry in lending] or [[]],
+        curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in entry.latency_usd or ()] for entry in lending] or [[]],
     )  # fmt: skip
     connection.execute(sql.read("borrowing/holdout_requests.sql"))
     clusters = rows(connection, "borrowing/holdout_clusters")

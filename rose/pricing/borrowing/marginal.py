@@ -229,7 +229,8 @@ def marginal(
     connection.execute(sql.read("borrowing/lease_spans.sql"))
     lent, leased = rows(connection, "borrowing/lent_time"), rows(connection, "borrowing/leased_time")
     metered = power.metered(rows(connection, "borrowing/power_by_load"))
-    harmed = harm.measure(connection, stretches, book, by_lease=by_lease)
+    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    harmed = harm.measure(connection, lending, by_lease=by_lease)
     syncs = rows(connection, "borrowing/transfer")
     transfer, sent_bytes = _transfer(syncs, stretches, book)
     terms = {

@@ -29,7 +29,8 @@ import duckdb
 from rose.pricing import formulas
 from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Parts, Stretches, Term, add, in_turn, nano_by_key, term
+from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, in_turn, nano_by_key, term
+from rose.pricing.figures import NOT_SET
 from rose.pricing.money import NS_PER_S
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
@@ -45,7 +46,7 @@ WINDOWS_MIN = 30
 BURSTS_MIN = 5
 HORIZON_NS = 10 * NS_PER_S
 
-_NO_PENALTY = "the price book sets no penalty for a missed budget"
+NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
 _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
 
 
@@ -57,8 +58,8 @@ def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: S
 
     Where that is confounded: the misses alone, against unlent time of the same load, without an interval.
     """
-    if not any(_penalties(stretches, book)):
-        return term({}, "price book", _NO_PENALTY)
+    if not any(penalties(stretches, book)):
+        return absent(NO_PENALTY)
     if measured.confounded is None:
         return harm.realised(measured, stretches, book)
     return confounded(rows(connection, "borrowing/violations_by_load"), stretches, book, measured.confounded)
@@ -80,7 +81,7 @@ def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: 
     requests that a lease made late may arrive when it is gone. Requests in a bin that has no unlent ones to compare
     with are left out of the figure, and the explanation says how many.
     """
-    penalties = _penalties(stretches, book)
+    per_miss = penalties(stretches, book)
     unlent = _unlent(bins)
     parts: Parts = {}
     extra, counts = Fraction(0), {True: 0, False: 0}
@@ -89,8 +90,8 @@ def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: 
         counts[beyond is not None] += row["requests"]
         if beyond is not None:
             extra += beyond
-            add(parts, row["lease_id"], beyond * penalties[stretches.of_day(row["day"])])
-    penalty_texts = in_turn(f"${float(penalty):g}" for penalty in penalties)
+            add(parts, row["lease_id"], beyond * per_miss[stretches.of_day(row["day"])])
+    penalty_texts = in_turn(f"${float(penalty):g}" for penalty in per_miss)
     return term(
         parts,
         "measured",
@@ -103,11 +104,11 @@ def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: 
 
 def confounded_by_day(bins: Sequence[Row], stretches: Stretches, book: PriceBook) -> dict[date, Fraction]:
     """The same dollars by the UTC day on which the requests arrived."""
-    penalties, unlent = _penalties(stretches, book), _unlent(bins)
+    per_miss, unlent = penalties(stretches, book), _unlent(bins)
     by_day: dict[date, Fraction] = defaultdict(Fraction)
     for row in bins:
         beyond = _beyond(row, unlent) if row["lent"] else None
-        by_day[row["day"]] += (beyond or 0) * penalties[stretches.of_day(row["day"])]
+        by_day[row["day"]] += (beyond or 0) * per_miss[stretches.of_day(row["day"])]
     return dict(by_day)
 
 
@@ -129,7 +130,8 @@ def _beyond(row: Row, unlent: Mapping[int, tuple[int, int]]) -> Fraction | None:
     return int(row["violations"]) - Fraction(misses, requests) * int(row["requests"])
 
 
-def _penalties(stretches: Stretches, book: PriceBook) -> list[Fraction]:
+def penalties(stretches: Stretches, book: PriceBook) -> list[Fraction]:
+    """Dollars of a missed budget in each stretch; 0 where none is set."""
     return [Fraction(book.lending_at(at_ns).violation_usd) for at_ns in stretches.starts_ns]
 
 
@@ -244,7 +246,7 @@ def accrue(
     Rates are those that were known when the day began; while earlier days hold too little, the day itself is counted
     in. So no later day changes what was accrued.
     """
-    penalties = _penalties(stretches, book)
+    per_miss = penalties(stretches, book)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
         by_day[row["day"]].append(row)
@@ -255,8 +257,9 @@ def accrue(
         if not earlier:
             next_day = day + timedelta(days=1)
             known = rates(_until(risk, next_day), _until(bursts, next_day), horizon_ns)
-        penalty = penalties[stretches.of_day(day)]
-        why = known[0].why if penalty else None
+        penalty = per_miss[stretches.of_day(day)]
+        # A day at no penalty among others that have one costs nothing; without any, nobody knows what it costs.
+        why = NO_PENALTY if not any(per_miss) else known[0].why if penalty else None
         parts: Parts = {}
         for row in own:
             per_s = known[row["bin"]].misses_per_s if row["bin"] in known else None

@@ -198,7 +198,7 @@ def verify(
 @budget_app.command("set")
 def set_budget(
     team: Annotated[str, typer.Argument(help="The tag `team` of the runs that it is for.")],
-    usd: Annotated[str, typer.Argument(help="Dollars, such as 12000 or 12000.50.")],
+    usd: Annotated[str, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")],
     month: Annotated[str, typer.Option("--month", help="The UTC month, such as 2026-11.")],
     ledger: LedgerOption = None,
     who: WhoOption = None,

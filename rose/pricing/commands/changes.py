@@ -11,13 +11,16 @@ from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import (
     BookOption,
+    CsvOption,
+    CurrencyOption,
     FiscalOption,
     PeriodOption,
     ProvenanceOption,
     TzOption,
     UnverifiedOption,
+    check_format,
     clear_errors,
-    print_answer,
+    print_rows,
 )  # fmt: skip
 
 
@@ -29,21 +32,25 @@ def changes_command(
     by: Annotated[
         str, typer.Option("--by", help="team, run, device-class, pool, device, bucket, task or version.")
     ] = "team",
-    top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON has all.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON and CSV have all.")] = 10,
     tz: TzOption = None,
     fiscal_start: FiscalOption = None,
+    currency: CurrencyOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """What drove the change of cost between two periods: effects that sum to the difference to the nano-dollar."""
     with clear_errors():
+        check_format(as_csv, as_json)
         from rose.clock import utc_us
         from rose.pricing.answers.report import changes
         from rose.pricing.spend.calendar import calendar_of
+        from rose.pricing.spend.currency import rate
 
         root, asked = ledger_root(ledger), [period or "this-month", *([before] if before else [])]
         calendar = calendar_of(root, tz, fiscal_start, price_book, asked)
@@ -53,6 +60,10 @@ def changes_command(
             made = changes.build(
                 root, *periods, by=by, price_book=price_book, provenance=provenance, allow_unverified=allow_unverified
             )
-        print_answer(as_json, made.to_json(), lambda: changes.terminal(made, calendar, top))
-        if periods[0].to_ns > now_ns and not as_json:
+        made = made.converted(rate(root, currency, periods[0], price_book, provenance=made.stamp.provenance))
+        print_rows(
+            made.to_json, lambda: changes.csv_text(made), lambda: changes.terminal(made, calendar, top), as_csv,
+            as_json, made.rate,
+        )  # fmt: skip
+        if periods[0].to_ns > now_ns and not (as_csv or as_json):
             typer.secho("The period is not over, so its cost may still grow.", fg=typer.colors.YELLOW, err=True)

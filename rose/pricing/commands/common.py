@@ -14,6 +14,7 @@ from rose.ledger.commands.common import unreadable
 from rose.ledger.commands.output import visible
 
 if TYPE_CHECKING:
+    from rose.pricing.spend.currency import Rate
     from rose.pricing.table import Element
 
 BookOption = Annotated[
@@ -55,6 +56,7 @@ ProvenanceOption = Annotated[
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
 ]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
 MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11.")]
 WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
 
@@ -68,6 +70,32 @@ def print_answer(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]
     from rose.pricing import console
 
     console.show(shown())
+
+
+def check_format(as_csv: bool, as_json: bool) -> None:
+    """Raises PricingError where two formats are asked for."""
+    from rose.pricing.money import PricingError
+
+    if as_csv and as_json:
+        raise PricingError("give --csv or --json, not both")
+
+
+def print_rows(
+    data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Element]], as_csv: bool,
+    as_json: bool, shown_in: Rate | None,
+) -> None:  # fmt: skip
+    """Print an answer in the format that was asked for: plain values, CSV, or tables."""
+    if as_json:
+        typer.echo(json.dumps(data(), indent=2))
+    elif as_csv:
+        typer.echo(csv_text(), nl=False)
+        if shown_in is not None:
+            # CSV has no place for it.
+            typer.echo(shown_in.text, err=True)
+    else:
+        from rose.pricing import console
+
+        console.show(parts())
 
 
 @contextmanager

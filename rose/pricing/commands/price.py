@@ -207,7 +207,7 @@ def _words(entry: Entry) -> str:
                 f"fleet exists without leases: {_probability(entry)}; "
                 f"scheduler ${entry.scheduler_usd_per_lease_s:f} per lease-second; "
                 f"recomputed prompt ${entry.kv_recompute_usd_per_million_tokens:f} per million tokens; "
-                f"missed budget ${entry.violation_usd:f}{_optional(entry)}"
+                f"missed budget {f'${entry.violation_usd:f}' if entry.violation_usd else 'not set'}{_optional(entry)}"
             )
         case entries.TokenPrices():
             return f"${entry.input_usd_per_million:f} in, ${entry.output_usd_per_million:f} out, per million"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,21 +14,20 @@ from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import (
     BookOption,
+    CsvOption,
     CurrencyOption,
     FiscalOption,
     PeriodOption,
     ProvenanceOption,
     TzOption,
     UnverifiedOption,
+    check_format,
     clear_errors,
+    print_rows,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from rose.pricing.spend.cost import Question
-    from rose.pricing.spend.currency import Rate
-    from rose.pricing.table import Element
-
-CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
 
 
 def cost_command(
@@ -73,7 +71,7 @@ def cost_command(
                 saved_reports.forget(root, forget)
             _print_saved(root, as_json)
             return
-        _check_format(as_csv, as_json)
+        check_format(as_csv, as_json)
         given: dict[str, Any] = {
             option: value
             for option, value in (
@@ -100,38 +98,15 @@ def cost_command(
         if save is not None:
             # Once it has an answer.
             saved_reports.save(root, save, options)
-        _print(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate)
+        print_rows(
+            made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate
+        )
         # Who has nothing but what the price book gives may be misspelt there.
         if only_ruled := [line.values[0] for line in made.lines if made.ruled and not line.ns and not line.cost_nano]:
             from rose.pricing.spend import teams
 
             for warning in teams.warnings(root, only_ruled):
                 typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
-
-
-def _check_format(as_csv: bool, as_json: bool) -> None:
-    from rose.pricing.money import PricingError
-
-    if as_csv and as_json:
-        raise PricingError("give --csv or --json, not both")
-
-
-def _print(
-    data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Element]], as_csv: bool,
-    as_json: bool, shown_in: Rate | None,
-) -> None:  # fmt: skip
-    """Print an answer in the format that was asked for: plain values, CSV, or tables."""
-    if as_json:
-        typer.echo(json.dumps(data(), indent=2))
-    elif as_csv:
-        typer.echo(csv_text(), nl=False)
-        if shown_in is not None:
-            # CSV has no place for it.
-            typer.echo(shown_in.text, err=True)
-    else:
-        from rose.pricing import console
-
-        console.show(parts())
 
 
 def _print_untagged(
@@ -150,7 +125,7 @@ def _print_untagged(
             allow_unverified=allow_unverified,
         )  # fmt: skip
     parts = functools.partial(tables.untagged_terminal, made, asked.calendar)
-    _print(made.to_json, lambda: tables.untagged_csv(made), parts, as_csv, as_json, None)
+    print_rows(made.to_json, lambda: tables.untagged_csv(made), parts, as_csv, as_json, None)
 
 
 def _question(root: Path, options: dict[str, Any]) -> Question:
@@ -219,7 +194,7 @@ def saved_command(
         from rose.pricing.spend.currency import rate
         from rose.pricing.spend.saved import saved
 
-        _check_format(as_csv, as_json)
+        check_format(as_csv, as_json)
         root = ledger_root(ledger)
         asked = period or "this-month"
         calendar = calendar_of(root, tz, fiscal_start, price_book, (asked,))
@@ -232,7 +207,7 @@ def saved_command(
             shown_in = rate(root, currency, wanted, price_book, run_id=run, provenance=made.provenance)
             made = made.converted(shown_in)
         parts = functools.partial(tables.saved_terminal, made, calendar)
-        _print(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json, made.rate)
+        print_rows(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json, made.rate)
 
 
 def forecast_command(
@@ -257,7 +232,7 @@ def forecast_command(
         from rose.pricing.watch import budget
         from rose.pricing.watch import tables as watching
 
-        _check_format(as_csv, as_json)
+        check_format(as_csv, as_json)
         root = ledger_root(ledger)
         wanted = budget.current_month() if month is None else period.of_month(month)
         with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
@@ -266,7 +241,7 @@ def forecast_command(
             )
             shown_in = rate(root, currency, wanted, price_book, provenance=rows[0].spent.stamp.provenance)
             rows = [row.converted(shown_in) for row in rows]
-        _print(
+        print_rows(
             lambda: [row.to_json() for row in rows],
             lambda: tables.forecast_csv(rows),
             lambda: watching.forecasts(rows),

@@ -26,6 +26,7 @@ from rose.pricing.money import PricingError, format_money
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.question import QuestionError
 
@@ -172,8 +173,7 @@ def saved(
         counted = rows(connection, "spend/runs")
     # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does it count itself.
     counted = [row for row in counted if not row["shared"] or row["run_id"] == run_id]
-    # One that goes on counts where it stands: now.
-    counted = [row for row in counted if row["status"] != "running" or period.from_ns <= now_ns < period.to_ns]
+    counted = [row for row in counted if _counts(row, period, provenance, now_ns)]
     if not counted:
         raise NothingChargedError(
             f"no run of {period.label} ({provenance}) has ended in it or goes on now, so nothing was saved"
@@ -195,6 +195,20 @@ def saved(
         if row["run_id"] not in kept:
             kept[row["run_id"]] = _of_run(root, row, book, seen, allow_unverified=allow_unverified)
     return Saved(period=period, provenance=provenance, runs=tuple(kept[row["run_id"]] for row in counted))
+
+
+def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
+    """Whether a run counts in a period: where it ended, if it goes on where it stands now, else where it fell silent.
+
+    What is silent has that as its status from then on.
+    """
+    at_ns, last_us = now_ns, int(row["last_event_us"])
+    if silent(
+        status=row["status"], provenance=provenance, last_event_us=last_us, expires_s=row["expires_s"],
+        now_us=now_ns // 1000,
+    ):  # fmt: skip
+        row["status"], at_ns = SILENT, 1000 * last_us
+    return row["status"] not in ("running", SILENT) or period.from_ns <= at_ns < period.to_ns
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:

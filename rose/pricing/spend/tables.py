@@ -13,6 +13,7 @@ from rose.ledger.commands.output import csv_cells
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_money
+from rose.pricing.run.heard import SILENT
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.table import Column, Element, Row, Table, columns
@@ -233,4 +234,4 @@ def saved_csv(saved: Saved) -> str:
 
 
 def _status(run: RunSaved) -> str:
-    return "goes on" if run.status == "running" else run.status
+    return {"running": "goes on", SILENT: "not heard of any more"}.get(run.status, run.status)

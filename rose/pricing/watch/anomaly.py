@@ -28,7 +28,7 @@ from rose.pricing.figures import AMORTIZED, Figure, Stamp
 from rose.pricing.money import rounded, signed_usd
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.watch.effects import BY, Change, cells, effects, largest
+from rose.pricing.watch.effects import BY, MIX, PRICE, USAGE, Change, cells, effects, largest
 
 #: A day is judged by the charged days among those of this many days before it, if they are enough.
 DAYS_BEFORE, DAYS_MIN = 28, 7
@@ -96,6 +96,10 @@ class Anomaly:
     @property
     def subject(self) -> Subject:
         return Subject(self.value.stamp.provenance, self.day, self.metric)
+
+    def of_team(self, team: str) -> int:
+        """What of the change is the team's, in the metric's unit."""
+        return sum(self.change.by("team").get(team, {}).values())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -254,8 +258,8 @@ def _driver(change: Change) -> str:
     effect, amount = largest(change.effects.items(), sign)
     if effect == TOKENS_EFFECT:
         return f"mostly {'fewer' if sign > 0 else 'more'} useful tokens ({roughly(amount)} of {roughly(change.total)})"
-    # Volume is spread over all cells alike; which of them grew shows in volume and mix together.
-    counted = (effect,) if effect == "price" else ("volume", "mix")
+    # Usage is spread over all cells alike; which of them grew shows in usage and mix together.
+    counted = (effect,) if effect == PRICE else (USAGE, MIX)
     places = []
     for name in BY:
         rows = change.by(name)

@@ -1,13 +1,13 @@
-"""Why one day cost more than another: volume, price and mix, which sum to the change exactly.
+"""Why one day cost more than another: usage, price and mix, which sum to the change exactly.
 
 [D] Cells are teams, device classes, buckets and kinds of charge; the volume v of a cell is its time, bytes or energy,
 its rate r = cost / v, V the volume of all cells of a kind, 0 the day compared with and 1 the day that is explained:
 
-- volume: c0 * (V1 / V0 - 1), what the same mix at the same rates would have cost more;
+- usage: c0 * (V1 / V0 - 1), what the same mix at the same rates would have cost more;
 - mix: (v1 - v0 * V1 / V0) * r0, what moved between cells; a cell without a rate yet is mix at its own;
 - price: v1 * (r1 - r0).
 
-Their sum is c1 - c0. A kind that was not there before is volume. Exact fractions are rounded once, by largest
+Their sum is c1 - c0. A kind that was not there before is usage. Exact fractions are rounded once, by largest
 remainder, so that every total of whole nano-dollars is the change.
 """
 
@@ -19,7 +19,8 @@ from fractions import Fraction
 
 import polars as pl
 
-EFFECTS: tuple[str, ...] = ("volume", "mix", "price")
+#: Usage is of all that devices did; the volume of `rose.pricing.answers.changes` leaves out what rollouts made.
+USAGE, MIX, PRICE = EFFECTS = ("usage", "mix", "price")
 #: What a change is shown by.
 BY: tuple[str, ...] = ("team", "device_class", "bucket")
 _VOLUME_OF = {"capacity": "ns", "transfer": "bytes", "energy": "energy_mw_ns"}
@@ -92,12 +93,12 @@ def largest(amounts: Iterable[tuple[str, int]], sign: int) -> tuple[str, int]:
 
 
 def _cell(was: Amount, now: Amount, growth: Fraction | None) -> tuple[Fraction, Fraction, Fraction]:
-    """Volume, mix and price effect of one cell, where all of its kind grew by the factor `growth`."""
+    """Usage, mix and price effect of one cell, where all of its kind grew by the factor `growth`."""
     if growth is None:
         return Fraction(now.cost_nano - was.cost_nano), Fraction(0), Fraction(0)
-    volume = was.cost_nano * (growth - 1)
+    usage = was.cost_nano * (growth - 1)
     if was.volume == 0:
         # Nothing says what it would have cost before.
-        return volume, now.cost_nano - was.cost_nano - volume, Fraction(0)
+        return usage, now.cost_nano - was.cost_nano - usage, Fraction(0)
     rate = Fraction(was.cost_nano, was.volume)
-    return volume, (now.volume - was.volume * growth) * rate, now.cost_nano - now.volume * rate
+    return usage, (now.volume - was.volume * growth) * rate, now.cost_nano - now.volume * rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rose.pricing.figures import AMORTIZED
-from rose.pricing.table import Element, Mark, Table, columns, notes
+from rose.pricing.table import Column, Element, Mark, Table, columns, notes
 from rose.pricing.watch.anomaly import RULE, Anomaly, Watch, roughly
 from rose.pricing.watch.budget import Expected, TeamBudget
 from rose.pricing.watch.effects import BY
@@ -18,12 +18,17 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
     reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.known})
     yield Table(
         title=f"Budgets of {rows[0].month}", view=AMORTIZED, stamp=rows[0].spent.stamp,
-        columns=columns(
-            "team", "budget", "spent", "of it closed", "left", "forecast", "95% interval", "chance of going over"
+        columns=(
+            Column("team"),
+            *(
+                Column(name, "money", rows[0].spent.stamp.currency)
+                for name in ("budget", "spent", "of it closed", "left", "forecast")
+            ),
+            Column("95% interval", "figure"), Column("chance of going over", "figure"),
         ),
         rows=tuple(
             (
-                row.team, row.budget.text, row.spent.text, row.closed.text, row.left.text, row.forecast.short_text,
+                row.team, row.budget.value, row.spent.value, row.closed.value, row.left.value, row.forecast.value,
                 row.forecast.short_interval, row.over.short_text,
             )
             for row in rows

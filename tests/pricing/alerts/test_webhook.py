@@ -98,6 +98,26 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
         assert len(secure.got) == 1
 
 
+def test_a_url_that_is_a_secret_is_kept_elsewhere_and_in_no_error(
+    hook: Web, channel: WebhookChannel, message: Message, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(f"{hook.url}/services/T0/hunter2\n")
+    kept = channel.model_copy(update={"url": None, "url_file": file})
+    webhook.send(kept, message)
+    monkeypatch.setenv("ROSE_TEST_URL", file.read_text().strip())
+    webhook.send(channel.model_copy(update={"url": None, "url_env": "ROSE_TEST_URL"}), message)
+    assert [posted.path for posted in hook.got] == ["/services/T0/hunter2"] * 2
+    hook.codes = [404]
+    with pytest.raises(DeliveryError) as raised:
+        webhook.send(kept, message)
+    assert "hunter2" not in str(raised.value)
+    file.write_text("http://hooks.example.com/hunter2")
+    with pytest.raises(AlertsError, match="holds must be https beyond this host") as refused:
+        webhook.send(kept, message)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_without_a_secret_nothing_is_sent(
     hook: Web, channel: WebhookChannel, message: Message, secret_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

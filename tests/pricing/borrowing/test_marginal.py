@@ -50,7 +50,7 @@ def test_the_sample_by_hand(sample: Path) -> None:
     assert result.borrowed_ns == 1440 * S
     # (680 - 267) W over 1584 s of rollout, sync and activation; PUE 1.25 at $0.10/kWh.
     assert result.terms["energy"].usd == Fraction(413 * 1584) * Fraction(5, 4) / 3_600_000 / 10
-    assert (result.terms["energy"].basis, result.terms["provision"].basis) == ("assumed", "price book")
+    assert (result.terms["energy"].basis, result.terms["provision"].basis) == ("assumed", "absent")
     # 2 GB to the serving device; what the dedicated one received is not the borrow's.
     assert result.terms["transfer"].usd == Fraction(4, 100)
     assert result.sent_bytes == 2 * 10**9

@@ -19,7 +19,15 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import formulas
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.provision import accrue, confounded, confounded_by_day, rates, realised, roll_forward
+from rose.pricing.borrowing.provision import (
+    NO_PENALTY,
+    accrue,
+    confounded,
+    confounded_by_day,
+    rates,
+    realised,
+    roll_forward,
+)
 from rose.pricing.borrowing.terms import Stretches
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -75,13 +83,13 @@ def test_leases_and_days_each_sum_to_what_was_realised() -> None:
     assert figures.usd == sum(figures.by_lease.values())
 
 
-def test_nothing_to_compare_with_is_not_enough_data_and_no_penalty_is_a_price() -> None:
+def test_nothing_to_compare_with_is_not_enough_data_and_a_penalty_that_is_not_set_is_no_price() -> None:
     figures = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], STRETCHES, penalty("2"), WHY)
     assert figures.missing is not None
     assert "not enough data" in figures.missing
     with duckdb.connect() as connection:
         free = realised(Harm(confounded=WHY), connection, STRETCHES, penalty("0"))
-    assert (free.usd, free.basis, free.missing) == (0, "price book", None)
+    assert (free.usd, free.basis, free.explained) == (0, "absent", NO_PENALTY)
     # No request at all came while lent: none can have been late for it.
     assert confounded([served(1, False, 100, 1)], STRETCHES, penalty("2"), WHY).missing is None
 
@@ -149,7 +157,7 @@ def test_too_little_is_said_and_never_zero(risks: list[Any], bursts: list[Any], 
     (day,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("1"))
     assert (day.usd, day.why) == (None, rate.why)
     (free,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("0"))
-    assert (free.usd, free.why) == (0, None)
+    assert (free.usd, free.why) == (None, NO_PENALTY)
 
 
 def test_what_comes_later_changes_no_accrual() -> None:

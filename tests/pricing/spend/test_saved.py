@@ -45,6 +45,23 @@ def test_a_run_counts_in_the_period_in_which_it_ended(ended: Path) -> None:
         saved(ended, DAY, "example", now_ns=T0_NS + 1, team="reserch")
 
 
+def test_a_live_run_that_fell_silent_counts_when_it_was_last_heard_of(write_ledger: WriteLedger) -> None:
+    config = '{"expires_s": 900}'
+    begun = events.Run(action="started", name="lost", at_us=us(0), config_json=config)
+    device = events.Device(
+        action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
+    )
+    root = write_ledger([begun, device], run_id="lost", provenance="live")
+    for now_ns, period, status in (
+        (T0_NS + 800 * 10**9, DAY, "running"),
+        (T0_NS + 1000 * 10**9, DAY, "silent"),
+        (T0_NS + DAY_NS, DAY, "silent"),
+    ):
+        assert [run.status for run in saved(root, period, "example", now_ns=now_ns).runs] == [status]
+    with pytest.raises(PricingError, match=r"has ended in it or goes on now|no run lies in"):
+        saved(root, NEXT, "example", now_ns=T0_NS + DAY_NS + 1)
+
+
 def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     with pytest.raises(NoPriceBookError):

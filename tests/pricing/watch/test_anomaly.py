@@ -36,7 +36,7 @@ def rollout(hours: int, rate: int = 100, tokens: int = 1000, **more: Any) -> dic
     }  # fmt: skip
 
 
-def test_a_day_of_more_work_stands_out_as_volume() -> None:
+def test_a_day_of_more_work_stands_out_as_usage() -> None:
     result = watch_days([[rollout(10)]] * 8 + [[rollout(25)]])
     by_metric = {anomaly.metric: anomaly for anomaly in result.anomalies}
     assert set(by_metric) == {"cost", "cost per million useful tokens"}
@@ -44,13 +44,14 @@ def test_a_day_of_more_work_stands_out_as_volume() -> None:
     assert (cost.day, cost.compared_with) == (date(2026, 6, 9), date(2026, 6, 8))
     assert (cost.value.value, cost.median.value, cost.change.total) == (2500, 1000, 1500)
     assert cost.value.stamp.from_ns == T0_NS + 8 * DAY_NS
-    assert cost.change.effects == {"volume": 1500, "mix": 0, "price": 0}
+    assert cost.change.effects == {"usage": 1500, "mix": 0, "price": 0}
     # 1% of the median is a deviation, where all days are alike.
     assert cost.deviations == 150.0
-    assert cost.driver.startswith("mostly volume (+$0.00000150 of +$0.00000150); most of it in team research")
+    assert cost.driver.startswith("mostly usage (+$0.00000150 of +$0.00000150); most of it in team research")
+    assert (cost.of_team("research"), cost.of_team("chat")) == (1500, 0)
     # As many tokens cost more.
     tokens = by_metric["cost per million useful tokens"]
-    assert tokens.change.effects == {"volume": 1_500_000, "mix": 0, "price": 0, "useful tokens": 0}
+    assert tokens.change.effects == {"usage": 1_500_000, "mix": 0, "price": 0, "useful tokens": 0}
 
 
 def test_a_new_rate_stands_out_as_price_and_lost_tokens_as_tokens() -> None:
@@ -58,14 +59,14 @@ def test_a_new_rate_stands_out_as_price_and_lost_tokens_as_tokens() -> None:
     (cost, tokens) = watch_days(
         [*days, [rollout(10, rate=200), {"bucket": "idle", "ns": HOUR, "cost_nano": 7}]]
     ).anomalies
-    assert cost.change.effects == {"volume": 0, "mix": 0, "price": 1000}
+    assert cost.change.effects == {"usage": 0, "mix": 0, "price": 1000}
     assert cost.driver == (
         "mostly price (+$0.00000100 of +$0.00000100); most of it in team research (+$0.00000100), device class "
         "h100-sxm (+$0.00000100), bucket rollout (+$0.00000100)"
     )
     assert tokens.change.effects["price"] == 1_000_000
     (fewer,) = watch_days([[rollout(10)]] * 8 + [[rollout(10, tokens=500)]]).anomalies
-    assert fewer.change.effects == {"volume": 0, "mix": 0, "price": 0, "useful tokens": 1_000_000}
+    assert fewer.change.effects == {"usage": 0, "mix": 0, "price": 0, "useful tokens": 1_000_000}
     assert fewer.driver == "mostly fewer useful tokens (+$0.00100 of +$0.00100)"
 
 

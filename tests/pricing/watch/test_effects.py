@@ -19,33 +19,33 @@ def change(before: dict[Cell, Amount], now: dict[Cell, Amount]) -> Change:
     return Change(total, rounded(effects(before, now), total))
 
 
-def test_more_of_the_same_is_volume() -> None:
+def test_more_of_the_same_is_usage() -> None:
     made = change({A: Amount(10, 100), B: Amount(30, 300)}, {A: Amount(20, 200), B: Amount(60, 600)})
-    assert (made.total, made.effects) == (400, {"volume": 400, "mix": 0, "price": 0})
+    assert (made.total, made.effects) == (400, {"usage": 400, "mix": 0, "price": 0})
 
 
 def test_a_new_rate_is_price() -> None:
     made = change({A: Amount(10, 100)}, {A: Amount(10, 130)})
-    assert made.effects == {"volume": 0, "mix": 0, "price": 30}
+    assert made.effects == {"usage": 0, "mix": 0, "price": 30}
 
 
 def test_what_moves_to_a_dearer_cell_is_mix() -> None:
     # A costs 10 a unit, B 1: 5 units move from B to A.
     made = change({A: Amount(10, 100), B: Amount(10, 10)}, {A: Amount(15, 150), B: Amount(5, 5)})
-    assert (made.total, made.effects) == (45, {"volume": 0, "mix": 45, "price": 0})
+    assert (made.total, made.effects) == (45, {"usage": 0, "mix": 45, "price": 0})
     assert made.by("team") == {
-        "research": {"volume": 0, "mix": 50, "price": 0}, "chat": {"volume": 0, "mix": -5, "price": 0},
+        "research": {"usage": 0, "mix": 50, "price": 0}, "chat": {"usage": 0, "mix": -5, "price": 0},
     }  # fmt: skip
 
 
-def test_a_cell_that_is_new_is_mix_and_a_kind_that_is_new_is_volume() -> None:
+def test_a_cell_that_is_new_is_mix_and_a_kind_that_is_new_is_usage() -> None:
     energy = Cell("chat", "h100-sxm", "energy", "energy")
     made = change({A: Amount(10, 100)}, {A: Amount(10, 100), energy: Amount(7, 70)})
-    assert made.effects == {"volume": 70, "mix": 0, "price": 0}
+    assert made.effects == {"usage": 70, "mix": 0, "price": 0}
     made = change({A: Amount(10, 100)}, {A: Amount(5, 50), B: Amount(5, 80)})
-    assert made.effects == {"volume": 0, "mix": 30, "price": 0}
+    assert made.effects == {"usage": 0, "mix": 30, "price": 0}
     made = change({A: Amount(10, 100)}, {})
-    assert made.effects == {"volume": -100, "mix": 0, "price": 0}
+    assert made.effects == {"usage": -100, "mix": 0, "price": 0}
 
 
 CELLS = st.builds(

@@ -28,7 +28,7 @@ def test_budgets_are_shown_with_their_method(fleet: Path) -> None:
         budget.set_budget(fleet, team, usd, june)
     text = printed(tables.budgets(budget.show(fleet, june, BOOK, now_us=NEXT_DAY_US)))
     assert "Budgets of 2026-06 [amortized; USD, live]" in text
-    assert "chat $1.00 $2.77 $0.00 -$1.77 - - -" in text
+    assert "chat $1.00 $2.77 $0.00 -$1.77 - -" in text
     assert "not enough days: 1 of 28 are known, each from midnight to midnight UTC; no charge at all: nobody" in text
 
 
@@ -47,6 +47,6 @@ def test_days_that_stand_out_are_shown_with_their_driver() -> None:
     assert "not enough data for 7 days (2026-06-01 to 2026-06-07)" in text
     assert "2026-06-09: cost $25.00, +$15.00 from $10.00 on 2026-06-08, 150.0 deviations" in text
     assert "all +$15.00 $0.00 $0.00 +$15.00" in text
-    assert "mostly volume" in text
+    assert "mostly usage" in text
     alike = anomaly.watch(whole_bill, Period(T0_NS + 7 * DAY_NS, T0_NS + 8 * DAY_NS))
     assert "No day stands out." in printed(tables.watch(alike))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
+from rose.clock import utc
 from rose.ledger import layout
+from rose.ledger.commands.output import csv_cells
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes, Group
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED
-from rose.pricing.money import PricingError, signed_usd
+from rose.pricing.money import PricingError, signed_money, signed_usd
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
@@ -68,8 +73,28 @@ def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Elem
     yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
     if not made.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
-    yield sentence(made)
+    if made.rate is not None:
+        yield made.rate.text
+    yield sentence(made, lambda nano: signed_money(nano, made.stamp.currency))
     yield table(made, top)
+
+
+def csv_text(made: Changes) -> str:
+    """A row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
+    written, stamp, before = io.StringIO(), made.stamp, made.before
+    rows = csv.writer(written, lineterminator="\n")
+    terms = {
+        "currency": stamp.currency, "view": AMORTIZED, "period_from": utc(stamp.from_ns), "period_to": utc(stamp.to_ns),
+        "before_from": utc(before.from_ns), "before_to": utc(before.to_ns), "provenance": stamp.provenance,
+        "verified": str(stamp.verified and before.verified).lower(), "price_book": stamp.book.text,
+        "example_prices": str(stamp.book.example or before.book.example).lower(),
+    }  # fmt: skip
+    rows.writerow([made.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
+    for group in made.groups:
+        amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
+        texts = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
+        rows.writerow([*csv_cells((group.name,)), *texts, *csv_cells(map(str, terms.values()))])
+    return written.getvalue()
 
 
 def table(made: Changes, top: int = TOP) -> Table:

@@ -16,7 +16,7 @@ from rose.pricing.borrowing.report.marginal import charged
 from rose.pricing.borrowing.report.savings import NO_TOKENS, Savings, both_ends, condition, purchase, savings
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
@@ -50,7 +50,7 @@ class WayRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlipRow:
-    """One figure as it is, and where it would have to be for borrowing to cost as much as the first way."""
+    """One figure as it is, and where it would have to be for borrowing to add as much to the bill as the first way."""
 
     now: Figure
     flips_at: Figure
@@ -183,7 +183,11 @@ def _flips(make: Figures, m: Marginal, comparison: Comparison) -> dict[str, Flip
             flips_at=money(flip.usd_per_gb, "GB", "no price of a GB by itself" if sent_gb else "nothing was sent"),
         ),
         PROVISION: FlipRow(
-            now=money(None if provision.missing else provision.usd / hours, "device-hour", provision.missing),
+            now=money(
+                None if provision.unknown else provision.usd / hours,
+                "device-hour",
+                provision.missing or NOT_SET,
+            ),
             flips_at=money(flip.provision_usd_per_device_hour, "device-hour"),
         ),
     }
@@ -279,7 +283,7 @@ def _turn(way: Alternative, comparison: Comparison) -> str:
         ends.append(f"sending a GB of weights costs {_usd(flip.usd_per_gb)} or more")
     ends.append(f"missed budgets cost {_usd(flip.provision_usd_per_device_hour)} or more a borrowed device-hour")
     verb = "stops paying" if way.cash.usd > 0 else "does not pay"
-    return f"Against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
+    return f"In cash, against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
 
 
 def _text_per_million(usd: Fraction, comparison: Comparison) -> str:

@@ -13,6 +13,10 @@ from rose.pricing.stats.bootstrap import Interval
 
 NO_BORROW = "not enough data: no rollout ran on a serving device"
 MILLION = 10**6
+#: Two break-evens of the provision for a borrowed device-hour, by what it breaks even against: the device time of the
+#: same work at the amortized price of dedicated devices, and what that work would have added to the bill.
+BREAK_EVEN_TIME = "break-even provision against device time"
+BREAK_EVEN_CASH = "break-even provision against cash"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -72,7 +72,8 @@ class ProvisionDocument:
     days: tuple[DayRow, ...]
     #: By lease, where asked for; they sum to `accrued`.
     leases: Mapping[str, Figure]
-    #: The provision for a borrowed device-hour at which borrowing stops paying, and what was realised for one.
+    #: The provision for a borrowed device-hour at which it costs as much as its work on dedicated devices does at their
+    #: amortized price (BREAK_EVEN_TIME), and what was realised for one.
     break_even: Figure
     realised_per_device_hour: Figure
 
@@ -108,38 +109,39 @@ def document(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZON
     )
     accruals = provision.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
     realised = provision.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
-    penalty = Fraction(run.book.lending_at(stretches.starts_ns[-1]).violation_usd)
+    per_miss = provision.penalties(stretches, run.book)
+    penalty = per_miss[-1] if any(per_miss) else None
+    unknown = term.explained if term.basis == "absent" else term.missing
     accrued = {accrual.day: accrual.usd for accrual in accruals}
-    balances = provision.roll_forward(accrued, {} if term.missing else realised)
+    balances = provision.roll_forward(accrued, {} if unknown else realised)
     known = [balance.accrued for balance in balances if balance.accrued is not None]
-    basis = "price book" if not penalty else "measured"
     return ProvisionDocument(
         head=head(run),
         horizon=make.number(horizon_ns, "ns"),
-        penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book"),
+        penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=provision.NO_PENALTY),
         rates={
             load_bin: _rate(make, rate, penalty) for load_bin, rate in provision.rates(risk, bursts, horizon_ns).items()
         },
-        accrued=amount(make, sum(known) if known else None, basis=basis, why=_why_none(accruals)),
+        accrued=amount(make, sum(known) if known else None, why=_why_none(accruals)),
         realised=make.money(
-            None if term.missing else term.usd,
+            None if unknown else term.usd,
             MARGINAL,
             basis=term.basis,
-            why=term.missing,
+            why=unknown,
             interval=term.interval,
             no_interval=term.no_interval,
         ),
         rests_on=term.explained,
         not_provided_for=make.number(sum(accrual.unknown_ns for accrual in accruals), "ns"),
-        days=_days(make, balances, {accrual.day: accrual for accrual in accruals}, term.missing),
+        days=_days(make, balances, {accrual.day: accrual for accrual in accruals}, unknown),
         leases=_by_lease(make, accruals, sum(known)) if by_lease else {},
         break_even=_break_even(run),
         realised_per_device_hour=make.money(
-            None if term.missing else run.borrow.usd_per_device_hour("provision"),
+            None if unknown else run.borrow.usd_per_device_hour("provision"),
             MARGINAL,
             per="device-hour",
             basis=term.basis,
-            why=term.missing or NO_BORROW,
+            why=unknown or NO_BORROW,
             interval=per_device_hour(term.interval, run.borrow),
             no_interval=term.no_interval,
         ),
@@ -152,7 +154,7 @@ def _why_none(accruals: Sequence[Accrual]) -> str | None:
     return accruals[-1].why if all(accrual.usd is None for accrual in accruals) else None
 
 
-def _rate(make: Figures, rate: Rate, penalty: Fraction) -> RateRow:
+def _rate(make: Figures, rate: Rate, penalty: Fraction | None) -> RateRow:
     per_hour = None if rate.hazard_per_s is None else float(rate.hazard_per_s) * _S_PER_HOUR
     misses = None if rate.misses_per_s is None else rate.misses_per_s * _S_PER_HOUR
     return RateRow(
@@ -168,7 +170,10 @@ def _rate(make: Figures, rate: Rate, penalty: Fraction) -> RateRow:
         ),
         misses_per_device_hour=counted(make, None if misses is None else float(misses), "ratio", why=rate.why),
         provision_per_device_hour=make.money(
-            None if misses is None else misses * penalty, MARGINAL, per="device-hour", why=rate.why
+            None if misses is None or penalty is None else misses * penalty,
+            MARGINAL,
+            per="device-hour",
+            why=rate.why or provision.NO_PENALTY,
         ),
         pooled=rate.pooled if rate.why is None else (),
     )

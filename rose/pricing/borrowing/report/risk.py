@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import sql
+from rose.clock import utc_us
+from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.pricing.borrowing import alternatives, harm
 from rose.pricing.borrowing.harm import Harm
@@ -21,10 +25,11 @@ from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.report.savings import NO_TOKENS
 from rose.pricing.borrowing.report.spikes import SpikesDocument
 from rose.pricing.borrowing.sensitivity import swings
+from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.run.priced import PricedRun, priced, run_facts
 from rose.pricing.stats.bootstrap import Interval
 
 _CONFOUNDED = "confounded: "
@@ -46,6 +51,16 @@ class HarmRow:
     late_without: Figure
     #: Missed budgets that lending added; below zero where there were fewer.
     added: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HarmSaid:
+    """What can be told of harm without a price: `told` and `says` as in HarmRow, and how many windows were withheld."""
+
+    told: bool | None
+    says: str
+    windows: int
+    withheld: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +106,27 @@ def build(
             swings=moved,
             spikes=spikes_report.document(run),
         )
+
+
+def without_prices(root: Path, run_id: str) -> HarmSaid:
+    """Whether lending harms serving in a run, which takes no price book.
+
+    Raises PricingError for an unknown run, one of mixed provenance, and one of which events were archived.
+    """
+    with closing(catalog.connect(root)) as connection:
+        preconditions.refuse_archived(root, connection, run_id)
+        run_facts(connection, run_id)
+        snapshot(connection, run_id)
+        set_variables(connection, run_id=run_id, period_end_ns=utc_us() * 1000, price_changes=[])
+        connection.execute(sql.read("borrowing/lease_spans.sql"))
+        measured = harm.measure(connection, (), by_lease=False)
+    found = harm.late(measured)
+    requests, late, added = found or (0, 0, None)
+    ends = None if added is None else (added.value, added.low, added.high)
+    return HarmSaid(
+        told=None if ends is None else ends[1] > 0, says=_says(measured, requests, late, ends),
+        windows=measured.windows, withheld=measured.withheld,
+    )  # fmt: skip
 
 
 def harm_row(make: Figures, measured: Harm) -> HarmRow:

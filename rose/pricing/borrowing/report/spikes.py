@@ -14,6 +14,7 @@ import numpy as np
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing import correlated_load
 from rose.pricing.borrowing.correlated_load import Coupled, Fleet
+from rose.pricing.borrowing.provision import NO_PENALTY
 from rose.pricing.borrowing.report.common import MILLION, Head, counted, head
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_S
@@ -47,6 +48,8 @@ class SpikesDocument:
     observed_r: Figure
     by_r: Mapping[str, SpikeRow]
     dedicated: Figure
+    #: What a late request costs, by the price book; where none is set they are counted as nothing.
+    penalty: Figure
     #: r*, and in words which side it is on where there is none.
     r_star: Figure
     says: str
@@ -96,6 +99,9 @@ def document(run: PricedRun) -> SpikesDocument:
             per="million useful tokens",
             why="not enough data: no useful token was made on dedicated devices",
         ),
+        penalty=run.make.money(
+            _penalty(run) or None, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY
+        ),
         r_star=_simulated(counted(make, r_star, "ratio", why=says)),
         says=says,
     )
@@ -130,9 +136,13 @@ def _fleet(run: PricedRun, window_s: int, windows: Sequence[Mapping[str, Any]]) 
         device_s_per_window=sum(row["ns"] for row in windows) / len(windows) / NS_PER_S,
         window_s=window_s,
         usd_per_borrowed_s=float(plain_usd) / borrowed_s,
-        usd_per_late_request=float(run.book.lending_at(run.began_ns).violation_usd),
+        usd_per_late_request=float(_penalty(run)),
         tokens_per_s=(borrowed.generated - borrowed.by_fate["stale"]) / borrowed_s,
     )
+
+
+def _penalty(run: PricedRun) -> Fraction:
+    return Fraction(run.book.lending_at(run.began_ns).violation_usd)
 
 
 def _row(make: Figures, run: PricedRun, point: Coupled) -> SpikeRow:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rose.pricing.borrowing.marginal import TERMS
 from rose.pricing.borrowing.report.alternatives import PROVISION, CompareDocument
+from rose.pricing.borrowing.report.common import BREAK_EVEN_CASH, BREAK_EVEN_TIME
 from rose.pricing.borrowing.report.marginal import PriceDocument
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.report.risk import RiskDocument
@@ -87,13 +88,14 @@ def provision(document: ProvisionDocument) -> Iterator[Element]:
         columns=columns("what", "in all", _INTERVAL, "rests on", text=("rests on",)),
         rows=(
             ("accrued", document.accrued.text, "-", accrued_by),
-            ("realised", document.realised.text, document.realised.short_interval, document.rests_on),
+            ("realised", document.realised.text, document.realised.short_interval, rests_on(document)),
             ("realised per borrowed device-hour", hourly.text, hourly.short_interval, ""),
-            ("break-even per borrowed device-hour", document.break_even.text, "-", "borrowing stops paying above it"),
+            (BREAK_EVEN_TIME, document.break_even.text, "-", "for a borrowed device-hour; dedicated ones, amortized"),
         ),
         notes=notes(
             why_no_interval([document.realised]),
             f"Nothing is provided for {unknown.text} lent at a load that is not known." if unknown.value else "",
+            f"The {BREAK_EVEN_CASH} is another figure: `rose borrow compare` has it.",
         ),
     )  # fmt: skip
     yield roll_forward(document)
@@ -144,11 +146,22 @@ def rates(document: ProvisionDocument) -> Table:
         rows=tuple(rows),
         notes=notes(
             f"Windows of {document.horizon.text}; a burst is a rise into the top fifth.",
-            f"A missed budget costs {document.penalty.text} (price book).",
+            _penalty(document.penalty),
             "; ".join(reasons),
             why_no_interval(misses),
         ),
     )  # fmt: skip
+
+
+def rests_on(document: ProvisionDocument) -> str:
+    """What the figure of what was realised rests on; empty where the figure itself says it."""
+    return "" if document.rests_on == document.realised.text else document.rests_on
+
+
+def _penalty(penalty: Figure) -> str:
+    if penalty.value is None:
+        return f"What a missed budget costs is {penalty.text}."
+    return f"A missed budget costs {penalty.text} (price book)."
 
 
 def compare(document: CompareDocument) -> Iterator[Element]:
@@ -189,13 +202,17 @@ def compare(document: CompareDocument) -> Iterator[Element]:
 
 
 def flips(document: CompareDocument) -> Table:
-    """What each price would have to be for borrowing to cost as much as dedicated devices."""
+    """What each price would have to be for borrowing to add as much to the bill as dedicated devices."""
     return Table(
-        title="Where borrowing stops paying", view=MARGINAL, stamp=document.head.stamp,
+        title="Where borrowing stops paying: break-even against cash", view=MARGINAL, stamp=document.head.stamp,
         columns=columns("what", "now", "stops paying at"),
         rows=tuple(
-            ("break-even provision for a device-hour" if name == PROVISION else name, flip.now.text, flip.flips_at.text)
+            (f"{BREAK_EVEN_CASH}, a device-hour" if name == PROVISION else name, flip.now.text, flip.flips_at.text)
             for name, flip in document.flips.items()
+        ),
+        notes=(
+            "Each moved alone until cash saved is nothing. Device time that would not have been bought otherwise is "
+            f"nothing here; in the {BREAK_EVEN_TIME} of `rose borrow provision` it has its amortized price.",
         ),
     )  # fmt: skip
 
@@ -253,6 +270,7 @@ def paired(document: SpikesDocument) -> Table:
             f"Simulated: {document.windows.text} windows of {document.window.text}, paired anew (r as observed: "
             f"{document.observed_r.text}). A million tokens on dedicated devices: {document.dedicated.text}. "
             f"r*: {document.says}.",
+            *(() if document.penalty.value else (f"Late requests are in it at nothing. {_penalty(document.penalty)}",)),
         ),
     )  # fmt: skip
 

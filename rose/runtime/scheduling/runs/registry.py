@@ -205,6 +205,7 @@ class Runs:
                     "staleness_max": facts.staleness_max,
                     "weight": facts.weight,
                     "priority": facts.priority,
+                    "expires_s": facts.expires_s,
                 },
                 "tags": facts.tags | ({} if facts.team is None else {"team": facts.team}),
                 "reason": reason,

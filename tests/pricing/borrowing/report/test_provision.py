@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rose import events
+from rose.pricing.borrowing.provision import NO_PENALTY
 from rose.pricing.borrowing.report import provision, tables
 from rose.pricing.money import PricingError
 from tests.pricing.conftest import printed
@@ -105,8 +106,13 @@ def test_too_little_is_said_and_nothing_is_booked(sample: Path, book: Path) -> N
 
 def test_a_book_without_a_penalty_provides_nothing_and_says_why(write_ledger: Any) -> None:
     document = provision.build(write_ledger(bursty()), "run")
-    assert (document.accrued.value, document.accrued.basis) == (0, "price book")
-    assert document.rests_on == "the price book sets no penalty for a missed budget"
+    unset = (document.penalty, document.accrued, document.realised, document.realised_per_device_hour)
+    assert {(figure.value, figure.text) for figure in unset} == {(None, NO_PENALTY)}
+    assert all(rate.provision_per_device_hour.value is None for rate in document.rates.values())
+    # How often load rises needs no price.
+    assert document.rates[2].bursts.value == 36
+    assert {row.closing.value for row in document.days} == {None}
+    assert f"What a missed budget costs is {NO_PENALTY}." in printed(tables.provision(document))
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 100_000])

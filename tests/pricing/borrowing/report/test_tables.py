@@ -5,6 +5,7 @@ from typing import Any
 
 from rose import events
 from rose.pricing.borrowing.report import alternatives, marginal, tables
+from rose.pricing.borrowing.report.common import BREAK_EVEN_CASH, BREAK_EVEN_TIME
 from tests.pricing.conftest import printed
 
 T0_NS = 1_780_272_000 * 10**9
@@ -41,3 +42,9 @@ def test_no_figure_goes_without_its_view_and_provenance(sample: Path) -> None:
     assert text.count("; USD, replay, EXAMPLE PRICES, not yours]") == 4
     assert "Price book example" in text
     assert "2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z" in text
+
+
+def test_every_break_even_has_its_definition_in_the_glossary() -> None:
+    glossary = (Path(__file__).parents[4] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for name in (BREAK_EVEN_TIME, BREAK_EVEN_CASH):
+        assert glossary.count(f"| {name} | ") == 1
