@@ -219,7 +219,8 @@ def _offered(name: str, there: Known) -> tuple[str, list[str | None], dict[str |
             return "View", [*_VIEWS], {**_VIEWS}, about
         case "run":
             labels: dict[str | None, str] = {key: _label(run) for key, run in there.runs.items()}
-            return "Run", [None, *labels], {None: "the newest", **labels}, None
+            about = "Without one, the newest fleet with all its runs, or on Cost per correct the newest run."
+            return "Run", [None, *labels], {None: "the newest", **labels}, about
         case "team":
             return "Team", [None, *there.teams], {None: "every team"}, None
         case "tag":

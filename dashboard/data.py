@@ -94,6 +94,11 @@ class Run:
     expires_s: float | None
 
     @property
+    def is_of_fleet(self) -> bool:
+        """Whether it is a fleet's own, which has all that RL runs share."""
+        return self.run_id == self.fleet_run_id
+
+    @property
     def going_on(self) -> bool:
         """Whether it has no end, and was heard of lately as far as can be told."""
         last_us = nanoseconds(self.last_event_at) // 1000

@@ -35,14 +35,18 @@ _ROWS_SHOWN = 30
 _TRUST = "trust"
 
 
-def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S) -> None:
-    """A page on one run: its heading, then `show`, again every `live_s` seconds while the run goes on."""
+def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet: bool = True) -> None:
+    """A page on one run: its heading, then `show`, again every `live_s` seconds while the run goes on.
+
+    Where none is chosen it is on the newest run `of_fleet`, which has all that RL runs share, or on the newest of all.
+    """
     with _opened(title, asks, uses=("run",)) as opened:
         if opened is None:
             return
         ledger, runs = opened
         chosen = bar.chosen().run
-        run = next((run for run in runs if run.run_id == chosen), runs[0])
+        first = next((run for run in runs if run.is_of_fleet or not of_fleet), runs[0])
+        run = next((run for run in runs if run.run_id == chosen), first)
 
         def body() -> None:
             now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
@@ -87,7 +91,8 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
         st.error(escape.prose(str(error)))
         yield None
         return
-    with chip.container():
+    # As deep as the fragment that takes its place, or what is below the chip would stay beside the fragment's.
+    with chip.container(), st.container():
         trust.chip(known_trust(ledger), ledger)
     try:
         runs = data.runs(ledger)

@@ -78,4 +78,5 @@ frame.page(
     "Did the policy learn, what did a correct answer cost, and what would make it cheaper?",
     show,
     live_s=frame.QUIET_S,
+    of_fleet=False,
 )

@@ -143,6 +143,13 @@ def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path) -> None:
     assert {(stay.run_id, stay.device_id) for stay in own["red"].stays} == {("fleet", "s0"), ("fleet", "t0")}
 
 
+def test_where_no_run_is_named_it_is_the_newest_fleets_own_or_for_answers_the_newest(root: Path) -> None:
+    assert report.build(root, None, BOOK).run.run_id == "fleet"
+    book = ("--price-book", str(root.parent / "book.toml"))
+    shown = CliRunner().invoke(app, ["correct", "show", "--ledger", str(root), *book, "--json"])
+    assert json.loads(shown.stdout)["run"]["run_id"] == "red", shown.output
+
+
 def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(root: Path) -> None:
     made = report.build(root, "fleet", BOOK)
     shares = {row.run_id: (row.team, row.amortized.value) for row in made.runs}

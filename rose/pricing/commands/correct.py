@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rose.pricing.run.priced import PricedRun
     from rose.pricing.table import Element
+
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the one that began last if left out.")]
 
 correct_app = typer.Typer(
     no_args_is_help=True, help="What a correct answer costs, what would make it cheaper, which verifier to buy."
@@ -103,11 +105,18 @@ def _command(
     tables: Callable[[Any], Iterable[Element]],
 ) -> None:
     """Price the run, make the document, and print it."""
-    from rose.pricing import console
-    from rose.pricing.run.priced import priced
+    from contextlib import closing
 
-    with clear_errors(), priced(ledger_root(ledger), run, price_book, allow_unverified) as priced_run:
-        document = make(priced_run)
+    from rose.ledger import catalog
+    from rose.pricing import console
+    from rose.pricing.run.priced import newest_run, priced
+
+    with clear_errors():
+        root = ledger_root(ledger)
+        with closing(catalog.connect(root)) as connection:
+            run_id = run or newest_run(connection, "any")
+        with priced(root, run_id, price_book, allow_unverified) as priced_run:
+            document = make(priced_run)
     if as_json:
         typer.echo(json.dumps(document.to_json(), indent=2))
         return

@@ -13,7 +13,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 
 def report_command(
     ledger: LedgerOption = None,
-    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest if left out.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest fleet's own if left out.")] = None,
     price_book: BookOption = None,
     *,
     as_json: JsonOption = False,

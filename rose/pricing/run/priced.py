@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import duckdb
 
@@ -85,7 +86,7 @@ def priced(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger at `root`, the newest if `run_id` is None; `seen` is for `verify`.
+    """Price one run of the ledger at `root`, the newest fleet's own if `run_id` is None; `seen` is for `verify`.
 
     `price_book` None prices by the book that `choice.choose` gives.
 
@@ -144,12 +145,15 @@ def _spreads(
     return token_spread.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
 
 
-def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
-    """The run that began last. Raises PricingError for a ledger without runs."""
+def newest_run(connection: duckdb.DuckDBPyConnection, of: Literal["fleet", "any"] = "fleet") -> str:
+    """The run that began last: its fleet's own, which has all of what RL runs share, or that one itself.
+
+    Raises PricingError for a ledger without runs.
+    """
     runs = rows(connection, "run/newest")
     if not runs:
         raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
-    return str(runs[0]["run_id"])
+    return str(runs[0]["fleet_run_id" if of == "fleet" else "run_id"])
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
