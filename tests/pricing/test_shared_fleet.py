@@ -21,6 +21,7 @@ from rose.pricing.audit.explain import Question, explain
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.run import report
 from rose.pricing.run.tables import tables
+from tests.ledger.older import OLDER_LEDGER
 from tests.pricing.closing.conftest import BOOK_TOML, HOUR_NS, T0_NS, S
 
 _TOML = f"""{BOOK_TOML}
@@ -262,7 +263,7 @@ def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) ->
 
 def test_a_ledger_from_before_rl_runs_shared_fleets_is_charged_to_the_runs_of_its_devices(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
-    shutil.copytree(Path(__file__).parents[2] / "sample_traces" / "ledger", root)
+    shutil.copytree(OLDER_LEDGER, root)
     frame = charges.price(root, choice.choose(root, None)).frame
     assert frame["cost_nano"].sum() > 0
     assert (frame["run_id"] == frame["fleet_run_id"]).all()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rose.cli import app
+from rose.ledger import catalog
 from rose.ledger.commands.common import cell_text
 from rose.ledger.reading import named
 
@@ -46,17 +49,27 @@ def steady(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [json.loads(json.dumps(row, default=cell_text)) for row in kept]
 
 
+@pytest.fixture(scope="module")
+def recorded(sample: Path) -> tuple[str, str, str]:
+    """(fleet's run, day, day after it) of the sample."""
+    with closing(catalog.connect(sample)) as connection:
+        fleets = "SELECT run_id, started_at::DATE FROM run WHERE run_id = fleet_run_id ORDER BY started_at"
+        run_id, day = connection.execute(fleets).fetchall()[0]
+    return run_id, f"{day}", f"{day + timedelta(days=1)}T00:00:00Z"
+
+
 @names
-def test_a_query_runs_by_hand_and_through_rose(name, sample, by_hand):
+def test_a_query_runs_by_hand_and_through_rose(name, sample, by_hand, recorded):
     rows = by_hand(sample, name)
     assert (rows == []) == (name in NONE_IN_SAMPLE)
     assert all(row["provenance"] == "live" for row in rows)
-    run_id = "demo-20261122T141010Z"
-    window = ("--since", "2026-11-22", "--until", "2026-11-23T00:00:00Z", "--run", run_id, "--limit", "500")
-    narrowed = rose(sample, name, *window)
+    run_id, since, until = recorded
+    window = ("--since", since, "--until", until, "--limit", "500")
     if name in OWN_EVENTS:
+        narrowed = rose(sample, name, *window, "--run", run_id)
         assert {row.get("run_id", run_id) for row in narrowed} == {run_id}
         return
+    narrowed = rose(sample, name, *window)
     assert len(narrowed) == min(len(rows), 500)
     assert steady(narrowed) == steady(rows[:500])
 

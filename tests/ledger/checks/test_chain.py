@@ -29,8 +29,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-
-SAMPLE = Path(__file__).parents[3] / "sample_traces" / "ledger"
+from tests.ledger.older import OLDER_LEDGER
 
 
 def _rows(first_seq: int, count: int, power_mw: int = 7) -> pa.Table:
@@ -271,7 +270,7 @@ def test_a_key_that_registers_itself_is_a_note_until_it_is_endorsed(root: Path, 
 
 def test_a_ledger_of_an_older_version_is_sound_and_unsigned(tmp_path: Path) -> None:
     # A catalog that another reader made there says where it lies.
-    root = shutil.copytree(SAMPLE, tmp_path / "ledger", ignore=shutil.ignore_patterns("ledger.duckdb"))
+    root = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger", ignore=shutil.ignore_patterns("ledger.duckdb"))
     report = verify(root)
     assert (report.problems, report.notes) == ([], [])
     assert sum(found.events for found in report.writers) > 0
@@ -281,7 +280,7 @@ def test_a_ledger_of_an_older_version_is_sound_and_unsigned(tmp_path: Path) -> N
 
 
 def test_a_writer_of_an_older_version_signs_from_now_on(tmp_path: Path) -> None:
-    root = shutil.copytree(SAMPLE, tmp_path / "ledger")
+    root = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger")
     with LedgerWriter.open(root, "trainer", "r"), LedgerWriter.open(root, "deployment", "r") as writer:
         writer.record(Ledger(action="note"))
     report = verify(root)

@@ -13,6 +13,7 @@ from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.evidence import ledgers
+from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -67,9 +68,8 @@ def test_the_text_of_an_event_is_not_taken_for_a_header(root: Path) -> None:
 
 
 def test_segments_of_an_older_version_have_the_hash_of_their_file() -> None:
-    sample = Path(__file__).parents[3] / "sample_traces" / "ledger"
-    for writer in layout.writers(sample):
-        for link in links.back(sample, writer):
+    for writer in layout.writers(OLDER_LEDGER):
+        for link in links.back(OLDER_LEDGER, writer):
             assert (link.chain_sha256, link.key) == ("", "")
             assert link.value in link.path
 

@@ -12,6 +12,7 @@ from rose.ledger.evidence.proof import leads
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.layout import LedgerError
 from tests.ledger.evidence import ledgers
+from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_from_another_history_there_is_no_way(root: Path) -> None:
 
 
 def test_segments_of_an_older_version_prove_nothing(tmp_path: Path) -> None:
-    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "sample")
+    sample = shutil.copytree(OLDER_LEDGER, tmp_path / "sample")
     before = receipt.take(sample)
     answer = proof.read(proof.answer(sample, b'{"writers": {"trainer": [0, ""]}}'))
     assert answer.receipt.writers == before.writers

@@ -18,6 +18,7 @@ from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from tests.ledger.evidence import ledgers
+from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: py
 
 def test_a_ledger_of_an_older_version_has_one_too(tmp_path: Path) -> None:
     """Its segments have no link, so the hash of the newest file stands for it."""
-    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "ledger")
+    sample = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger")
     assert layout.ledger_id(sample) == ""
     taken = receipt.take(sample)
     assert taken.ledger == layout.ledger_id(sample) != ""

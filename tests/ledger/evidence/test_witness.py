@@ -19,6 +19,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.evidence import ledgers
+from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_of_earlier_days_one_checkpoint_stays_and_after_a_refusal_all(
 
 
 def test_writers_of_an_older_version_are_named(state: Path, tmp_path: Path) -> None:
-    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "sample")
+    sample = shutil.copytree(OLDER_LEDGER, tmp_path / "sample")
     done = _countersign(sample, state)
     assert set(done.without_chain) == set(done.receipt.writers)
     assert _countersign(sample, state).new_events == 0
