@@ -93,6 +93,7 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
                 # A key that no later state asks for again, as the window of a run that goes on.
                 made = data.kept(Made, root, "made", head, large=large)
                 assert made is data.kept(Made, root, "made", head, large=large)
+                assert made.value is not None
                 kept.append((head, weakref.ref(made.value)))
             del made
     gc.collect()
