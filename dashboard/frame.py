@@ -49,7 +49,7 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
         run = next((run for run in runs if run.run_id == chosen), first)
 
         def body() -> None:
-            now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
+            now = next((other for other in data.runs(ledger, run.run_id) if other.run_id == run.run_id), run)
             if (now.status, now.going_on) != (run.status, run.going_on):
                 st.rerun()
             _status(ledger, now)
@@ -70,7 +70,9 @@ def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) 
     with _opened(title, asks, uses=uses) as opened:
         if opened is not None:
             ledger, runs = opened
-            _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, runs, QUIET_S))
+            _follow(
+                lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), _every(ledger, runs, QUIET_S)
+            )  # fmt: skip
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
     with chip.container(), st.container():
         trust.chip(known_trust(ledger), ledger)
     try:
-        runs = data.runs(ledger)
+        runs = data.runs(ledger, bar.asked_run())
         with top:
             for sentence in bar.show(ledger, runs, uses) if runs else []:
                 st.warning(sentence)
