@@ -288,9 +288,9 @@ def metrics(*cards: tuple[str, Figure, str]) -> None:
             metric(label, figure, explained)
 
 
-def drilled(made: pl.DataFrame, source: str, empty: str = "") -> None:
+def drilled(made: pl.DataFrame, source: str) -> None:
     """A table of `drill`."""
-    table(made, source, drill.columns(made), empty)
+    table(made, source, drill.columns(made))
 
 
 def show_table(made: Table, source: str) -> None:
@@ -310,12 +310,12 @@ def show_table(made: Table, source: str) -> None:
     table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((f'{made.terms}.', *made.notes)))}", written)
 
 
-def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None, empty: str = "") -> None:
-    """A table with the view it comes from below. `columns` says how some are written, `empty` stands for no value."""
+def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None) -> None:
+    """A table with the view it comes from below; `columns` says how some of them are written."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder=empty,
+    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="",
                  column_config=columns)  # fmt: skip
     st.caption(words.plain(f"Source: {source}"))
     download(frame, source)
