@@ -119,6 +119,11 @@ class RunningTurn:
     running_ns: int
 
 
+def stalled_after_ns() -> int:
+    """No turn that has run for less is stalled."""
+    return STALLED_PACES * STALLED_MIN_NS
+
+
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts]) -> list[RunningTurn]:
     """The turns to take off borrowed engines, since another engine has room and would have made them by now.
 

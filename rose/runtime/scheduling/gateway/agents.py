@@ -14,7 +14,7 @@ from rose.runtime.scheduling.messages import Heartbeat, PreemptRequest
 def routes(controller: Controller) -> list[Route]:
     async def heartbeat(request: Request) -> Response:
         told = Heartbeat.model_validate_json(await read(request.receive))
-        with ends_with_client(request.receive):
+        with ends_with_client(request.scope):
             reply = await controller.heartbeat(told)
         return message(reply)
 

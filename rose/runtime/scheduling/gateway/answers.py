@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope
+
+from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
 
 #: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
@@ -53,23 +55,21 @@ async def read(receive: Receive) -> bytes:
 
 
 @contextmanager
-def ends_with_client(receive: Receive) -> Iterator[None]:
+def ends_with_client(scope: Scope) -> Iterator[None]:
     """Cancel what is awaited here, and raise ClientGoneError, once the client goes away: nobody would read the answer.
 
-    For requests that were read whole.
+    For requests to an HttpServer.
     """
     task = asyncio.current_task()
     assert task is not None
-    inside, gone = True, False
+    gone = False
 
-    def leave(heard: asyncio.Future[Any]) -> None:
+    def leave() -> None:
         nonlocal gone
-        if inside and not heard.cancelled():
-            gone = True
-            task.cancel()
+        gone = True
+        task.cancel()
 
-    listening = asyncio.ensure_future(receive())
-    listening.add_done_callback(leave)
+    scope["state"][ON_CLIENT_GONE] = leave
     try:
         yield
     except asyncio.CancelledError:
@@ -78,5 +78,4 @@ def ends_with_client(receive: Receive) -> Iterator[None]:
             raise ClientGoneError from None
         raise
     finally:
-        inside = False
-        listening.cancel()
+        del scope["state"][ON_CLIENT_GONE]

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
 BACKLOG = 4096
 #: Clients keep connections open between two turns.
 _KEEP_ALIVE_S = 75
+#: What a request's `state` may hold: what to call, without arguments, if its client goes away before it is answered.
+ON_CLIENT_GONE = "on_client_gone"
 #: Requests have so long to end when the server stops, and are cancelled after that.
 _STOP_S = 1
 
@@ -24,7 +27,7 @@ class HttpServer:
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
         config = uvicorn.Config(
-            application, interface="asgi3", http="httptools", ws="none", lifespan="off", log_config=None,
+            application, interface="asgi3", http=_Protocol, ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, proxy_headers=False, backlog=BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S,
         )  # fmt: skip
@@ -45,6 +48,17 @@ class HttpServer:
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
+
+
+class _Protocol(HttpToolsProtocol):
+    """Uvicorn's. ASGI's own way to hear that a client goes away is to wait for another message: a task a request."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.cycle is not None and self.cycle.disconnected:
+            on_client_gone = self.cycle.scope["state"].get(ON_CLIENT_GONE)
+            if on_client_gone is not None:
+                on_client_gone()
 
 
 class _Server(uvicorn.Server):
