@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
@@ -54,28 +53,29 @@ async def read(receive: Receive) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-@contextmanager
-def ends_with_client(scope: Scope) -> Iterator[None]:
-    """Cancel what is awaited here, and raise ClientGoneError, once the client goes away: nobody would read the answer.
+class Client:
+    """Whoever waits for the answer to a request to an HttpServer.
 
-    For requests to an HttpServer.
+    Once it goes away within `with`, `leave` is called, which cancels what is awaited unless somebody puts something
+    else there: nobody would read the answer. ClientGoneError is raised for what was cancelled so.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
 
-    def leave() -> None:
-        nonlocal gone
-        gone = True
-        task.cancel()
+    def __init__(self, scope: Scope) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._state, self._task, self._gone = scope["state"], task, False
+        self.leave: Callable[[], object] = task.cancel
 
-    scope["state"][ON_CLIENT_GONE] = leave
-    try:
-        yield
-    except asyncio.CancelledError:
+    def __enter__(self) -> Self:
+        self._state[ON_CLIENT_GONE] = self._go
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        del self._state[ON_CLIENT_GONE]
         # Who is cancelled for another reason as well goes on to be.
-        if gone and task.uncancel() == 0:
+        if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
             raise ClientGoneError from None
-        raise
-    finally:
-        del scope["state"][ON_CLIENT_GONE]
+
+    def _go(self) -> None:
+        self._gone = True
+        self.leave()

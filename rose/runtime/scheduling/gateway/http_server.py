@@ -6,10 +6,11 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 #: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
 BACKLOG = 4096
@@ -51,14 +52,48 @@ class HttpServer:
 
 
 class _Protocol(HttpToolsProtocol):
-    """Uvicorn's. ASGI's own way to hear that a client goes away is to wait for another message: a task a request."""
+    """Uvicorn's, which costs less so.
+
+    ASGI's own way to hear that a client goes away is to wait for another message: a task for each request.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self.transport = _Gathering(self.transport, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self.cycle is not None and self.cycle.disconnected:
-            on_client_gone = self.cycle.scope["state"].get(ON_CLIENT_GONE)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.disconnected:
+            on_client_gone = cycle.scope["state"].get(ON_CLIENT_GONE)
             if on_client_gone is not None:
                 on_client_gone()
+
+
+class _Gathering(asyncio.Transport):
+    """What is written before the loop goes on is sent at once: Uvicorn writes the head and the body of an answer apart,
+    and each would be a packet and a call of the system."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(bytes(data))
+
+    def _send(self) -> None:
+        self._transport.writelines(self._written)
+        self._written = []
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.answers import ends_with_client, failure, read
+from rose.runtime.scheduling.gateway.answers import Client, failure, read
 from rose.runtime.scheduling.messages import GenerateRequest
 from rose.runtime.scheduling.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns import Turn
@@ -40,11 +40,11 @@ async def answer(controller: Controller, scope: Scope, receive: Receive, send: S
     turn = Turn.begin(wanted, now_ns, run_id, version_min)
     load = controller.loads[run_id]
     assert controller.turns is not None
-    with ends_with_client(scope):
+    with Client(scope) as client:
         if wanted.stream:
             await _stream(controller.turns.stream(turn, load), send)
             return
-        outcome = await controller.turns.generate(turn, load)
+        outcome = await controller.turns.generate(turn, load, client)
     await _whole(outcome, send)
 
 
