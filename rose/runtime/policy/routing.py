@@ -17,9 +17,12 @@ STALLED_MIN_NS = 250_000_000
 Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerFacts:
-    """One rollout engine as the router knows it. `lease_left_ns` is None on a dedicated device."""
+    """One rollout engine as the router knows it. `lease_left_ns` is None on a dedicated device.
+
+    Nobody changes one, but to be frozen would make it four times as dear, and every turn looks at every engine.
+    """
 
     engine_id: str
     alive: bool
