@@ -37,10 +37,17 @@ class Known:
     """What there is to choose from in a ledger."""
 
     runs: Mapping[str, Run]
+    #: How many the ledger has; only the newest are in `runs`.
+    run_count: int
     span: Period | None
     teams: tuple[str, ...]
     tags: tuple[str, ...]
     currencies: tuple[str, ...]
+
+
+def asked_run() -> str:
+    """The id of the run that the address or the bar asks for, which the ledger may not have; empty where it is none."""
+    return _from_address()[0].run or ""
 
 
 def chosen() -> Link:
@@ -159,8 +166,9 @@ def _known(ledger: Path, runs: list[Run]) -> Known:
     span = books.span(ledger)
     teams, tags = data.tags(ledger)
     return Known(
-        runs={run.run_id: run for run in runs}, span=span, teams=teams, tags=tags, currencies=data.currencies(ledger)
-    )
+        runs={run.run_id: run for run in runs}, run_count=data.run_count(ledger), span=span, teams=teams, tags=tags,
+        currencies=data.currencies(ledger),
+    )  # fmt: skip
 
 
 def _there(now: Link, there: Known) -> tuple[Link, list[str]]:
@@ -172,8 +180,7 @@ def _there(now: Link, there: Known) -> tuple[Link, list[str]]:
     for name, values in known.items():
         value = getattr(now, name)
         if value != getattr(default, name) and value not in values:
-            where = f"the newest {RUNS_MAX} runs" if name == "run" and len(values) == RUNS_MAX else "this ledger"
-            unknown.append(f"There is no {name} “{escape.markdown(value)}” in {where}: it was left out.")
+            unknown.append(f"There is no {name} “{escape.markdown(value)}” in this ledger: it was left out.")
             now = link.with_choices(now, {name: getattr(default, name)})
     return now, unknown
 
@@ -219,8 +226,12 @@ def _offered(name: str, there: Known) -> tuple[str, list[str | None], dict[str |
             return "View", [*_VIEWS], {**_VIEWS}, about
         case "run":
             labels: dict[str | None, str] = {key: _label(run) for key, run in there.runs.items()}
+            options, texts = [None, *labels], {None: "the newest", **labels}
             about = "Without one, the newest fleet with all its runs, or on Cost per correct the newest run."
-            return "Run", [None, *labels], {None: "the newest", **labels}, about
+            if there.run_count <= RUNS_MAX:
+                return "Run", options, texts, about
+            about += " The page Cost lists those of a period, whatever their age; `run=ID` in the address opens one."
+            return f"Run, newest {RUNS_MAX} of {there.run_count:,}", options, texts, about
         case "team":
             return "Team", [None, *there.teams], {None: "every team"}, None
         case "tag":

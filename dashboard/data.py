@@ -6,6 +6,7 @@ Each query opens the catalog read-only and closes it again, so a page never stan
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 #: What was cached is dropped after this long, whatever happens; a new event drops it at once.
 TTL_S = 600
+#: The newest state of each ledger of which anything was cached.
+_newest: dict[Path, str] = {}
+_newest_lock = threading.Lock()
 #: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
 LONG = timedelta(days=7)
 _DAILY = {
@@ -154,20 +158,40 @@ def mark(ledger: Path) -> str:
     return "\n".join(f"{head.name} {head.read_text(encoding='utf-8')}" for head in heads)
 
 
+def _current(ledger: Path) -> str:
+    """`mark`, once all that was cached of an older state is dropped: a ledger only grows, so nobody asks for it again.
+
+    A server shows one ledger; where several are read, a new event in one costs the others a second reading.
+    """
+    with _newest_lock:
+        now = mark(ledger)
+        if _newest.get(ledger, now) != now:
+            for cache in (_read, _keep, _keep_few):
+                cache.clear()
+        _newest[ledger] = now
+    return now
+
+
 def quiet_s(ledger: Path) -> float:
     """Seconds since an event was last added to the ledger."""
     written = [head.stat().st_mtime for head in (ledger / "heads").glob("[!.]*.json")]
     return time.time() - max(written, default=0.0)
 
 
-def runs(ledger: Path) -> list[Run]:
-    """The newest runs, newest first. Raises ReadError or LedgerError."""
-    return [Run(**row) for row in _rows(str(ledger), "dashboard/runs", "", mark(ledger)).to_dicts()]
+def runs(ledger: Path, run_id: str = "") -> list[Run]:
+    """The newest runs, newest first, and the one of that id, however old. Raises ReadError or LedgerError."""
+    return [Run(**row) for row in _rows(ledger, "dashboard/runs", run_id).drop("runs").to_dicts()]
+
+
+def run_count(ledger: Path) -> int:
+    """How many runs there are, with those that `runs` leaves out. Raises ReadError or LedgerError."""
+    rows = _rows(ledger, "dashboard/runs")
+    return int(rows["runs"][0]) if rows.height else 0
 
 
 def span_ns(ledger: Path) -> tuple[int, int] | None:
     """From when to when devices were there, UTC nanoseconds; None where none was. Raises ReadError or LedgerError."""
-    (bounds,) = _rows(str(ledger), "dashboard/span", "", mark(ledger)).iter_rows()
+    (bounds,) = _rows(ledger, "dashboard/span").iter_rows()
     return None if None in bounds else bounds
 
 
@@ -183,14 +207,12 @@ def tags(ledger: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
     """The tags of every run that has some. Raises ReadError or LedgerError."""
-    return {
-        run_id: tags_of(text) for run_id, text in _rows(str(ledger), "dashboard/tags", "", mark(ledger)).iter_rows()
-    }
+    return {run_id: tags_of(text) for run_id, text in _rows(ledger, "dashboard/tags").iter_rows()}
 
 
 def models(ledger: Path) -> dict[str, str]:
     """The model that rollouts of each fleet's run were made with. Raises ReadError or LedgerError."""
-    return dict(_rows(str(ledger), "dashboard/models", "", mark(ledger)).iter_rows())
+    return dict(_rows(ledger, "dashboard/models").iter_rows())
 
 
 def currencies(ledger: Path) -> tuple[str, ...]:
@@ -204,7 +226,7 @@ def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
     """The rows of `sql/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
     if run.long and query in _DAILY:
         query = f"{query}_daily"
-    return _rows(str(ledger), query, run.run_id, mark(ledger))
+    return _rows(ledger, query, run.run_id)
 
 
 class Window(NamedTuple):
@@ -226,7 +248,7 @@ def in_window(
         query = f"{query}_daily"
     asked = (("run_id", run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks),
              ("part", part))  # fmt: skip
-    return _read(str(ledger), query, asked, mark(ledger))
+    return _as_it_is(ledger, query, *asked)
 
 
 def in_blocks(ledger: Path, query: str, run: Run, part: str = "step", blocks: int = 200) -> pl.DataFrame:
@@ -235,7 +257,7 @@ def in_blocks(ledger: Path, query: str, run: Run, part: str = "step", blocks: in
     Raises ReadError or LedgerError.
     """
     asked = (("run_id", run.run_id), ("part", part), ("blocks", blocks))
-    return _read(str(ledger), query, asked, mark(ledger))
+    return _as_it_is(ledger, query, *asked)
 
 
 def by_day(window: Window) -> bool:
@@ -245,7 +267,7 @@ def by_day(window: Window) -> bool:
 
 def of_part(ledger: Path, query: str, run: Run, part: str) -> pl.DataFrame:
     """The rows of `sql/<query>.sql` on one thing of a run, such as a lease. Raises ReadError or LedgerError."""
-    return _read(str(ledger), query, (("run_id", run.run_id), ("part", part)), mark(ledger))
+    return _as_it_is(ledger, query, ("run_id", run.run_id), ("part", part))
 
 
 def charged(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Charges]:
@@ -264,11 +286,15 @@ def charged(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Charg
 def between(ledger: Path, query: str, period: Period, provenance: str) -> pl.DataFrame:
     """The rows of `sql/<query>.sql` on a period and one provenance. Raises ReadError or LedgerError."""
     asked = (("from_ns", period.from_ns), ("to_ns", period.to_ns), ("provenance", provenance))
-    return _read(str(ledger), query, asked, mark(ledger))
+    return _as_it_is(ledger, query, *asked)
 
 
-def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
-    return _read(ledger, query, (("run_id", run_id),), mark)
+def _rows(ledger: Path, query: str, run_id: str = "") -> pl.DataFrame:
+    return _as_it_is(ledger, query, ("run_id", run_id))
+
+
+def _as_it_is(ledger: Path, query: str, *variables: tuple[str, object]) -> pl.DataFrame:
+    return _read(str(ledger), query, variables, _current(ledger))
 
 
 @st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
@@ -297,7 +323,7 @@ def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False)
     It is made once for all sessions and never changes, until the ledger gains an event. `large`: few are kept at once.
     """
     keep = _keep_few if large else _keep
-    priced: Priced[T] = keep((str(ledger), mark(ledger), *map(str, key)), make)
+    priced: Priced[T] = keep((str(ledger), _current(ledger), *map(str, key)), make)
     return priced
 
 

@@ -49,7 +49,7 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
         run = next((run for run in runs if run.run_id == chosen), first)
 
         def body() -> None:
-            now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
+            now = next((other for other in data.runs(ledger, run.run_id) if other.run_id == run.run_id), run)
             if (now.status, now.going_on) != (run.status, run.going_on):
                 st.rerun()
             _status(ledger, now)
@@ -70,7 +70,9 @@ def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) 
     with _opened(title, asks, uses=uses) as opened:
         if opened is not None:
             ledger, runs = opened
-            _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, runs, QUIET_S))
+            _follow(
+                lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), _every(ledger, runs, QUIET_S)
+            )  # fmt: skip
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
     with chip.container(), st.container():
         trust.chip(known_trust(ledger), ledger)
     try:
-        runs = data.runs(ledger)
+        runs = data.runs(ledger, bar.asked_run())
         with top:
             for sentence in bar.show(ledger, runs, uses) if runs else []:
                 st.warning(sentence)
@@ -286,9 +288,9 @@ def metrics(*cards: tuple[str, Figure, str]) -> None:
             metric(label, figure, explained)
 
 
-def drilled(made: pl.DataFrame, source: str, empty: str = "") -> None:
+def drilled(made: pl.DataFrame, source: str) -> None:
     """A table of `drill`."""
-    table(made, source, drill.columns(made), empty)
+    table(made, source, drill.columns(made))
 
 
 def show_table(made: Table, source: str) -> None:
@@ -308,12 +310,12 @@ def show_table(made: Table, source: str) -> None:
     table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((f'{made.terms}.', *made.notes)))}", written)
 
 
-def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None, empty: str = "") -> None:
-    """A table with the view it comes from below. `columns` says how some are written, `empty` stands for no value."""
+def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None) -> None:
+    """A table with the view it comes from below; `columns` says how some of them are written."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder=empty,
+    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="",
                  column_config=columns)  # fmt: skip
     st.caption(words.plain(f"Source: {source}"))
     download(frame, source)

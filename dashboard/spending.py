@@ -227,6 +227,11 @@ def answers(asked: Asked, chosen: Link, rows: Rows) -> Answers:
     return Answers(days=found.group_by("day").agg(pl.col(counts).sum()).sort("day"))
 
 
+def runs_counted(asked: Asked) -> int:
+    """How many runs `saved` prices at most: RL runs count, not the fleet they share. Raises ReadError, LedgerError."""
+    return data.between(asked.ledger, "spend/runs", asked.period, asked.provenance).filter(~pl.col("shared")).height
+
+
 def saved(asked: Asked) -> Priced[Saved]:
     """What borrowing saved in the runs that ended in the period, and in those that go on in it."""
     return data.kept(

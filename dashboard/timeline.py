@@ -63,18 +63,37 @@ def chart(lanes: Lanes) -> alt.VConcatChart:
     strip = _shares(lanes.shares, alt.Scale(domain=whole), lanes).mark_rect(color=BORROWED).add_params(brush)
     strip = strip.properties(height=36, title=title("Lent share; drag to choose a time"))
     follow = alt.Scale(domain=brush)
-    parts: list[alt.Chart | alt.LayerChart] = [strip, _states(lanes, follow)]
+    # The bin below the pointer, in whichever lane has bins: all lanes draw a line there.
+    pointed = {name: _pointed(name) for name in ("states", "ttft", "tpot")}
+    parts: list[alt.Chart | alt.LayerChart] = [_states(lanes, follow).add_params(pointed["states"])]
     if not lanes.leases.is_empty():
         parts.append(_leases(lanes, follow))
     for name, budget_ms in (("ttft", lanes.ttft_budget_ms), ("tpot", lanes.tpot_budget_ms)):
         if not lanes.latency.is_empty():
-            parts.append(_latency(lanes, name, budget_ms, follow))
+            parts.append(_latency(lanes, name, budget_ms, follow, pointed[name]))
     if not lanes.preemptions.is_empty():
         parts.append(_preemptions(lanes, follow))
+    names = [one.name for name, one in pointed.items() if name == "states" or not lanes.latency.is_empty()]
+    anywhere = alt.LogicalOrPredicate(**{"or": [alt.ParameterPredicate(param=name, empty=False) for name in names]})
+    parts = [strip, *(_crossed(part, lanes, follow, anywhere) for part in parts)]
     # Streamlit gives each part the width of the page: whatever stands beside its plot would be cut off.
     whole_width = {"left": 0, "right": 0, "top": 5, "bottom": 5}
     drawn = alt.vconcat(*parts, spacing=14, padding=whole_width)
     return drawn.resolve_scale(x="independent", color="independent", opacity="independent")
+
+
+def _pointed(name: str) -> alt.Parameter:
+    """What the pointer is on in one view."""
+    return alt.selection_point(name=f"in_{name}", fields=["t0"], on="pointerover", clear="pointerout")
+
+
+def _crossed(
+    lane: alt.Chart | alt.LayerChart, lanes: Lanes, scale: alt.Scale, pointed: alt.LogicalOrPredicate
+) -> alt.LayerChart:
+    """A lane with the line at what is pointed at, in this one or another."""
+    bins = lanes.states.select("t0").unique().sort("t0")
+    line = alt.Chart(bins).mark_rule(color=charts.ink(), strokeWidth=1, clip=True).encode(x=_x("t0", scale, lanes))
+    return alt.layer(lane, line.transform_filter(pointed))
 
 
 def states(frame: pl.DataFrame) -> pl.DataFrame:
@@ -125,13 +144,17 @@ def _leases(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
     )  # fmt: skip
 
 
-def _latency(lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale) -> alt.LayerChart:
+def _latency(
+    lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale, pointed: alt.Parameter
+) -> alt.LayerChart:  # fmt: skip
     """p99 and p50; a bin without a request is a gap. Behind them, how much of serving was lent; across, the budget."""
     shown = lanes.latency.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [top for top in (shown["p99"].max(), budget_ms) if top is not None]
     ceiling = 1.2 * max(map(float, map(str, tops)), default=1.0)
-    shade = _shares(lanes.shares, scale, lanes).mark_rect(color=BORROWED, clip=True)
+    shade = _shares(lanes.shares, scale, lanes).mark_rect(color=BORROWED, clip=True).add_params(pointed)
+    # Two lanes have the same one, and what is pointed at is told by the name of the view.
+    shade = shade.properties(name=f"{name}_shade")
     lines = (
         alt.Chart(long)
         .mark_line(

@@ -1,4 +1,9 @@
-"""`python -m benchmarks.dashboard.watch`: a page that is watched for minutes while a fleet writes."""
+"""`python -m benchmarks.dashboard.watch`: a page that is watched for minutes while a fleet writes.
+
+The fleet writes as fast as a real one does, to a ledger that has hours of it already and is compacted and rolled up as
+a fleet's own jobs do: what a server needs for the ledger's size then hardly changes, and what grows is what it holds on
+to.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +23,17 @@ from benchmarks.dashboard.browser import Screen
 from benchmarks.pricing import fill
 from benchmarks.pricing.traffic import Fleet
 from benchmarks.report import Report, arguments, finish, phase
+from rose.ledger.growth.compaction import compact
+from rose.ledger.growth.rollup import roll_up
 
 PAGES = ("Fleet now", "Overview")
-FLEET = Fleet(16, 900)
-#: Events of ten seconds of the fleet, which come each second.
-_EACH = FLEET.events * 10 // FLEET.seconds
+#: A million events; so that ten minutes more add 2.5%.
+FLEET, QUICK = Fleet(16, 24_000), Fleet(16, 900)
 GROWTH_MAX = 1.05
-_LOOK_S = 2.0
+#: A host writes what it has each two seconds.
+_WRITE_S, _LOOK_S = 2, 2.0
+#: How often small files are merged: `rose jobs serve --compact-every 2m`.
+_COMPACT_S = 120
 
 
 def main() -> None:
@@ -45,17 +54,14 @@ def main() -> None:
 
 
 def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
-    """Look at one page of a ledger to which ten seconds of its fleet are added each second."""
+    """Look at one page of a ledger to which its fleet adds what it does."""
     folder.mkdir()
-    ledger = folder / "ledger"
-    fill.fill(ledger, FLEET)
-    ended, added = threading.Event(), [0]
-
-    def write() -> None:
-        while not ended.wait(1.0):
-            fill.more(ledger, FLEET, _EACH, added[0])
-            added[0] += 1
-
+    ledger, fleet = folder / "ledger", QUICK if report.quick else FLEET
+    events = fill.fill(ledger, fleet)
+    fill.close_epochs(ledger)
+    _upkeep(ledger, grace_s=0)
+    ended = threading.Event()
+    added: list[int] = []
     with (
         ExitStack() as stack,
         phase(f"watching {title} for {seconds / 60:g} minutes"),
@@ -67,15 +73,20 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
         browser.wait_for(title, lambda: browser.settled(driver))
         driver.execute_script(_LOOK)
         driver.execute_cdp_cmd("Performance.enable", {})
-        writer = stack.enter_context(ThreadPoolExecutor(1)).submit(write)
+        threads = stack.enter_context(ThreadPoolExecutor(2))
+        work = [threads.submit(_write, ledger, fleet, ended, added), threads.submit(_keep_small, ledger, ended)]
         try:
             seen = _look(driver, server, time.monotonic() + seconds)
             looked = driver.execute_script("return window.looked")
             severe = [entry["message"] for entry in driver.get_log("browser") if _is_error(entry)]
         finally:
             ended.set()
-        writer.result()
-    report.detail[title] = {"times_added": added[0], "seen": seen, "looked": looked, "severe": severe}
+        for done in work:
+            done.result()
+    report.detail[title] = {
+        "events": events, "events_added": sum(added), "times_added": len(added), "seen": seen, "looked": looked,
+        "severe": severe,
+    }  # fmt: skip
     report.claim(
         f"{title}: errors on the page and in the console", looked["errors"] + len(severe), "errors", 0, "lower"
     )
@@ -84,6 +95,23 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
     for name in ("page", "server"):
         report.claim(f"{title}: memory of the {name}, last third over the one before", _growth(seen, name), "x",
                      GROWTH_MAX, "lower")  # fmt: skip
+
+
+def _write(ledger: Path, fleet: Fleet, ended: threading.Event, added: list[int]) -> None:
+    """As its hosts do; `added` gets the number of events of each time."""
+    with fill.writers(ledger) as hosts:
+        while not ended.wait(_WRITE_S):
+            added.append(fill.go_on(hosts, fleet, fleet.seconds + len(added) * _WRITE_S, _WRITE_S))
+
+
+def _keep_small(ledger: Path, ended: threading.Event) -> None:
+    while not ended.wait(_COMPACT_S):
+        _upkeep(ledger)
+
+
+def _upkeep(ledger: Path, grace_s: float = 60) -> None:
+    compact(ledger, grace_s)
+    roll_up(ledger, grace_s)
 
 
 def _look(driver: Any, server: subprocess.Popen[bytes], until_s: float) -> list[dict[str, float]]:

@@ -22,8 +22,8 @@ MIX = {
 }
 DEVICES = 16
 EPOCH_US = 1_790_000_000_000_000
-#: Time between two events.
-STEP_US = 100
+#: Time between two events: each device has a slice a second.
+STEP_US = round(1_000_000 * MIX["device_slice"] / DEVICES)
 
 Columns = dict[str, Any]
 
@@ -108,14 +108,20 @@ def _maybe(values: Any, rng: np.random.Generator, share: float) -> Any:
 
 
 def _slice(n: int, rng: np.random.Generator, device: Any, at_us: Any, step: Any) -> Columns:
-    cuts = np.sort(rng.integers(0, 1_000_000_000, (n, 3)), axis=1)
+    # From where the device's last one ended, so that no time is reported twice; the first since the event before it.
+    began_us, in_order = at_us - STEP_US, np.lexsort((at_us, device))
+    later, earlier = in_order[1:], in_order[:-1]
+    follows = device[later] == device[earlier]
+    began_us[later[follows]] = at_us[earlier[follows]]
+    length = 1000 * (at_us - began_us)
+    cuts = (np.sort(rng.random((n, 3)), axis=1) * length[:, None]).astype(np.int64)
     zero = np.zeros(n, dtype=np.int64)
     lent = rng.random(n) < 0.6
     lease = _leases(device, step)
     lease[~lent] = None
     return {
         "lease_id": lease,
-        "t0_ns": at_us * 1000 - 1_000_000_000,
+        "t0_ns": began_us * 1000,
         "t1_ns": at_us * 1000,
         "serving_ns": cuts[:, 0],
         "rollout_ns": np.where(lent, cuts[:, 1] - cuts[:, 0], 0),
@@ -123,7 +129,7 @@ def _slice(n: int, rng: np.random.Generator, device: Any, at_us: Any, step: Any)
         "sync_ns": zero,
         "activation_ns": zero,
         "headroom_ns": np.where(lent, cuts[:, 2] - cuts[:, 1], 0),
-        "idle_ns": np.where(lent, 1_000_000_000 - cuts[:, 2], 1_000_000_000 - cuts[:, 0]),
+        "idle_ns": length - np.where(lent, cuts[:, 2], cuts[:, 0]),
         "overlap_ns": zero,
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.pricing.traffic import HOSTS, Fleet
@@ -32,14 +34,23 @@ def fill(root: Path, fleet: Fleet) -> int:
 def more(root: Path, fleet: Fleet, events: int, number: int) -> int:
     """Record the `number`th time after that in which about so many events happen; returns how many it was."""
     step_s = max(1, round(events * fleet.seconds / fleet.events))
-    first_s = fleet.seconds + number * step_s
-    appended = 0
-    for host in range(HOSTS):
-        with _writer(root, host) as writer:
-            table = fleet.batch(host, first_s, first_s + step_s)
-            writer.append(table)
-            appended += table.num_rows
-    return appended
+    with writers(root) as hosts:
+        return go_on(hosts, fleet, fleet.seconds + number * step_s, step_s)
+
+
+@contextmanager
+def writers(root: Path) -> Iterator[list[LedgerWriter]]:
+    """The hosts' writers, open."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_writer(root, host)) for host in range(HOSTS)]
+
+
+def go_on(hosts: Sequence[LedgerWriter], fleet: Fleet, first_s: int, seconds: int) -> int:
+    """Record so many seconds of the fleet from one on; returns the number of events."""
+    tables = [fleet.batch(host, first_s, first_s + seconds) for host in range(HOSTS)]
+    for writer, table in zip(hosts, tables, strict=True):
+        writer.append(table)
+    return sum(table.num_rows for table in tables)
 
 
 def close_epochs(root: Path) -> None:

@@ -201,7 +201,14 @@ def _requests(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
     device, second = slots.draw(rng, "request", slots.serving)
     at_us = slots.at_us(second, rng)
     made = mixed._request(len(device), rng, device, at_us, second // STEP_S)
-    return {"at_us": at_us, "device_id": _names(device), **made, "lease_id": _lease_ids(device, second)}
+    names = [f"q{slots.devices[0]}-{slots.first_s}-{number}" for number in range(len(device))]
+    return {
+        "at_us": at_us,
+        "device_id": _names(device),
+        **made,
+        "request_id": np.array(names, dtype=object),
+        "lease_id": _lease_ids(device, second),
+    }
 
 
 def _preemptions(rng: np.random.Generator, slots: Slots) -> mixed.Columns:

@@ -135,9 +135,10 @@ def _waste(bill: Bill) -> None:
     if beside.height == 1:
         st.info("No weights were sent over a route, and no power was metered that the devices' prices do not include.")
         return
-    # Where nothing was metered, kWh is all that has no value.
-    empty = "not metered" if beside["kWh"].null_count() == beside.height else ""
-    frame.drilled(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.", empty)
+    metered = ""
+    if beside["kWh"].null_count() == beside.height:
+        beside, metered = beside.drop("kWh"), " Energy (kWh) was not metered beside what the devices' prices include."
+    frame.drilled(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.{metered}")
 
 
 def _take(asked: Asked, bill: Bill) -> None:

@@ -26,7 +26,7 @@ def show(ledger: Path, run: Run) -> None:
     else:
         tell(f"**{verdict.text}.** {verdict.why}")
     devices = fleet.now(ledger, run)
-    _counts(run, devices)
+    _counts(run, devices, now=run.going_on and data.quiet_s(ledger) < data.QUIET_S)
     shown = window.slider(run)
     _timeline(ledger, run, shown)
     lease.opened(ledger, run)
@@ -36,10 +36,10 @@ def show(ledger: Path, run: Run) -> None:
     _time(ledger, run, totals)
 
 
-def _counts(run: Run, devices: pl.DataFrame) -> None:
-    """What serving devices do; at the end of a run, what they did last."""
+def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
+    """What serving devices do; of a run that does not go on, what they did last."""
     serving = devices.filter(pool="serving")
-    st.header("What are the devices doing?" if run.going_on else "What did the devices do last?")
+    st.header("What are the devices doing?" if now else "What did the devices do last?")
     counted = [
         ("Serving devices", serving.height, "in the pool `serving`"),
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, whatever they do"),

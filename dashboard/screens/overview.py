@@ -17,7 +17,6 @@ from dashboard.cards import Money
 from dashboard.data import Priced, Run
 from dashboard.figures import Overview
 from dashboard.spending import Spending
-from rose.pricing.closing.period import nanoseconds
 from rose.pricing.spend.saved import Saved
 
 #: What so many runs saved is worked out without being asked for.
@@ -67,7 +66,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
         with opened:
             figures.opened(made, None)
     with slots["saved"].container(), st.spinner("Working out what borrowing saved …"):
-        saved = _saved(answer, runs, below)
+        saved = _saved(answer, below)
     figures.draw(slots["saved"], figures.saved(made, saved))
     sentence.markdown(figures.sentence(made, saved))
     if chosen.figure == "saved":
@@ -75,11 +74,9 @@ def show(ledger: Path, runs: list[Run]) -> None:
             figures.opened(made, saved)
 
 
-def _saved(spent: Spending, runs: list[Run], below: st.delta_generator.DeltaGenerator) -> Priced[Saved]:
+def _saved(spent: Spending, below: st.delta_generator.DeltaGenerator) -> Priced[Saved]:
     """What borrowing saved; of many runs, which takes long, only when it is asked for with a button `below`."""
-    asked = spent.asked
-    ends = ((run.ended_at or run.last_event_at) for run in runs if asked.provenance in run.provenances)
-    count = sum(asked.period.from_ns <= nanoseconds(end) < asked.period.to_ns for end in ends)
+    asked, count = spent.asked, spending.runs_counted(spent.asked)
     key = f"overview-saved {asked.period.label} {asked.provenance}"
     if count > _RUNS_MAX and not st.session_state.get(key):
         if not below.button(f"Work it out, of {count:,} runs", key="overview-saved"):

@@ -154,6 +154,8 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
     try:
         own = _attach(connection, root)
         connection.execute("SET TimeZone = 'UTC'")
+        # A query reads the same files for each view that it asks, and of many small ones the footers are most of it.
+        connection.execute("SET parquet_metadata_cache = true")
         for _ in range(_OPENINGS):
             # One of this connection's own was compared when it was made; what lies in the ledger is another.
             if own or not _differences(connection, root):

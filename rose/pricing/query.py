@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
 
 import sql
+from rose.ledger.reading import pinned
 
 #: DuckDB's type of each variable a query may read, so that an empty list has one too.
 _TYPES = {
@@ -35,34 +37,35 @@ _TYPES = {
 
 _ROWS_AT_ONCE = 100
 
-#: The views that pricing reads a run through. Devices come before `device_slice`, so that a slice that arrives in
-#: between can only lengthen the time of a device that is still there.
+#: The views that pricing reads a run through.
 _VIEWS = (
     "run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync", "turn", "trajectory",
     "verdict", "request", "power", "scale_down",
 )  # fmt: skip
 
 
-def snapshot(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
     """Copy a run's rows of every view into temporary tables of the same names, which later queries read instead.
 
-    A run may be going on: without this, two queries of one report would see two states of the ledger. A fleet's run has
-    with it what the RL runs on it did, and an RL run what it had of the fleets that it is on.
+    A run may be going on: without this, two queries of one report would see two states of the ledger at `root`. A
+    fleet's run has with it what the RL runs on it did, and an RL run what it had of the fleets that it is on.
     """
     set_variables(connection, run_id=run_id)
-    select = "SELECT * FROM event WHERE run_id = getvariable('run_id')"
+    pinned.pin(connection, root)
+    made, select = "VIEW", "SELECT * FROM ledger.event WHERE run_id = getvariable('run_id')"
     if shared := rows(connection, "run/fleets"):
         name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
-        select = sql.read(f"run/{name}.sql")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE own_event AS {select}")
-    connection.execute("ALTER TABLE temp.own_event RENAME TO event")
+        made, select = "TABLE", sql.read(f"run/{name}.sql")
+    connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
+    connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
-        # The view's own definition, over these events: one look at the segments is enough for all.
-        made = f"CREATE OR REPLACE VIEW {view} AS"
+        # The view's own definition, over these events: of each only the columns that it has are read.
+        begin = f"CREATE OR REPLACE VIEW {view} AS"
         text = sql.read(f"views/{view}.sql")
-        assert made in text
-        connection.execute(text.replace(made, f"CREATE OR REPLACE TEMP TABLE {view} AS"))
-    connection.execute("DROP TABLE temp.event")
+        assert begin in text
+        connection.execute(text.replace(begin, f"CREATE OR REPLACE TEMP TABLE {view} AS"))
+    connection.execute(f"DROP {made} temp.event")
+    pinned.unpin(connection)
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:

@@ -10,6 +10,9 @@ import pytest
 
 from benchmarks.ledger import traffic
 from rose.ledger import batch
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import charges
+from rose.pricing.price_books import pricebook
 from tests.long_form import LONG
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +23,17 @@ def test_the_made_up_events_are_events():
     assert batch.checked(table).num_rows == 2000
     assert set(table["kind"].to_pylist()) == set(traffic.MIX)
     assert set(table["provenance"].to_pylist()) == {"simulated"}
+
+
+def test_the_made_up_events_can_be_priced(tmp_path):
+    rng = np.random.default_rng(0)
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r", "simulated") as writer:
+        traffic.begin(writer.record)
+        for first in (0, 1000):
+            writer.append(traffic.batch(first, 1000, rng))
+    charged = charges.price(tmp_path / "ledger", pricebook.load("example"))
+    assert charged.total_nano > 0
+    assert charged.frame.filter(bucket="rollout")["ns"].sum() > 0
 
 
 @pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from dashboard import data
+from dashboard import bar, data
 from rose import events
 from rose.events import BUCKETS
 from rose.ledger.writer import LedgerWriter
@@ -72,6 +77,44 @@ def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
         assert data.mark(root) != before
         assert [run.status for run in data.runs(root)] == ["ended"]
         assert data.quiet_s(root) < 60
+
+
+class Made:
+    """Something that takes memory."""
+
+
+def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    kept: list[tuple[int, weakref.ref[Made]]] = []
+    with LedgerWriter.open(root, "w", "run", "live") as ledger:
+        for head in range(4):
+            ledger.record(events.Run(action="started", name=f"{head}"))
+            for large in (False, True):
+                # A key that no later state asks for again, as the window of a run that goes on.
+                made = data.kept(Made, root, "made", head, large=large)
+                assert made is data.kept(Made, root, "made", head, large=large)
+                assert made.value is not None
+                kept.append((head, weakref.ref(made.value)))
+            del made
+    gc.collect()
+    assert [head for head, made in kept if made() is not None] == [3, 3]
+
+
+def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
+    names = [f"run-{number}" for number in range(count)]
+    started = {"kind": "run", "action": "started", "provenance": "live"}
+    with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
+        at_us = pa.array(range(10**15, 10**15 + count))
+        columns = {name: pa.array([value] * count) for name, value in started.items()}
+        ledger.append(pa.table({**columns, "run_id": names, "name": names, "at_us": at_us}))
+    assert (len(data.runs(root)), data.run_count(root)) == (bar.RUNS_MAX, count)
+    assert [run.run_id for run in data.runs(root, "run-1")][-2:] == ["run-3", "run-1"]
+    app = open_page(root, "fleet", run="run-1")
+    assert not app.exception
+    assert not any("left out" in warning.value for warning in app.warning)
+    assert any("run-1" in text.value for text in app.markdown)
+    assert f"Run, newest {bar.RUNS_MAX} of {count}" in [box.label for box in app.selectbox]
 
 
 def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(

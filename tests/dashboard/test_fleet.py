@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from dashboard import data, fleet, timeline, window
+from dashboard import charts, data, fleet, timeline, window
 from dashboard.data import Window
 from rose import events
 from rose.events import BUCKETS
@@ -37,6 +37,20 @@ def test_bins_of_states_lose_nothing_and_are_few(ended: Path, built: Report, run
     shares = drawn.select(pl.sum_horizontal(f"{bucket}_share" for bucket in BUCKETS)).to_series()
     assert shares.to_list() == pytest.approx([1.0] * len(shares))
     assert set(drawn.filter(lane="t0")["state"]) == {"idle", "train"}
+
+
+def test_what_is_pointed_at_is_marked_in_every_lane(
+    ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "is_dark", lambda: False)
+    strip, *lanes = timeline.chart(fleet.lanes(ended, run, window.whole(run))).to_dict()["vconcat"]
+    assert "layer" not in strip
+    lines = [lane["layer"][-1] for lane in lanes]
+    assert {line["data"]["name"] for line in lines} == {lines[0]["data"]["name"]}
+    assert len(lanes) == 5
+    for line in lines:
+        pointed = [{"param": f"in_{name}", "empty": False} for name in ("states", "ttft", "tpot")]
+        assert line["transform"] == [{"filter": {"or": pointed}}]
 
 
 def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.Run) -> None:

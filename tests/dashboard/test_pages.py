@@ -95,6 +95,7 @@ def test_the_newest_run_comes_first_and_another_can_be_chosen(
     kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
     app = open_page(root, "risk")
     assert "measured" in said(app)
+    assert "not heard of since **2026-06-01 00:08:20 UTC**" in said(app)
     assert not any("SIMULATED" in warning.value for warning in app.warning)
     app = choose(app, "Run", "old")
     assert any("SIMULATED" in warning.value for warning in app.warning)

@@ -43,7 +43,7 @@ def test_every_query_runs_by_hand_as_its_head_says(sample: Path, name: str) -> N
 def test_a_snapshot_does_not_see_what_is_written_later(sample: Path, write_ledger: Any) -> None:
     with closing(catalog.connect(sample)) as connection:
         query.set_variables(connection, run_id="run")
-        query.snapshot(connection, "run")
+        query.snapshot(connection, sample, "run")
         before = query.rows(connection, "run/preemption_totals")
         write_ledger([events.Preemption(action="cut", reason="later", tokens_lost=5)], root=sample)
         assert query.rows(connection, "run/preemption_totals") == before

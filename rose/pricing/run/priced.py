@@ -100,7 +100,7 @@ def priced(
         run, provenance = run_facts(connection, run_id)
         book = choice.choose(root, price_book, run_id=run_id)
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
-        snapshot(connection, run_id)
+        snapshot(connection, root, run_id)
         set_variables(connection, run_id=run_id)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):

@@ -17,9 +17,12 @@ STALLED_MIN_NS = 250_000_000
 Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerFacts:
-    """One rollout engine as the router knows it. `lease_left_ns` is None on a dedicated device."""
+    """One rollout engine as the router knows it. `lease_left_ns` is None on a dedicated device.
+
+    Nobody changes one, but to be frozen would make it four times as dear, and every turn looks at every engine.
+    """
 
     engine_id: str
     alive: bool
@@ -117,6 +120,11 @@ class RunningTurn:
     engine_id: str
     version_min: int
     running_ns: int
+
+
+def stalled_after_ns() -> int:
+    """No turn that has run for less is stalled."""
+    return STALLED_PACES * STALLED_MIN_NS
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts]) -> list[RunningTurn]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,8 +146,8 @@ class EngineCalls:
         except (OSError, ValueError):
             pass  # the engine is gone, and its requests with it
 
-    def _generate(self, engine: EngineReport, body: dict[str, Any]) -> AbstractAsyncContextManager[Response]:
-        """A request that is being sent to an engine."""
+    def _generate(self, engine: EngineReport, body: dict[str, Any]) -> Response:
+        """A request to an engine."""
         return self._connections.post(f"{engine.url}/generate", orjson.dumps(body), engine.token)
 
     async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -27,57 +26,67 @@ class EngineConnections:
     def __init__(self) -> None:
         self._idle: defaultdict[_Address, list[_Connection]] = defaultdict(list)
         self._open: set[_Connection] = set()
+        self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
         for connection in list(self._open):
             connection.abort()
 
-    @asynccontextmanager
-    async def post(self, url: str, body: bytes, token: str | None = None) -> AsyncIterator[Response]:
-        """POST JSON; the response while its body may still be on its way. Who leaves before that drops the connection.
+    def post(self, url: str, body: bytes, token: str | None = None) -> Response:
+        """POST JSON: `async with` it is the response, whose body may still be on its way. Who leaves before that drops
+        the connection.
 
         Raises ConnectionError or another OSError if the engine is away or goes away, or answers something else than
         HTTP, and ValueError for a URL or a token that cannot be sent.
         """
         address, head = _request_head(url, token)
-        connection = self._take(address)
-        if connection is None:
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(
-                lambda: _Connection(self._open, self._idle[address]),
-                address.host,
-                address.port,
-                ssl=True if address.tls else None,
-            )
-        response = Response(connection)
-        try:
-            connection.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
-            await connection.wait_for_status()
-            yield response
-        finally:
-            if connection.reusable:
-                connection.idle_since_s = asyncio.get_running_loop().time()
-                self._idle[address].append(connection)
-            else:
-                connection.abort()
+        return Response(self, address, b"%b%d\r\n\r\n%b" % (head, len(body), body))
 
-    def _take(self, address: _Address) -> _Connection | None:
-        """The connection that was used last: those that are not needed grow old and go."""
-        now_s = asyncio.get_running_loop().time()
+    async def take(self, address: _Address) -> _Connection:
+        """The connection that was used last, or a new one: those that are not needed grow old and go."""
+        now_s = self._loop.time()
         idle = self._idle[address]
         while idle:
             connection = idle.pop()
             if connection.reusable and now_s - connection.idle_since_s < IDLE_MAX_S:
                 return connection
             connection.abort()
-        return None
+        _, connection = await self._loop.create_connection(
+            lambda: _Connection(self._loop, self._open, idle),
+            address.host,
+            address.port,
+            ssl=True if address.tls else None,
+        )
+        return connection
+
+    def give_back(self, address: _Address, connection: _Connection) -> None:
+        if connection.reusable:
+            connection.idle_since_s = self._loop.time()
+            self._idle[address].append(connection)
+        else:
+            connection.abort()
 
 
 class Response:
-    """What an engine answers: `status`, and the body whole or by lines."""
+    """What an engine answers to a request, within `async with`: `status`, and the body whole or by lines."""
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
+    def __init__(self, connections: EngineConnections, address: _Address, request: bytes) -> None:
+        self._connections, self._address, self._request = connections, address, request
+        self._connection: _Connection
+
+    async def __aenter__(self) -> Self:
+        self._connection = connection = await self._connections.take(self._address)
+        try:
+            connection.send(self._request)
+            while not connection.status:
+                await connection.wait()
+        except BaseException:
+            connection.abort()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connections.give_back(self._address, self._connection)
 
     @property
     def status(self) -> int:
@@ -131,16 +140,17 @@ def _request_head(url: str, token: str | None) -> tuple[_Address, bytes]:
 class _Connection(asyncio.Protocol):
     """One request at a time. The methods whose names begin with `on_` are those that `httptools` calls."""
 
-    def __init__(self, connections: set[_Connection], idle: list[_Connection]) -> None:
-        self._connections, self._idle = connections, idle
+    def __init__(self, loop: asyncio.AbstractEventLoop, connections: set[_Connection], idle: list[_Connection]) -> None:
+        self._loop, self._connections, self._idle = loop, connections, idle
         self._transport: asyncio.Transport | None = None
-        self._parser: httptools.HttpResponseParser | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._failure: OSError | None = None
         self._keep_alive = True
         self.idle_since_s = 0.0
         self.status = 0
-        self.complete = False
+        #: Nothing is asked for, or all of the answer has come.
+        self.complete = True
         #: Of the body, what nobody has taken yet.
         self.parts: list[bytes] = []
 
@@ -150,7 +160,6 @@ class _Connection(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         assert self._transport is not None
-        self._parser = httptools.HttpResponseParser(self)
         self.status, self.complete, self.parts = 0, False, []
         self._transport.write(request)
 
@@ -159,15 +168,11 @@ class _Connection(asyncio.Protocol):
         taken, self.parts = b"".join(self.parts), []
         return taken
 
-    async def wait_for_status(self) -> None:
-        while not self.status:
-            await self.wait()
-
     async def wait(self) -> None:
         """Until something arrives. Raises OSError if nothing will."""
         if self._failure is not None:
             raise self._failure
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
@@ -190,7 +195,7 @@ class _Connection(asyncio.Protocol):
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the engine closed the connection"))
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None or self.complete:
+        if self.complete:
             # Nobody asked.
             self.abort()
             return
@@ -202,14 +207,12 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def on_headers_complete(self) -> None:
-        assert self._parser is not None
         self.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
         self.parts.append(body)
 
     def on_message_complete(self) -> None:
-        assert self._parser is not None
         self.complete, self._keep_alive = True, self._parser.should_keep_alive()
 
     def _fail(self, failure: OSError) -> None:

@@ -7,7 +7,7 @@ import hashlib
 from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -39,14 +39,25 @@ class Outcome:
     body: bytes
 
 
+class Client(Protocol):
+    """Whoever waits for a turn; `leave` is called when it goes away."""
+
+    leave: Callable[[], object]
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A turn with a key, and how many wait for it."""
+    """A turn that others may ask for as well, how many wait for it, and who makes it."""
 
     turn: Turn
     digest: bytes
-    making: asyncio.Task[Outcome]
+    outcome: asyncio.Future[Outcome]
+    maker: asyncio.Task[Any] | None = None
     waiting: int = 0
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return _name(self.turn)
 
 
 class TurnService:
@@ -77,39 +88,53 @@ class TurnService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def generate(self, turn: Turn, load: Load) -> Outcome:
-        """The turn's outcome. Without a key, it ends with whoever waits for it. Raises KeyReusedError."""
+    async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
+        """The turn's outcome. Without a key, it ends with whoever waits for it. Raises KeyReusedError.
+
+        It is made by the task of the client that asks for it first.
+        """
         if turn.key is None:
             return await self._make(turn, load)
-        found = self._find(turn, load)
+        found = self._find(turn)
         if isinstance(found, Outcome):
             return found
-        return await self._wait(found)
+        found.waiting += 1
+        if found.turn is turn:
+            client.leave = lambda: self._leave(found)
+            return await self._make_open(found, load)
+        try:
+            return await asyncio.shield(found.outcome)
+        finally:
+            self._leave(found)
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
         """The turn whenever it has more tokens, and its outcome at last. Raises KeyReusedError."""
         turn.news = asyncio.Event()
-        found = self._find(turn, load)
+        found = self._find(turn)
         if isinstance(found, Outcome):
             yield found
             return
+        if found.turn is turn:
+            making = asyncio.create_task(self._make_open(found, load))
+            self._tasks.add(making)
+            making.add_done_callback(self._tasks.discard)
         found.waiting += 1
         try:
             # One that is made for somebody who does not stream has no news until it ends.
-            while found.turn.news is not None and not found.making.done():
+            while found.turn.news is not None and not found.outcome.done():
                 news = asyncio.ensure_future(found.turn.news.wait())
-                await asyncio.wait({found.making, news}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {found.outcome, news}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
-                if not found.making.done():
+                if not found.outcome.done():
                     yield found.turn
-            yield await asyncio.shield(found.making)
+            yield await asyncio.shield(found.outcome)
         finally:
             self._leave(found)
 
-    def _find(self, turn: Turn, load: Load) -> _Open | Outcome:
-        """The turn as it is being made, or what came of it; else it is begun."""
-        digest = _digest(turn)
-        name = (turn.run_id, turn.key or turn.trajectory + str(id(turn)))
+    def _find(self, turn: Turn) -> _Open | Outcome:
+        """The turn as somebody makes it, or what came of it; else it is open from now on, and to be made."""
+        digest, name = _digest(turn), _name(turn)
         opened = self._open.get(name)
         if opened is None and turn.key is not None:
             kept = self._answers.find(*name)
@@ -117,24 +142,25 @@ class TurnService:
                 _check(turn, digest, kept.digest)
                 return Outcome(200, kept.answer)
         if opened is None:
-            making = asyncio.create_task(self._make(turn, load, digest))
-            opened = self._open[name] = _Open(turn, digest, making)
-            self._tasks.add(making)
-            making.add_done_callback(self._tasks.discard)
-            making.add_done_callback(lambda _: self._open.pop(name, None))
+            opened = self._open[name] = _Open(turn, digest, asyncio.get_running_loop().create_future())
         _check(turn, digest, opened.digest)
         return opened
 
-    async def _wait(self, opened: _Open) -> Outcome:
-        opened.waiting += 1
+    async def _make_open(self, opened: _Open, load: Load) -> Outcome:
+        opened.maker = asyncio.current_task()
         try:
-            return await asyncio.shield(opened.making)
+            outcome = await self._make(opened.turn, load, opened.digest)
+        except BaseException:
+            opened.outcome.cancel()
+            raise
         finally:
-            self._leave(opened)
+            del self._open[opened.name]
+        opened.outcome.set_result(outcome)
+        return outcome
 
     def _leave(self, opened: _Open) -> None:
         opened.waiting -= 1
-        if opened.waiting == 0 and not opened.making.done():
+        if opened.waiting == 0 and not opened.outcome.done():
             grace_s = 0.0 if opened.turn.key is None else KEY_GRACE_S
             asyncio.get_running_loop().call_later(grace_s, _give_up, opened)
 
@@ -202,8 +228,13 @@ class TurnService:
 
 
 def _give_up(opened: _Open) -> None:
-    if opened.waiting == 0:
-        opened.making.cancel()
+    if opened.waiting == 0 and opened.maker is not None and not opened.outcome.done():
+        opened.maker.cancel()
+
+
+def _name(turn: Turn) -> tuple[str, str]:
+    """What a turn is called while it is made."""
+    return turn.run_id, turn.key or turn.trajectory + str(id(turn))
 
 
 def _digest(turn: Turn) -> bytes:

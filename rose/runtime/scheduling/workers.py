@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.errors import UserError
-from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled
+from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled, stalled_after_ns
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 #: An engine whose agent is overdue by this much takes no new turns, ...
@@ -180,7 +180,10 @@ class WorkerTable:
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self._workers.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
+                # Those that were placed first come first.
                 for item in worker.in_flight.values():
+                    if now_ns - item.placed_ns < stalled_after_ns():
+                        break
                     if not item.taken_off:
                         turn = RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
                         running.setdefault(worker.assigned, []).append(turn)

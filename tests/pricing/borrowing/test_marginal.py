@@ -309,7 +309,7 @@ def test_leases_sum_to_the_run_and_an_equal_price_is_no_change(
             writer.record(event, durable=False)
     span = Span("s0", allocation.period_ns[0] + 5 * S, MIDNIGHT_NS + 20 * S)
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, "run")
+        snapshot(connection, root, "run")
         whole, same, other, in_leases = (
             marginal(connection, "run", allocation, prices, [span], by_lease=by_lease)
             for prices, by_lease in ((ONE, False), (SAME, False), (OTHER, False), (OTHER, True))
@@ -341,7 +341,7 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
         for event in made:
             writer.record(event, durable=False)
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, "run")
+        snapshot(connection, root, "run")
         result = marginal(connection, "run", allocation, OTHER)
         spans = connection.execute(
             "SELECT epoch_ns(granted_at), epoch_ns(closed_at) FROM lease WHERE closed_at > granted_at"

@@ -35,7 +35,7 @@ def device(action: Any, at_s: int, pool: Any, device_class: str = "h100-sxm") ->
 def read(root: Path, end_s: int) -> dict[str, Any]:
     """Rows of every query of a borrow, over the time before `end_s`."""
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, "run")
+        snapshot(connection, root, "run")
         set_variables(
             connection, run_id="run", period_end_ns=T0_NS + end_s * S, price_changes=[], load_points=[0.5],
             by_lease=True, span_device=["s0"], span_from=[T0_NS + 100 * S], span_to=[T0_NS + 1000 * S],

@@ -278,7 +278,7 @@ def test_windows_and_bursts_are_as_defined(
         for event in made:
             writer.record(event, durable=False)
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, "run")
+        snapshot(connection, root, "run")
         set_variables(connection, run_id="run", horizon_ns=H, by_lease=False)
         connection.execute(sql.read("borrowing/serving_windows.sql"))
         figures = {

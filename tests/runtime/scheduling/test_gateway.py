@@ -183,3 +183,31 @@ def test_the_poll_of_an_agent_that_goes_away_ends():
             assert await alive(run) == [False]
 
     asyncio.run(scenario())
+
+
+class Heard(asyncio.Protocol):
+    """What a server says, by packet, until it closes the connection."""
+
+    def __init__(self):
+        self.packets, self.closed = [], asyncio.get_running_loop().create_future()
+
+    def data_received(self, data):
+        self.packets.append(data)
+
+    def connection_lost(self, exc):
+        self.closed.set_result(None)
+
+
+def test_an_answer_is_one_packet_and_whole_when_the_connection_closes_after_it():
+    async def scenario():
+        async with gateway() as (_, url):
+            host, _, port = url.removeprefix("http://").partition(":")
+            transport, heard = await asyncio.get_running_loop().create_connection(Heard, host, int(port))
+            for header in (b"Accept: */*", b"Connection: close"):
+                transport.write(b"GET /health HTTP/1.1\r\nHost: gateway\r\n" + header + b"\r\n\r\n")
+                await asyncio.sleep(0.1)
+            await heard.closed
+            assert len(heard.packets) == 2
+            assert all(packet.endswith(b'\r\n\r\n{"status":"ok"}') for packet in heard.packets)
+
+    asyncio.run(scenario())

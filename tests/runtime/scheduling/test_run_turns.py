@@ -131,6 +131,25 @@ def test_a_client_that_comes_back_in_time_finds_its_turn_going_on(monkeypatch):
     asyncio.run(scenario())
 
 
+def test_a_turn_goes_on_for_who_asked_second_when_the_first_leaves(monkeypatch):
+    monkeypatch.setattr(turn_service, "KEY_GRACE_S", 0.0)
+
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
+            _, path = await opened_run(session)
+            for stream in (False, True):
+                body = turn(10, key=f"k{stream}")
+                first = asyncio.create_task(post(session, path, body | {"stream": stream}))
+                await asyncio.sleep(0.1)
+                second = asyncio.create_task(post(session, path, body))
+                await asyncio.sleep(0.05)
+                first.cancel()
+                assert (await second)[1]["output_ids"] == list(range(2, 12))
+            assert len(agent.engine.requests) == 2
+
+    asyncio.run(scenario())
+
+
 def test_tokens_of_another_run_s_weights_are_not_taken():
     async def scenario():
         async with gateway() as (session, _), fleet(session) as (agent,):

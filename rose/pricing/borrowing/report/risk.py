@@ -116,7 +116,7 @@ def without_prices(root: Path, run_id: str) -> HarmSaid:
     with closing(catalog.connect(root)) as connection:
         preconditions.refuse_archived(root, connection, run_id)
         run_facts(connection, run_id)
-        snapshot(connection, run_id)
+        snapshot(connection, root, run_id)
         set_variables(connection, run_id=run_id, period_end_ns=utc_us() * 1000, price_changes=[])
         connection.execute(sql.read("borrowing/lease_spans.sql"))
         measured = harm.measure(connection, (), by_lease=False)

@@ -7,14 +7,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.answers import ends_with_client, message, read
+from rose.runtime.scheduling.gateway.answers import Client, message, read
 from rose.runtime.scheduling.messages import Heartbeat, PreemptRequest
 
 
 def routes(controller: Controller) -> list[Route]:
     async def heartbeat(request: Request) -> Response:
         told = Heartbeat.model_validate_json(await read(request.receive))
-        with ends_with_client(request.receive):
+        with Client(request.scope):
             reply = await controller.heartbeat(told)
         return message(reply)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope
+
+from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
 
 #: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
@@ -52,31 +53,29 @@ async def read(receive: Receive) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-@contextmanager
-def ends_with_client(receive: Receive) -> Iterator[None]:
-    """Cancel what is awaited here, and raise ClientGoneError, once the client goes away: nobody would read the answer.
+class Client:
+    """Whoever waits for the answer to a request to an HttpServer.
 
-    For requests that were read whole.
+    Once it goes away within `with`, `leave` is called, which cancels what is awaited unless somebody puts something
+    else there: nobody would read the answer. ClientGoneError is raised for what was cancelled so.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    inside, gone = True, False
 
-    def leave(heard: asyncio.Future[Any]) -> None:
-        nonlocal gone
-        if inside and not heard.cancelled():
-            gone = True
-            task.cancel()
+    def __init__(self, scope: Scope) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._state, self._task, self._gone = scope["state"], task, False
+        self.leave: Callable[[], object] = task.cancel
 
-    listening = asyncio.ensure_future(receive())
-    listening.add_done_callback(leave)
-    try:
-        yield
-    except asyncio.CancelledError:
+    def __enter__(self) -> Self:
+        self._state[ON_CLIENT_GONE] = self._go
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        del self._state[ON_CLIENT_GONE]
         # Who is cancelled for another reason as well goes on to be.
-        if gone and task.uncancel() == 0:
+        if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
             raise ClientGoneError from None
-        raise
-    finally:
-        inside = False
-        listening.cancel()
+
+    def _go(self) -> None:
+        self._gone = True
+        self.leave()

@@ -6,14 +6,18 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 #: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
 BACKLOG = 4096
 #: Clients keep connections open between two turns.
 _KEEP_ALIVE_S = 75
+#: What a request's `state` may hold: what to call, without arguments, if its client goes away before it is answered.
+ON_CLIENT_GONE = "on_client_gone"
 #: Requests have so long to end when the server stops, and are cancelled after that.
 _STOP_S = 1
 
@@ -24,7 +28,7 @@ class HttpServer:
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
         config = uvicorn.Config(
-            application, interface="asgi3", http="httptools", ws="none", lifespan="off", log_config=None,
+            application, interface="asgi3", http=_Protocol, ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, proxy_headers=False, backlog=BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S,
         )  # fmt: skip
@@ -45,6 +49,51 @@ class HttpServer:
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
+
+
+class _Protocol(HttpToolsProtocol):
+    """Uvicorn's, which costs less so.
+
+    ASGI's own way to hear that a client goes away is to wait for another message: a task for each request.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self.transport = _Gathering(self.transport, self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.disconnected:
+            on_client_gone = cycle.scope["state"].get(ON_CLIENT_GONE)
+            if on_client_gone is not None:
+                on_client_gone()
+
+
+class _Gathering(asyncio.Transport):
+    """What is written before the loop goes on is sent at once: Uvicorn writes the head and the body of an answer apart,
+    and each would be a packet and a call of the system."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(bytes(data))
+
+    def _send(self) -> None:
+        self._transport.writelines(self._written)
+        self._written = []
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
 
 
 class _Server(uvicorn.Server):

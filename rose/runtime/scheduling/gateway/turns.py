@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import orjson
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.answers import ends_with_client, failure, read
+from rose.runtime.scheduling.gateway.answers import Client, failure, read
 from rose.runtime.scheduling.messages import GenerateRequest
 from rose.runtime.scheduling.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns import Turn
@@ -41,19 +40,21 @@ async def answer(controller: Controller, scope: Scope, receive: Receive, send: S
     turn = Turn.begin(wanted, now_ns, run_id, version_min)
     load = controller.loads[run_id]
     assert controller.turns is not None
-    with ends_with_client(receive):
+    with Client(scope) as client:
         if wanted.stream:
-            await _stream(controller.turns.stream(turn, load), scope, receive, send)
+            await _stream(controller.turns.stream(turn, load), send)
             return
-        outcome = await controller.turns.generate(turn, load)
-    await _whole(outcome)(scope, receive, send)
+        outcome = await controller.turns.generate(turn, load, client)
+    await _whole(outcome, send)
 
 
-def _whole(outcome: Outcome) -> Response:
-    return Response(outcome.body, outcome.status, media_type="application/json")
+async def _whole(outcome: Outcome, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(outcome.body))]
+    await send({"type": "http.response.start", "status": outcome.status, "headers": headers})
+    await send({"type": "http.response.body", "body": outcome.body})
 
 
-async def _stream(parts: AsyncIterator[Turn | Outcome], scope: Scope, receive: Receive, send: Send) -> None:
+async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
     """Each event holds all that was made so far, as SGLang's do."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     begun = False
@@ -61,7 +62,7 @@ async def _stream(parts: AsyncIterator[Turn | Outcome], scope: Scope, receive: R
         if not begun:
             # What ends before its first token is answered as if it came whole.
             if isinstance(part, Outcome) and part.status != 200:
-                await _whole(part)(scope, receive, send)
+                await _whole(part, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             begun = True

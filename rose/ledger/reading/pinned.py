@@ -1,0 +1,46 @@
+"""The views of a connection as the ledger is at one time, for who asks many things of one state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from rose.ledger import layout, segments, sources
+
+#: A segment of fewer bytes is read whole, once: opening it for each view anew takes longer than reading it.
+_SMALL_BYTES = 256 * 1024
+
+
+def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+    """From now on the views of `connection` have the events that the ledger at `root` has now, until `unpin`.
+
+    Segments that no compaction merged yet are in memory meanwhile. Raises LedgerError where there is no ledger, and
+    duckdb.Error for a damaged file.
+    """
+    root = layout.check(root)
+    small: list[str] = []
+    large: list[str] = []
+    for writer in layout.writers(root):
+        for part in layout.parts(root, writer):
+            if part.state == "compacted":
+                large.append(part.pattern)
+                continue
+            for name in segments.segment_names(root / part.folder):
+                size = (root / part.folder / name).stat().st_size
+                (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
+    # Several threads would each hold rows of many files, to keep their order.
+    connection.execute("SET threads = 1")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(root, small)}")
+    connection.execute("RESET threads")
+    # Temporary views go before the catalog's own.
+    connection.execute(
+        "CREATE OR REPLACE TEMP VIEW stored_event AS "
+        f"FROM small_event UNION ALL BY NAME ({sources.events(root, large)})"
+    )
+
+
+def unpin(connection: duckdb.DuckDBPyConnection) -> None:
+    """Views have what the ledger has when they are read, again."""
+    connection.execute("DROP VIEW temp.stored_event")
+    connection.execute("DROP TABLE temp.small_event")
