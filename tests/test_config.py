@@ -30,6 +30,10 @@ kv_bytes = 1000
 """
 
 
+def test_the_fleet_of_the_sample_ledger_can_be_used():
+    assert config.load(Path(__file__).parents[1] / "sample_traces" / "fleet.toml").name == "sample"
+
+
 def test_the_demo_needs_two_cores():
     fleet = demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]
