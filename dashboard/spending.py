@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -38,22 +39,23 @@ ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")
 _DAYS_BEFORE_NS = anomaly.DAYS_BEFORE * NS_PER_DAY
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """Charges of a period, chosen by team and tag, with `amount_nano` of the view, and `rollout` (Boolean)."""
 
     frame: pl.DataFrame
     period: Period
 
-    @property
+    # A page asks for these a dozen times, of up to a million rows.
+    @cached_property
     def rollout(self) -> pl.DataFrame:
         return self.frame.filter("rollout")
 
-    @property
+    @cached_property
     def rollout_nano(self) -> int:
         return int(self.rollout["amount_nano"].sum())
 
-    @property
+    @cached_property
     def borrowed_share(self) -> Fraction | None:
         """Rollout time on lent serving devices over all of it; None where there was none."""
         time = self.frame.filter(pl.col("bucket") == "rollout", kind="capacity")
@@ -292,12 +294,15 @@ def _rows(asked: Asked, bill: Bill, period: Period, chosen: Link, own_runs: list
         rollout = pl.col("work") == "rollout"
     else:
         frame, rollout = bill.frame, pl.col("bucket").is_in(ROLLOUT_BUCKETS)
-    frame = frame.filter(_within(period))
+    wanted = [_within(period)]
     if chosen.team is not None:
-        frame = frame.filter(pl.col("team") == chosen.team)
+        wanted.append(pl.col("team") == chosen.team)
     if own_runs is not None:
-        frame = frame.filter(pl.col("run_id").is_in(own_runs))
-    return Rows(frame=frame.with_columns(amount_nano=pl.col(AMOUNT[chosen.view]), rollout=rollout), period=period)
+        wanted.append(pl.col("run_id").is_in(own_runs))
+    return Rows(
+        frame=frame.filter(*wanted).with_columns(amount_nano=pl.col(AMOUNT[chosen.view]), rollout=rollout),
+        period=period,
+    )
 
 
 def drivers(spending: Spending) -> Changes:

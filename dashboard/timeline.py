@@ -92,7 +92,9 @@ def _crossed(
 ) -> alt.LayerChart:
     """A lane with the line at what is pointed at, in this one or another."""
     bins = lanes.states.select("t0").unique().sort("t0")
-    line = alt.Chart(bins).mark_rule(color=charts.ink(), strokeWidth=1, clip=True).encode(x=_x("t0", scale, lanes))
+    # Whoever has no pointer has nothing to read of it.
+    drawn = alt.Chart(bins).mark_rule(color=charts.ink(), strokeWidth=1, clip=True, aria=False)
+    line = drawn.encode(x=_x("t0", scale, lanes))
     return alt.layer(lane, line.transform_filter(pointed))
 
 

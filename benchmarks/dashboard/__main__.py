@@ -76,7 +76,7 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
             chosen = _choose(driver, addresses["Overview"])
         with phase(f"{name}: {SESSIONS} sessions at once"):
             at_once = _at_once(url)
-        memory = browser.memory_bytes(server)
+        memory, memory_peak = browser.memory_bytes(server), browser.memory_peak_bytes(server)
     for title, times in opened.items():
         first_s = statistics.median(one["first_s"] for one in times)
         report.claim(f"{name}: {title}, first figure", first_s, "s", first_max_s, "lower")
@@ -87,6 +87,7 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
     report.detail[name] = {
         "events": events, "devices": fleet.devices, "hours": round(fleet.seconds / 3600, 2), "unpriced": nobody,
         "pages": opened, "after_news": news, "choices_s": chosen, "at_once_s": at_once, "server_rss_bytes": memory,
+        "server_rss_peak_bytes": memory_peak,
     }  # fmt: skip
 
 

@@ -71,6 +71,17 @@ def memory_bytes(server: subprocess.Popen[bytes]) -> int:
     return sum(process.memory_info().rss for process in (parent, *parent.children(recursive=True)))
 
 
+def memory_peak_bytes(server: subprocess.Popen[bytes]) -> int:
+    """The most that each process of a server had so far, summed."""
+    parent = psutil.Process(server.pid)
+    lines = [
+        line
+        for process in (parent, *parent.children(recursive=True))
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    ]
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 @contextmanager
 def chromium(screen: Screen) -> Iterator[Any]:
     """A selenium driver, far from UTC, so that a time shown in the browser's zone is seen to be wrong."""

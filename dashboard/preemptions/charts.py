@@ -1,4 +1,7 @@
-"""How fast rollouts gave way, why, and when."""
+"""How fast rollouts gave way, why, and when.
+
+Channels are objects: of a name alone Altair takes milliseconds to find out which it is.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def _histogram(bins: pl.DataFrame, action: str, scale: alt.Scale, *, last: bool)
         alt.Chart(bins.filter(action=action).select("from_ms", "to_ms", "measured"))
         .mark_bar(color=PREEMPTION_COLOURS[action], stroke="white", strokeWidth=0.5)
         .encode(
-            x=alt.X("from_ms:Q", scale=scale, axis=axis, title=title), x2="to_ms:Q",
+            x=alt.X("from_ms:Q", scale=scale, axis=axis, title=title), x2=alt.X2("to_ms:Q"),
             y=alt.Y("measured:Q", title=None, axis=_count_axis()), y2=alt.datum(0),
             tooltip=[*tips, alt.Tooltip("measured:Q", format=",")],
         )
@@ -55,13 +58,15 @@ def _lines(budgets: Mapping[str, float], *, labelled: bool) -> list[alt.Chart]:
     layers = []
     longest = max(budgets.values(), default=0)
     for name, ms in budgets.items():
-        base = alt.Chart(pl.DataFrame({"ms": [ms], "label": [f"{name} {ms:,.0f} ms"]})).encode(x="ms:Q")
-        layers.append(base.mark_rule(color=budget(), strokeDash=[8, 4], strokeWidth=1.5).encode(tooltip="label:N"))
+        base = alt.Chart(pl.DataFrame({"ms": [ms], "label": [f"{name} {ms:,.0f} ms"]})).encode(x=alt.X("ms:Q"))
+        layers.append(
+            base.mark_rule(color=budget(), strokeDash=[8, 4], strokeWidth=1.5).encode(tooltip=alt.Tooltip("label:N"))
+        )
         if labelled:
             # The shorter budget is named at its left: the two may be close.
             side = {"align": "left", "dx": 4} if ms == longest else {"align": "right", "dx": -4}
             label = base.mark_text(color=ink(), baseline="top", **side)
-            layers.append(label.encode(text="label:N", y=alt.value(2)))
+            layers.append(label.encode(text=alt.Text("label:N"), y=alt.value(2)))
     return layers
 
 
@@ -84,8 +89,8 @@ def causes(frame: pl.DataFrame, field: str, title: str) -> alt.LayerChart:
     )
     colours = timeline.present(PREEMPTION_COLOURS, shown["action"])
     colour = alt.Color("action:N", legend=None, scale=alt.Scale(domain=list(colours), range=list(colours.values())))
-    tips = ["action:N", "cause:N", alt.Tooltip("text:N", title=title)]
-    label = base.mark_text(align="left", dx=5, color="#7A8794").encode(text="text:N", x=alt.X("drawn:Q"))
+    tips = [alt.Tooltip("action:N"), alt.Tooltip("cause:N"), alt.Tooltip("text:N", title=title)]
+    label = base.mark_text(align="left", dx=5, color="#7A8794").encode(text=alt.Text("text:N"), x=alt.X("drawn:Q"))
     return base.mark_bar().encode(x=x, color=colour, tooltip=tips) + label.transform_calculate(
         drawn="datum.value === null ? 0 : datum.value"
     )
@@ -99,7 +104,7 @@ def over_time(frame: pl.DataFrame, begin: datetime, end: datetime, width: timede
         alt.Chart(shown.filter(action=action), title=timeline.title(action))
         .mark_bar(color=PREEMPTION_COLOURS[action], clip=True)
         .encode(
-            x=timeline.between("t", begin, end), x2="until:T",
+            x=timeline.between("t", begin, end), x2=alt.X2("until:T"),
             y=alt.Y("preemptions:Q", title=None, axis=_count_axis()), y2=alt.datum(0),
             tooltip=[timeline.time_tip("t"), alt.Tooltip("preemptions:Q", format=",")],
         )

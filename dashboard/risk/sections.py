@@ -121,7 +121,9 @@ def depends(document: RiskDocument) -> None:
         frame.show_table(tables.depends(document), "the terms of the borrow, and the device time of dedicated devices")
     if document.compare.flips:
         st.subheader("Where does borrowing stop paying?")
-        frame.show_table(tables.flips(document.compare), "each moved alone until cash saved is nothing")
+        frame.show_table(
+            tables.flips(document.compare), "the terms of the borrow, and the device time of dedicated devices"
+        )
 
 
 def added(document: RiskDocument) -> None:
@@ -171,8 +173,7 @@ def bursts(document: RiskDocument) -> None:
     if any(rate.bursts.value for rate in provision.rates.values()):
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("an_hour", "low", "high"), pl.Float64))
         st.altair_chart(charts.bursts(shown), width="stretch", alt="Bursts an hour by serving load, with 95%")
-    prices = f"the price book (a missed budget: {provision.penalty.text})"
-    source = f"`request`, `lease`, `device_slice` and {escape.prose(prices)}"
+    source = "`request`, `lease`, `device_slice` and the price book"
     if provision.rates:
         frame.show_table(tables.rates(provision), source)
     if provision.days:

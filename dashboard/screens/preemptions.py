@@ -89,6 +89,8 @@ def _causes(run: Run, taken: Taken) -> None:
         moved = named.filter(pl.col("action") != "yield")
         if moved.is_empty():
             st.info("Nothing was cut or revoked, so no token could be lost: a rollout that yields goes on.")
+        elif moved["tokens_lost"].eq(0).all() and not moved["tokens_lost"].has_nulls():
+            st.info("No token was lost: what was cut or revoked went on elsewhere with the tokens it had.")
         else:
             title = "tokens lost"
             st.altair_chart(charts.causes(moved, "tokens_lost", title), width="stretch", alt="Tokens lost by cause")

@@ -1,4 +1,7 @@
-"""Which version each engine holds, what a sync spends its time on, and how much it moves."""
+"""Which version each engine holds, what a sync spends its time on, and how much it moves.
+
+Channels are objects: of a name alone Altair takes milliseconds to find out which it is.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def held(frame: pl.DataFrame, begin: datetime, end: datetime) -> alt.Chart:
                 legend=alt.Legend(title=None, orient="top", columns=4, labelLimit=220),
             ),
             strokeDash=alt.condition(f"datum.line === '{PUBLISHED}'", alt.value([6, 4]), alt.value([1, 0])),
-            tooltip=["line:N", timeline.time_tip("t"), "policy_version:Q"],
+            tooltip=[alt.Tooltip("line:N"), timeline.time_tip("t"), alt.Tooltip("policy_version:Q")],
         )
     )  # fmt: skip
 
@@ -78,8 +81,13 @@ def phases(versions: pl.DataFrame) -> alt.Chart:
             x=_version(versions),
             y=alt.Y("sum(ms):Q", title="milliseconds, mean"),
             color=alt.Color("phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=4)),
-            order="order:Q",
-            tooltip=["version:N", "phase:N", alt.Tooltip("ms:Q", format=",.3~f"), "what:N"],
+            order=alt.Order("order:Q"),
+            tooltip=[
+                alt.Tooltip("version:N"),
+                alt.Tooltip("phase:N"),
+                alt.Tooltip("ms:Q", format=",.3~f"),
+                alt.Tooltip("what:N"),
+            ],
         )
     )
 
@@ -92,7 +100,11 @@ def moved(versions: pl.DataFrame) -> alt.Chart:
         .encode(
             x=_version(versions),
             y=alt.Y("mb:Q", title="MB sent to all engines", axis=alt.Axis(format=",.3~r")),
-            tooltip=["version:N", alt.Tooltip("mb:Q", format=",.3~f"), alt.Tooltip("text:N", title="of them whole")],
+            tooltip=[
+                alt.Tooltip("version:N"),
+                alt.Tooltip("mb:Q", format=",.3~f"),
+                alt.Tooltip("text:N", title="of them whole"),
+            ],
         )
     )
 

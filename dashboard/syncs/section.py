@@ -134,8 +134,11 @@ def _failures(ledger: Path, run: Run, shown: Window) -> None:
 
 
 def _newest(ledger: Path, run: Run, shown: Window) -> None:
+    opened = st.expander("Every sync of this time", on_change="rerun")
+    if not opened.open:
+        return
     syncs = data.in_window(ledger, "dashboard/syncs/newest", run, shown)
     count = int(syncs["syncs"][0])
     which = "all" if count == syncs.height else f"the newest {syncs.height:,} of {count:,}; `rose sql` has all"
-    with st.expander("Every sync of this time"):
+    with opened:
         frame.table(syncs.drop("syncs"), f"`sync`, {which}, newest first, times in UTC, {run.provenances[0]}.")

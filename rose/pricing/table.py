@@ -79,10 +79,19 @@ class Table:
         return sum(int(row[index] or 0) for row in self.rows)
 
     def with_total(self) -> Table:
-        """With the sum of each column of whole numbers in its footer; as it is where it has none."""
+        """With the sum of each column of whole numbers in its footer; as it is where it has none.
+
+        A column in which no row has a value has no sum.
+        """
         if not any(column.kind in SUMMED for column in self.columns):
             return self
-        sums = [self.total(index) if column.kind in SUMMED else None for index, column in enumerate(self.columns)]
+        empty = {
+            index for index in range(len(self.columns)) if self.rows and all(row[index] is None for row in self.rows)
+        }
+        sums = [
+            self.total(index) if column.kind in SUMMED and index not in empty else None
+            for index, column in enumerate(self.columns)
+        ]
         return dataclasses.replace(self, footer=(("total", *sums[1:]),))
 
     def starts_group(self, number: int) -> bool:

@@ -177,6 +177,8 @@ def _idle(frame: pl.DataFrame) -> Table:
 
 def _invoiced(frame: pl.DataFrame) -> Table:
     beside = frame.filter(pl.col("kind") != "capacity")
+    route = pl.col("route").fill_null("").alias("route")
+    sums = _grouped(beside, ["kind", route, "team"], "bytes", "energy_mw_ns", "cost_nano")
     return Table(
         name="Transfer and energy",
         title="What is billed beside device time",
@@ -188,8 +190,10 @@ def _invoiced(frame: pl.DataFrame) -> Table:
         columns=(
             Column("kind"), Column("route"), Column("team"), Column("GB", "gb"), Column("kWh", "kwh"), _AMORTIZED,
         ),
-        rows=_grouped(
-            beside, ["kind", pl.col("route").fill_null("").alias("route"), "team"], "bytes", "energy_mw_ns", "cost_nano"
+        # Bytes of energy, and energy of what was sent, are not 0: there is no such thing.
+        rows=tuple(
+            (kind, *place, sent if kind == "transfer" else None, energy if kind == "energy" else None, cost)
+            for kind, *place, sent, energy, cost in sums
         ),
     )  # fmt: skip
 

@@ -149,6 +149,8 @@ class _Book:
             self._totals[table.name, column.name] = f"'{table.name}'!{cell}"
 
     def _value(self, sheet: Any, row: int, index: int, kind: Kind, value: Any) -> None:
+        if value is None:
+            return
         if kind in ("text", "figure"):
             sheet.write_string(row, index, str(value))
         elif kind == "price":

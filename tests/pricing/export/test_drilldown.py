@@ -74,6 +74,10 @@ def test_waste_idle_and_prices_say_why(tables: dict[str, Table]) -> None:
     assert [row[:3] for row in tables["Transfer and energy"].rows] == [
         ("energy", "", "chat"), ("transfer", "inter-region", "research"), ("transfer", "loopback", "research"),
     ]  # fmt: skip
+    # What is sent is no energy, and what is drawn no bytes: neither is 0.
+    assert [(row[3] is None, row[4] is None) for row in tables["Transfer and energy"].rows] == [
+        (True, False), (False, True), (False, True),
+    ]  # fmt: skip
     assert all(row[6:] == ("made up for the tests", "2026-01-01") for row in tables["Prices used"].rows)
 
 

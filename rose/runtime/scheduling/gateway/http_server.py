@@ -85,7 +85,9 @@ class _Gathering(asyncio.Transport):
         self._written.append(bytes(data))
 
     def _send(self) -> None:
-        self._transport.writelines(self._written)
+        # Whoever was written to may be gone by now.
+        if self._written and not self._transport.is_closing():
+            self._transport.writelines(self._written)
         self._written = []
 
     def is_closing(self) -> bool:
