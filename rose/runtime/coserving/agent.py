@@ -269,6 +269,7 @@ class DeviceAgent:
             switch_ns=self._activation_ns,
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
+            drained=answer.drained,
         )
 
     def _has_scheduler(self) -> bool:

@@ -146,10 +146,14 @@ class LeaseFacts:
     cut: EngineCut = EngineCut()
     #: Whether this is a window in which leases are withheld at random.
     withheld: bool = False
+    #: Whether nothing of the device is to be lent; then it is not wanted, either.
+    drained: bool = False
 
 
 #: Why nothing is lent in a window that was drawn for it.
 WITHHELD = "leases are withheld at random for a while, to measure what lending costs serving"
+#: Why a lease ends on a device that its owner drains.
+DRAINED = "the device is drained: its owner lends nothing of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,8 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
         return released(state, fault)
     if facts.engine_memory != "present" and now_ns - state.granted_ns >= ACTIVATION_NS_MAX:
         return released(state, "the rollout engine's memory was not on the device within 5 s")
+    if facts.drained:
+        return released(state, DRAINED)
     if facts.wanted_ns <= 0:
         return released(state, "no rollout wants the device any more")
     if state.level is Level.SHRUNK and (late := _newly_late(facts)):

@@ -20,7 +20,7 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
-from rose.runtime.policy.lease import WITHHELD
+from rose.runtime.policy.lease import DRAINED, WITHHELD
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.parties import OtherParty
@@ -446,7 +446,7 @@ def test_what_the_controller_says_of_a_device_is_kept_to_and_its_fault_is_report
     assert gateway.heard[-1].clock.utc_ns > gateway.heard[-1].clock.monotonic_ns
     assert gateway.heard[-1].engines[0].run_id is None
     device.close()
-    assert device.rows(LEASES)[0] == ("run-d0-1", "released", "no rollout wants the device any more")
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", DRAINED)
     runs = device.rows("SELECT DISTINCT train_run_id FROM device_slice ORDER BY ALL")
     assert runs == [("run",), ("trains",)]
 

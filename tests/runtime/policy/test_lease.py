@@ -147,6 +147,7 @@ def test_a_lease_is_renewed_by_an_answer_that_names_it_and_ends_without():
     ("changes", "reason"),
     [
         ({"wanted_ns": 0}, "no rollout wants the device any more"),
+        ({"wanted_ns": 0, "drained": True}, "the device is drained: its owner lends nothing of it"),
         ({"serving_fault": "none is attached"}, "none is attached"),
         ({"engine_fault": "the rollout engine died"}, "the rollout engine died"),
     ],
