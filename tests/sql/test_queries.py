@@ -22,12 +22,10 @@ from rose.ledger.reading import named
 NONE_IN_SAMPLE = {
     "dropped_events",
     "energy_by_device_and_day",
-    "kv_cuts",
     "open_leases",
     "sync_failures",
     "unaccounted_device_time",
     "wasted_tokens_by_cause",
-    "withheld_windows_by_device",
 }
 #: These count what the merging of the copied sample wrote about itself, under a run of its own.
 OWN_EVENTS = {"late_writers", "ledger_growth"}
