@@ -30,7 +30,6 @@ from rose.pricing import charges
 from rose.pricing.charges import Charges
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report
-from rose.pricing.figures import Figure
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
@@ -396,15 +395,3 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 def seen(ledger: str) -> Seen:
     """What was verified, once for all sessions: what the last verification left, and what changed since."""
     return verified.load(ledger)
-
-
-def cost_by_step(price: Figure, useful: int, steps: pl.DataFrame) -> pl.DataFrame:
-    """Dollars per accepted answer at each step: the run's rollout dollars, divided by the tokens each step made.
-
-    `price` is of a million of its `useful` tokens.
-    """
-    dollars = (price.value or 0) / 1e9 * useful / 1e6
-    share = pl.col("tokens") / pl.col("tokens").sum()
-    return steps.with_columns(
-        usd=pl.when(pl.col("accepted") > 0).then(dollars * share / pl.col("accepted")).otherwise(None)
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, data, escape
+from dashboard import amounts, escape
 from dashboard import charts as shared
 from dashboard import format as words
 from dashboard.answers.documents import Documents
@@ -75,7 +75,7 @@ def _steps(made: Documents, steps: pl.DataFrame, count: int, unit: str) -> None:
     if price.value is None or not steps["accepted"].sum():
         st.info(escape.prose(price.why or "Not enough data: nothing was accepted yet."))
         return
-    course = data.cost_by_step(price, made.useful, steps).with_columns(usd=pl.col("usd") * count)
+    course = cost_by_step(price, made.useful, steps).with_columns(usd=pl.col("usd") * count)
     chart = shared.by_step(course, "usd", made.answers.stamp.currency, _ORANGE, ".3~g")
     st.altair_chart(chart.properties(height=200), width="stretch", alt="Cost per accepted answer by step")
     st.caption(
@@ -133,3 +133,15 @@ def _text(nano: int | float, count: int, figure: Figure) -> str:
 
 def _units(nano: int | float | None, count: int) -> float | None:
     return None if nano is None else nano * count / 1e9
+
+
+def cost_by_step(price: Figure, useful: int, steps: pl.DataFrame) -> pl.DataFrame:
+    """Dollars per accepted answer at each step: the run's rollout dollars, divided by the tokens each step made.
+
+    `price` is of a million of its `useful` tokens.
+    """
+    dollars = (price.value or 0) / 1e9 * useful / 1e6
+    share = pl.col("tokens") / pl.col("tokens").sum()
+    return steps.with_columns(
+        usd=pl.when(pl.col("accepted") > 0).then(dollars * share / pl.col("accepted")).otherwise(None)
+    )

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dashboard import bar, data
+from dashboard.answers import prices
 from rose import events
 from rose.events import BUCKETS
 from rose.ledger.writer import LedgerWriter
@@ -32,7 +33,7 @@ def test_time_totals_are_the_reports(ended: Path, built: Report, run: data.Run) 
 def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run: data.Run) -> None:
     steps = data.in_blocks(ended, "dashboard/learning", run)
     useful = sum(int(made["useful"].value or 0) for made in built.tokens.values())
-    by_step = data.cost_by_step(built.cost_per_correct["blended"].token_cost, useful, steps)
+    by_step = prices.cost_by_step(built.cost_per_correct["blended"].token_cost, useful, steps)
     dollars = (by_step["usd"] * by_step["accepted"]).sum()
     measured = built.cost_per_correct["blended"].measured.value
     assert measured is not None
