@@ -88,6 +88,8 @@ class Run:
     started_at: datetime | None
     ended_at: datetime | None
     last_event_at: datetime
+    #: When it or its fleet was last heard of.
+    heard_at: datetime
     trace: str | None
     trace_keep_share: float | None
     trace_length_scale: float | None
@@ -104,10 +106,10 @@ class Run:
     @property
     def going_on(self) -> bool:
         """Whether it has no end, and was heard of lately as far as can be told."""
-        last_us = nanoseconds(self.last_event_at) // 1000
+        heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
             heard.silent(
-                status=self.status, provenance=provenance, last_event_us=last_us, expires_s=self.expires_s,
+                status=self.status, provenance=provenance, heard_us=heard_us, expires_s=self.expires_s,
                 now_us=utc_us(),
             )
             for provenance in self.provenances

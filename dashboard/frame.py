@@ -48,9 +48,11 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
         first = next((run for run in runs if run.is_of_fleet or not of_fleet), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
 
+        stood = (run.status, run.going_on)
+
         def body() -> None:
             now = next((other for other in data.runs(ledger, run.run_id) if other.run_id == run.run_id), run)
-            if (now.status, now.going_on) != (run.status, run.going_on):
+            if (now.status, now.going_on) != stood:
                 st.rerun()
             _status(ledger, now)
             if len(now.provenances) > 1:

@@ -25,7 +25,8 @@ def show(ledger: Path, run: Run) -> None:
         return
     document = _document(ledger, run, book.value)
     if document is None:
-        _harm_alone(ledger, run)
+        if data.verifies(ledger):
+            _harm_alone(ledger, run)
         return
     frame.stamp(document.head.stamp)
     sections.verdicts(document)

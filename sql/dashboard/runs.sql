@@ -1,6 +1,6 @@
 -- The runs to choose from, newest first: the newest 200 of `runs`, the newest fleet's own, and the one of `run_id`,
--- however old they are. Each has every provenance among its events, the time of its last event, and the seconds after
--- which it expires, where that is known. Jobs on the ledger itself are no runs.
+-- however old they are. Each has every provenance among its events, the time of its last event, when it or its
+-- fleet was last heard of, and the seconds after which it expires, where that is known. Jobs on the ledger itself are no runs.
 -- By hand: SET VARIABLE run_id = '';
 WITH seen AS (
     SELECT run_id, list_sort(list(DISTINCT provenance)) AS provenances, make_timestamp(max(newest_at_us)) AS last_event_at
@@ -8,18 +8,20 @@ WITH seen AS (
     GROUP BY run_id
 ),
 named AS (
-    SELECT run.*, provenances, last_event_at
+    SELECT run.*, seen.provenances, seen.last_event_at, greatest(seen.last_event_at, fleet.last_event_at) AS heard_at
     FROM run
     JOIN seen USING (run_id)
+    LEFT JOIN seen AS fleet ON fleet.run_id = run.fleet_run_id
     QUALIFY row_number() OVER (PARTITION BY run.run_id ORDER BY started_at) = 1
 )
 SELECT
-    run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at,
+    run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at, heard_at,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
     CASE WHEN json_valid(config_json) THEN try_cast(config_json ->> '$.expires_s' AS DOUBLE) END AS expires_s,
     count(*) OVER () AS runs
 FROM named
 QUALIFY row_number() OVER (ORDER BY started_at DESC, run_id DESC) <= 200
     OR run_id = getvariable('run_id')
-    OR row_number() OVER (PARTITION BY run_id = fleet_run_id ORDER BY started_at DESC, run_id DESC) = 1
+    OR run_id = fleet_run_id
+        AND row_number() OVER (PARTITION BY run_id = fleet_run_id ORDER BY started_at DESC, run_id DESC) = 1
 ORDER BY started_at DESC, run_id DESC;

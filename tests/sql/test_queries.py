@@ -67,6 +67,7 @@ def test_a_query_runs_by_hand_and_through_rose(name, sample, by_hand, recorded):
         narrowed = rose(sample, name, *window, "--run", run_id)
         assert {row.get("run_id", run_id) for row in narrowed} == {run_id}
         return
+    assert {row.get("run_id", run_id) for row in rose(sample, name, "--run", run_id)} <= {run_id}
     narrowed = rose(sample, name, *window)
     assert len(narrowed) == min(len(rows), 500)
     assert steady(narrowed) == steady(rows[:500])

@@ -13,10 +13,11 @@ _SMALL_BYTES = 256 * 1024
 
 
 def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    """From now on the views of `connection` have the events that the ledger at `root` has now, until `unpin`.
+    """From now on `event`, and the views over it, have the events that the ledger at `root` has now, until `unpin`.
+    Daily views, which read roll-ups, go on as they were.
 
-    Segments that no compaction merged yet are in memory meanwhile. Raises LedgerError where there is no ledger, and
-    duckdb.Error for a damaged file.
+    Segments that no compaction merged yet are in memory meanwhile. Raises LedgerError where there is no ledger,
+    duckdb.Error for a damaged file, and OSError for one that was removed meanwhile.
     """
     root = layout.check(root)
     small: list[str] = []
@@ -31,8 +32,10 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
                 (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
     # Several threads would each hold rows of many files, to keep their order.
     connection.execute("SET threads = 1")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(root, small)}")
-    connection.execute("RESET threads")
+    try:
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(root, small)}")
+    finally:
+        connection.execute("RESET threads")
     # Temporary views go before the catalog's own.
     connection.execute(
         "CREATE OR REPLACE TEMP VIEW stored_event AS "

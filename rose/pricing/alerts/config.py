@@ -63,6 +63,8 @@ def _safe_url(url: str) -> str:
 
 
 Seconds = Annotated[int, BeforeValidator(_seconds)]
+#: Of the environment; what is none of its names may be the secret itself.
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Address = Annotated[str, AfterValidator(_address)]
 Timeout = Annotated[float, Field(gt=0, le=60)]
@@ -76,9 +78,9 @@ class WebhookChannel(Section):
     name: Name
     url: str | None = None
     url_file: PathText | None = None
-    url_env: str | None = None
+    url_env: Variable | None = None
     secret_file: PathText | None = None
-    secret_env: str | None = None
+    secret_env: Variable | None = None
     ca_file: PathText | None = None
     timeout_s: Timeout = 10.0
 
@@ -117,7 +119,7 @@ class EmailChannel(Section):
     security: Literal["starttls", "tls", "none"] = "starttls"
     username: str | None = None
     password_file: PathText | None = None
-    password_env: str | None = None
+    password_env: Variable | None = None
     ca_file: PathText | None = None
     sender: Address = Field(alias="from")
     to: list[Address] = Field(min_length=1)
@@ -315,7 +317,8 @@ def _explained(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
-        shown = not isinstance(item["input"], dict) and item["type"] != "extra_forbidden"
+        secret_place = where.endswith((".url", "_env"))
+        shown = not isinstance(item["input"], dict) and item["type"] != "extra_forbidden" and not secret_place
         given = f" (got {_PASSWORD.sub('//...@', repr(item['input']))})" if shown else ""
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)

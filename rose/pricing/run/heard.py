@@ -1,4 +1,8 @@
-"""Whether a run that never said it was over still goes on: by when its last event was."""
+"""Whether a run that never said it was over still goes on: by when it was last heard of.
+
+An RL run may have long steps that record nothing: while its fleet is heard of it goes on, since the fleet's controller
+ends a run that expired.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ SILENT = "silent"
 UNKNOWN_S, LEAST_S = 86_400, 300
 
 
-def silent(*, status: str, provenance: str, last_event_us: int, expires_s: float | None, now_us: int) -> bool:
-    """Whether a run has no end in the ledger and was silent for longer than it may be. Instants are UTC microseconds.
+def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
+    """Whether a run has no end in the ledger, and neither it nor its fleet was heard of for as long as it may be silent.
+
+    `heard_us` is the last event of either; instants are UTC microseconds.
 
     Times of events that were simulated or replayed are no times at which somebody was heard: of them it is not known.
     """
     allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
-    return status == "running" and provenance == "live" and now_us - last_event_us > allowed_s * 1_000_000
+    return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000

@@ -194,7 +194,9 @@ def saved(
         progress(number, len(counted))
         if row["run_id"] not in kept:
             kept[row["run_id"]] = _of_run(root, row, book, seen, allow_unverified=allow_unverified)
-    return Saved(period=period, provenance=provenance, runs=tuple(kept[row["run_id"]] for row in counted))
+    # What is kept has the status that the run had then: it may have fallen silent since.
+    runs = tuple(replace(kept[row["run_id"]], status=row["status"]) for row in counted)
+    return Saved(period=period, provenance=provenance, runs=runs)
 
 
 def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
@@ -204,7 +206,7 @@ def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -
     """
     at_ns, last_us = now_ns, int(row["last_event_us"])
     if silent(
-        status=row["status"], provenance=provenance, last_event_us=last_us, expires_s=row["expires_s"],
+        status=row["status"], provenance=provenance, heard_us=int(row["heard_us"]), expires_s=row["expires_s"],
         now_us=now_ns // 1000,
     ):  # fmt: skip
         row["status"], at_ns = SILENT, 1000 * last_us

@@ -83,7 +83,7 @@ class TurnService:
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def close(self) -> None:
-        """Give up the turns that nobody waits for."""
+        """Give up the turns that are streamed; all others are made by tasks of the server's."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,8 +150,13 @@ class TurnService:
         opened.maker = asyncio.current_task()
         try:
             outcome = await self._make(opened.turn, load, opened.digest)
-        except BaseException:
+        except asyncio.CancelledError:
             opened.outcome.cancel()
+            raise
+        except Exception as error:
+            opened.outcome.set_exception(error)
+            # Perhaps nobody else waits for it.
+            opened.outcome.exception()
             raise
         finally:
             del self._open[opened.name]

@@ -16,13 +16,14 @@ from rose.runtime.scheduling.workers import SILENCE_MAX_NS
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve
 
 
-def test_a_client_that_goes_away_takes_its_turn_with_it():
+@pytest.mark.parametrize("tokens", [1, 400_000], ids=["short", "long"])
+def test_a_client_that_goes_away_takes_its_turn_with_it(tokens):
     async def scenario():
         engine = FakeEngine(pause_s=0.05)
         async with serve(engine) as url, play() as run:
             await run.beat(run.report(url))
-            turn = asyncio.create_task(run.post({"input_ids": [1]}))
-            await asyncio.sleep(0.3)
+            turn = asyncio.create_task(run.post({"input_ids": [1] * tokens}))
+            await asyncio.sleep(0.5)
             assert engine.running
             turn.cancel()
             for _ in range(40):

@@ -61,6 +61,12 @@ class _Protocol(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self.transport = _Gathering(self.transport, self.loop)
 
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if not self.pipeline:
+            # A long body stops the reading until the next message is waited for, and its end would not be heard.
+            self.flow.resume_reading()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         cycle: RequestResponseCycle | None = self.cycle
