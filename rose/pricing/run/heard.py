@@ -13,7 +13,7 @@ UNKNOWN_S, LEAST_S = 86_400, 300
 
 
 def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
-    """Whether a run has no end in the ledger, and neither it nor its fleet was heard of for as long as it may be silent.
+    """Whether a run has no end in the ledger, and was silent for longer than it may be, as was its fleet.
 
     `heard_us` is the last event of either; instants are UTC microseconds.
 
