@@ -125,9 +125,14 @@ def status_command(
         if not watch:
             console.print(status_view(status, controller.url))
             return
+        # An exception could be raised, and lost, while the table is drawn.
+        asked_to_stop: list[int] = []
+        signal.signal(signal.SIGINT, lambda number, _: asked_to_stop.append(number))
         with Live(status_view(status, controller.url), console=console, screen=False) as live:
             while True:
                 time.sleep(_WATCH_S)
+                if asked_to_stop:
+                    raise KeyboardInterrupt
                 try:
                     live.update(status_view(controller.status(), controller.url))
                 except DeploymentError as error:

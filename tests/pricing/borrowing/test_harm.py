@@ -262,8 +262,8 @@ def test_a_lease_in_a_withheld_window_is_said(
 def test_what_serving_did_not_say_and_the_book_does_not_price_is_absent_and_not_0(write_ledger: WriteLedger) -> None:
     document = marginal.build(write_ledger(run(says=False)), "run")
     absent = {name for name, row in document.terms.items() if row.in_all.basis == "absent"}
-    assert absent == {"prefix_cache", "interference", "held_memory", "publishing"}
+    assert absent == {"provision", "prefix_cache", "interference", "held_memory", "publishing"}
     assert all(document.terms[name].in_all.value is None for name in absent)
     assert "--enable-cache-report" in document.terms["prefix_cache"].rests_on
     assert "held_memory_usd_per_gib_hour" in document.terms["held_memory"].rests_on
-    assert "without prefix cache, interference, held memory, publishing: absent" in document.total.rests_on
+    assert "without provision, prefix cache, interference, held memory, publishing: absent" in document.total.rests_on
