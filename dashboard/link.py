@@ -41,6 +41,7 @@ USD = "USD"
 SQL_MAX = 2000
 TARGET = Decimal("99")
 
+_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?"
 _LENGTH_MAX = 200
 _SHOWN_MAX = 40
 _YEARS = range(1970, 2116)
@@ -202,9 +203,15 @@ def _percent(text: str) -> Decimal:
     return Decimal(text)
 
 
+def window(begin: datetime, end: datetime) -> str:
+    """A window between two UTC times without a zone, to the second: `2026-11-03T05:00..2026-11-03T06:30:15`."""
+    times = (f"{at:%Y-%m-%dT%H:%M:%S}".removesuffix(":00") for at in (begin, end))
+    return "..".join(times)
+
+
 def window_ns(text: str) -> tuple[int, int]:
     """The ends of a window, UTC nanoseconds since the epoch. Raises ValueError for another text."""
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d)\.\.(\d{4}-\d\d-\d\dT\d\d:\d\d)", text)
+    match = re.fullmatch(rf"({_TIME})\.\.({_TIME})", text)
     if match is None:
         raise ValueError
     begin, end = (datetime.fromisoformat(f"{part}+00:00") for part in match.groups())

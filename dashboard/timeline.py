@@ -1,4 +1,4 @@
-"""One axis of time for everything that a fleet did: a strip to choose from, and lanes that follow it."""
+"""One axis of time for everything that a fleet did: lanes, and a strip of the whole run to choose their time from."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from rose.events import BUCKETS
 LINES_COLOURS: Mapping[bool, Mapping[str, str]] = {
     False: {"p99": "#004C7A", "p50": "#0080C7"}, True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
 }  # fmt: skip
-_BRUSH = "time"
+#: What is dragged over the strip, and the field that it is told of.
+BRUSH, BRUSHED = "time", "t0"
 #: Of an axis whose labels stand in the plot.
 _INSIDE: Mapping[str, Any] = {
     "labelAlign": "left", "labelPadding": -2, "ticks": False, "domain": False,
     "minExtent": 0, "maxExtent": 0, "zindex": 1,
 }  # fmt: skip
 _LANE_PX, _LANE_MIN_PX = 30, 40
+#: Streamlit gives each part the width of the page: whatever stands beside its plot would be cut off.
+_WHOLE_WIDTH: Mapping[str, int] = {"left": 0, "right": 0, "top": 5, "bottom": 5}
+#: With its title and its axis.
+_STRIP_PX = 100
 _CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
 
 
@@ -47,22 +52,30 @@ class Lanes:
     tpot_budget_ms: float | None
 
     @property
-    def shares(self) -> pl.DataFrame:
-        """How much of the serving devices' time was lent in each bin: t0, t1, share."""
-        serving = self.states.filter(pl.col("pool") == "serving")
-        summed = serving.group_by("bin").agg(
-            pl.col("t0").min(), pl.col("t1").max(), pl.col("lent").sum(), pl.sum_horizontal(BUCKETS).sum().alias("ns")
-        )
-        return summed.filter(pl.col("ns") > 0).select("t0", "t1", share=pl.col("lent") / pl.col("ns")).sort("t0")
+    def scale(self) -> alt.Scale:
+        return alt.Scale(domain=[_instant(self.begin), _instant(self.end)])
+
+
+def shares(states: pl.DataFrame) -> pl.DataFrame:
+    """How much of the serving devices' time was lent in each bin: t0, t1, share."""
+    summed = states.filter(pl.col("pool") == "serving").group_by("bin").agg(
+        pl.col("t0").min(), pl.col("t1").max(), pl.col("lent").sum(), pl.sum_horizontal(BUCKETS).sum().alias("ns")
+    )  # fmt: skip
+    return summed.filter(pl.col("ns") > 0).select("t0", "t1", share=pl.col("lent") / pl.col("ns")).sort("t0")
+
+
+def strip(states: pl.DataFrame, begin: datetime, end: datetime, chosen: tuple[datetime, datetime] | None) -> alt.Chart:
+    """How much was lent in a whole run; its selection is the time that is dragged over it, at first `chosen`."""
+    marked = alt.Undefined if chosen is None else {"x": [_instant(at) for at in chosen]}
+    brush = alt.selection_interval(encodings=["x"], name=BRUSH, value=marked)
+    drawn = _shares(shares(states), between(BRUSHED, begin, end)).mark_rect(color=BORROWED).add_params(brush)
+    named = title("Lent share of the whole run; drag to choose a time")
+    return drawn.properties(height=_STRIP_PX, title=named, padding=_WHOLE_WIDTH)
 
 
 def chart(lanes: Lanes) -> alt.VConcatChart:
-    """The strip and the lanes: dragging over the strip chooses the time that all lanes show."""
-    whole = [_instant(lanes.begin), _instant(lanes.end)]
-    brush = alt.selection_interval(encodings=["x"], name=_BRUSH, value={"x": whole})
-    strip = _shares(lanes.shares, alt.Scale(domain=whole), lanes).mark_rect(color=BORROWED).add_params(brush)
-    strip = strip.properties(height=36, title=title("Lent share; drag to choose a time"))
-    follow = alt.Scale(domain=brush)
+    """The lanes, one above the other."""
+    follow = lanes.scale
     # The bin below the pointer, in whichever lane has bins: all lanes draw a line there.
     pointed = {name: _pointed(name) for name in ("states", "ttft", "tpot")}
     parts: list[alt.Chart | alt.LayerChart] = [_states(lanes, follow).add_params(pointed["states"])]
@@ -75,10 +88,8 @@ def chart(lanes: Lanes) -> alt.VConcatChart:
         parts.append(_preemptions(lanes, follow))
     names = [one.name for name, one in pointed.items() if name == "states" or not lanes.latency.is_empty()]
     anywhere = alt.LogicalOrPredicate(**{"or": [alt.ParameterPredicate(param=name, empty=False) for name in names]})
-    parts = [strip, *(_crossed(part, lanes, follow, anywhere) for part in parts)]
-    # Streamlit gives each part the width of the page: whatever stands beside its plot would be cut off.
-    whole_width = {"left": 0, "right": 0, "top": 5, "bottom": 5}
-    drawn = alt.vconcat(*parts, spacing=14, padding=whole_width)
+    crossed = (_crossed(part, lanes, follow, anywhere) for part in parts)
+    drawn = alt.vconcat(*crossed, spacing=14, padding=_WHOLE_WIDTH)
     return drawn.resolve_scale(x="independent", color="independent", opacity="independent")
 
 
@@ -154,7 +165,9 @@ def _latency(
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [top for top in (shown["p99"].max(), budget_ms) if top is not None]
     ceiling = 1.2 * max(map(float, map(str, tops)), default=1.0)
-    shade = _shares(lanes.shares, scale, lanes).mark_rect(color=BORROWED, clip=True).add_params(pointed)
+    shade = (
+        _shares(shares(lanes.states), _x("t0", scale, lanes)).mark_rect(color=BORROWED, clip=True).add_params(pointed)
+    )
     # Two lanes have the same one, and what is pointed at is told by the name of the view.
     shade = shade.properties(name=f"{name}_shade")
     lines = (
@@ -200,10 +213,10 @@ def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
     )  # fmt: skip
 
 
-def _shares(shares: pl.DataFrame, scale: alt.Scale, lanes: Lanes) -> alt.Chart:
+def _shares(lent: pl.DataFrame, x: alt.X) -> alt.Chart:
     opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 0.45]), legend=None)
     tips = [time_tip("t0"), alt.Tooltip("share:Q", title="lent", format=".1%")]
-    return alt.Chart(shares).mark_rect().encode(x=_x("t0", scale, lanes), x2="t1:T", opacity=opacity, tooltip=tips)
+    return alt.Chart(lent).mark_rect().encode(x=x, x2="t1:T", opacity=opacity, tooltip=tips)
 
 
 def between(field: str, begin: datetime, end: datetime) -> alt.X:
@@ -221,7 +234,7 @@ def _axis(field: str, scale: alt.Scale, long: timedelta) -> alt.X:
         f"{field}:T",
         title=None,
         scale=scale,
-        axis=alt.Axis(format=form, labelOverlap=True, labelFlush=True, grid=False),
+        axis=alt.Axis(format=form, labelOverlap=True, labelFlush=True, labelBound=True, grid=False),
     )
 
 

@@ -1,17 +1,22 @@
-"""The time that charts of a run show: the window of the address, which a slider changes."""
+"""The time that charts of a run show: the window of the address, which a slider changes, or dragging over a strip."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
+import polars as pl
 import streamlit as st
 
-from dashboard import bar, link
+from dashboard import bar, link, timeline
 from dashboard.data import Run, Window, by_day
 from rose.pricing.closing.period import naive, nanoseconds
 
 #: Parts of the slider.
 _STEPS = 200
+#: In the session: the window that the strip was drawn with first, the one that was dragged over it since, and how often
+#: one was.
+_BEGUN, _DRAGGED, _DRAGS = "strip-begun", "strip-dragged", "strip-drags"
 
 
 def whole(run: Run) -> Window:
@@ -46,12 +51,13 @@ def slider(run: Run) -> Window:
         return shown
     step = max(timedelta(minutes=1), timedelta(minutes=(end - begin) // timedelta(minutes=_STEPS)))
     now = (begin, end) if shown == every else (naive(shown.from_ns), naive(shown.to_ns))
-    key = f"window-{run.run_id}"
+    # A slider keeps what it was set to: after a drag it is another one.
+    key = f"window-{run.run_id}-{st.session_state.get(_DRAGS, 0)}"
 
     def chosen() -> None:
         first, last = st.session_state[key]
         everything = first <= begin and last >= end
-        bar.pick(window=None if everything else f"{_instant(first)}..{_instant(last)}")
+        bar.pick(window=None if everything else link.window(_utc(first), _utc(last)))
 
     if run.status == "running" and shown == every:
         # The end of a run that goes on moves: a slider that remembers it would cut off what is new.
@@ -63,6 +69,42 @@ def slider(run: Run) -> Window:
     return shown
 
 
-def _instant(at: datetime) -> str:
-    """A UTC time as a window in an address has it."""
-    return f"{at.astimezone(UTC) if at.tzinfo else at:%Y-%m-%dT%H:%M}"
+def strip(run: Run, states: pl.DataFrame) -> None:
+    """How much was lent in the whole run, by its `states`; dragging over it chooses the window."""
+    every, now = whole(run), bar.chosen().window
+    begin, end = naive(every.from_ns), naive(every.to_ns)
+    # What was dragged is drawn already, and drawing it anew would end a drag that goes on.
+    begun = st.session_state.setdefault(_BEGUN, now)
+    if now not in (begun, st.session_state.get(_DRAGGED, begun)):
+        begun = st.session_state[_BEGUN] = now
+        st.session_state.pop(_DRAGGED, None)
+    key = f"strip-{run.run_id}-{begun}"
+
+    def dragged() -> None:
+        brushed = st.session_state[key]["selection"].get(timeline.BRUSH, {}).get(timeline.BRUSHED)
+        st.session_state[_DRAGGED] = chosen = None if not brushed else _brushed(brushed, begin, end)
+        st.session_state[_DRAGS] = st.session_state.get(_DRAGS, 0) + 1
+        bar.pick(window=chosen)
+
+    shown = within(run, begun)
+    marked = None if shown == every else (naive(shown.from_ns), naive(shown.to_ns))
+    st.altair_chart(
+        timeline.strip(states, begin, end, marked), width="stretch", key=key, on_select=dragged,
+        alt="Lent share of the whole run; the slider above chooses a time of it too",
+    )  # fmt: skip
+
+
+def _brushed(milliseconds: list[float], begin: datetime, end: datetime) -> str | None:
+    """What was dragged, in whole seconds; None if that is everything, or less than a second.
+
+    Vega draws UTC as if it were the browser's own time, and tells it so.
+    """
+    zone = ZoneInfo(st.context.timezone or "UTC")
+    first, last = (datetime.fromtimestamp(round(at / 1000), zone).replace(tzinfo=None) for at in milliseconds)
+    first, last = max(first, begin), min(last, end)
+    everything = first <= begin and last >= end
+    return None if everything or last - first < timedelta(seconds=1) else link.window(first, last)
+
+
+def _utc(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at

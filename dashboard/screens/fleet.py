@@ -27,6 +27,7 @@ def show(ledger: Path, run: Run) -> None:
         tell(f"**{verdict.text}.** {verdict.why}")
     devices = fleet.now(ledger, run)
     _counts(run, devices, now=run.going_on and data.quiet_s(ledger) < data.QUIET_S)
+    st.header("What happened, and when?")
     shown = window.slider(run)
     _timeline(ledger, run, shown)
     lease.opened(ledger, run)
@@ -61,11 +62,12 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
 
 
 def _timeline(ledger: Path, run: Run, shown: Window) -> None:
-    st.header("What happened, and when?")
-    lanes = fleet.lanes(ledger, run, shown)
-    if lanes.states.is_empty():
+    whole = data.in_window(ledger, "dashboard/fleet_states", run, window.whole(run))
+    if whole.is_empty():
         st.info("No device has reported its time yet.")
         return
+    window.strip(run, whole)
+    lanes = fleet.lanes(ledger, run, shown)
     if not lanes.states["each_device"].all():
         st.info("More than 40 devices: they are drawn by pool. Every one of them is in the table of devices below.")
     count, drawn = (int(lanes.leases["leases"][0]) if lanes.leases.height else 0), lanes.leases.height

@@ -94,16 +94,16 @@ def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(
 
         record([kit.started(), *kit.joined(), *kit.a_step(0)])
         browser.get(f"{serve(root)}/fleet")
-        wait_for("the first step", lambda: "90.000 s" in text(browser) and drawn(browser) == 1)
+        wait_for("the first step", lambda: "90.000 s" in text(browser) and drawn(browser) == 2)
         # A mark that a reload of the page or a new chart would lose.
-        browser.execute_script("document.querySelector('[data-testid=stVegaLiteChart]').dataset.mark = 'same'")
+        charts = "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')]"
+        browser.execute_script(f"{charts}.forEach(chart => chart.dataset.mark = 'same')")
         record(kit.a_step(1))
         wait_for("the second step", lambda: "180.000 s" in text(browser))
-        marked = "return document.querySelector('[data-testid=stVegaLiteChart]').dataset.mark"
-        assert browser.execute_script(marked) == "same"
+        assert browser.execute_script(f"return {charts}.map(chart => chart.dataset.mark)") == ["same", "same"]
         record([*kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
         wait_for("the end", lambda: "going on" not in text(browser) and "ended" in text(browser))
-        assert drawn(browser) == 1
+        assert drawn(browser) == 2
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -145,3 +145,62 @@ def test_a_link_shows_another_reader_the_same_and_its_file_has_what_is_shown(
         (file,) = wait_for("the file", lambda: list(tmp_path.glob("*.csv")))
     rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
     assert {row["device class"] for row in rows} == {"h100-sxm"}
+
+
+def test_a_time_that_is_dragged_is_in_the_address_and_in_its_link(serve: Any, browser: Any, ended: Path) -> None:
+    address = chromium.pages(browser, serve(ended))["Fleet now"]
+    browser.get(address)
+    wait_for("the page", lambda: chromium.settled(browser))
+    whole = slider(browser)
+    drag(browser, 0.25, 0.5)
+    wait_for("the time in the address", lambda: "window=" in browser.current_url)
+    wait_for("the page of it", lambda: chromium.settled(browser) and slider(browser) != whole)
+    chosen, shared = slider(browser), browser.current_url
+    first, last = brushed(browser)
+    assert (first, last) == (pytest.approx(0.25, abs=0.02), pytest.approx(0.5, abs=0.02))
+    with chromium.chromium(Screen()) as other:
+        other.get(shared)
+        wait_for("the page elsewhere", lambda: chromium.settled(other))
+        assert slider(other) == chosen
+        assert brushed(other) == (pytest.approx(first, abs=0.02), pytest.approx(last, abs=0.02))
+    browser.get(address)
+    wait_for("the page", lambda: chromium.settled(browser))
+    drag(browser, 0.6, 0.9)
+    wait_for("the time in the address", lambda: "window=" in browser.current_url)
+    before = browser.current_url
+    drag(browser, 0.1, 0.3)
+    wait_for("another time in the address", lambda: browser.current_url != before)
+    wait_for("the page of it", lambda: chromium.settled(browser))
+    assert brushed(browser) == (pytest.approx(0.1, abs=0.02), pytest.approx(0.3, abs=0.02))
+
+
+def slider(browser: Any) -> str:
+    """The two ends of the chosen time."""
+    return str(browser.find_element("css selector", "[data-testid=stSlider]").text)
+
+
+#: The first chart of Fleet now.
+STRIP = "[data-testid=stVegaLiteChart]"
+
+
+def drag(browser: Any, begin: float, end: float) -> None:
+    """Drag over the strip from one part of its width to another."""
+    from selenium.webdriver import ActionChains
+
+    strip = browser.find_element("css selector", STRIP)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", strip)
+    plot = strip.find_element("css selector", "svg")
+    width = plot.size["width"]
+    hand = ActionChains(browser, duration=50).move_to_element_with_offset(plot, int((begin - 0.5) * width), 0)
+    hand.click_and_hold()
+    for part in range(1, 6):
+        hand.move_to_element_with_offset(plot, int((begin + (end - begin) * part / 5 - 0.5) * width), 0)
+    hand.release().perform()
+
+
+def brushed(browser: Any) -> tuple[float, float]:
+    """The part of the strip that is marked, in parts of its width."""
+    strip = browser.find_element("css selector", STRIP)
+    mark, plot = (strip.find_element("css selector", what) for what in (".time_brush path", "svg"))
+    begin = (mark.rect["x"] - plot.rect["x"]) / plot.rect["width"]
+    return begin, begin + mark.rect["width"] / plot.rect["width"]
