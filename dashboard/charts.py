@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 
 import altair as alt
 import polars as pl
@@ -89,7 +90,7 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
     text."""
     base = alt.Chart(frame, height=260)
     bars = base.mark_bar().encode(
-        x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=_days(frame["day"].n_unique())),
+        x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=_days(frame["day"].unique().sort().to_list())),
         y=alt.Y("amount:Q", title=f"cost ({currency})"),
         color=coloured("what", COST_COLOURS),
         order=alt.Order("what:N", sort="descending"),
@@ -105,10 +106,10 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
     )
 
 
-def _days(count: int) -> alt.Axis:
-    """An axis of days: of a few each has one tick, where else there would be ticks for hours."""
-    ticks = {"interval": "day", "step": 1} if count < _DAYS_NAMED else alt.Undefined
-    return alt.Axis(format="%Y-%m-%d", labelOverlap=True, tickCount=ticks)
+def _days(days: Sequence[date]) -> alt.Axis:
+    """An axis of days: of a few each has one tick, where else there would be ticks for hours and for the day after."""
+    few = [alt.DateTime(year=day.year, month=day.month, date=day.day) for day in days]
+    return alt.Axis(format="%Y-%m-%d", labelOverlap=True, values=few if len(few) < _DAYS_NAMED else alt.Undefined)
 
 
 def teams(frame: pl.DataFrame, currency: str) -> alt.Chart:

@@ -25,6 +25,11 @@ _JOINER = "\u2060"
 _CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
+def cell(text: str) -> str:
+    """A sentence of ours for a cell of a table, which has no code."""
+    return _CODE.sub(r"\1", text)
+
+
 def markdown(text: str) -> str:
     """`text` for Markdown that says what it says. Line ends stay; control characters are written out."""
     joined = _ADDRESS.sub(_JOINER, visible(text))

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import polars as pl
 
-from dashboard import data
+from dashboard import data, escape
 from dashboard.data import Priced
 from dashboard.link import OWN, Link
 from rose.errors import UserError
@@ -153,5 +153,5 @@ def shown(rows: pl.DataFrame) -> pl.DataFrame:
 def one_view(views: list[View], name: str) -> pl.DataFrame:
     """The columns of a view: name, type and what they mean."""
     described = next(view for view in views if view.name == name)
-    rows = [(column.name, column.type, column.about) for column in described.columns]
+    rows = [(column.name, column.type, escape.cell(column.about)) for column in described.columns]
     return pl.DataFrame(rows, schema=["column", "type", "about"], orient="row")

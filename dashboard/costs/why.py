@@ -86,7 +86,7 @@ def rows(made: Waterfall) -> pl.DataFrame:
                 "per million": None if part.nano is None else _per_million(part.nano, made.tokens),
                 "from": ends[0], "to": ends[1], "right": max(ends), "kind": _kind(part),
                 "text": _text(part, made.tokens),
-                "view": part.view, "basis": part.basis, "why": part.why,
+                "view": part.view, "basis": part.basis, "why": escape.cell(part.why),
             }
         )  # fmt: skip
     schema = {"nano": pl.Int64, "per million": pl.Float64}

@@ -133,7 +133,8 @@ def added(document: RiskDocument) -> None:
     st.markdown(escape.prose(price.gate))
     rows = [
         {"term": name.replace("_", " "), "in all": row.in_all.short_text, "95% interval": row.in_all.short_interval,
-         "per device-hour": row.per_device_hour.short_text, "basis": row.in_all.basis, "rests on": row.rests_on}
+         "per device-hour": row.per_device_hour.short_text, "basis": row.in_all.basis,
+         "rests on": escape.cell(row.rests_on)}
         for name, row in {**price.terms, "m, the marginal price": price.total}.items()
     ]  # fmt: skip
     source = "`lease`, `sync`, `power`, `request` and the price book; marginal view"

@@ -56,3 +56,7 @@ def test_no_text_is_a_formula_in_a_spreadsheet() -> None:
     rows = list(csv.reader(io.StringIO(escape.csv(frame))))[1:]
     assert [row[0] for row in rows] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@a", "'\t=1", "a=1"]
     assert rows[0][1] == "-1.5"
+
+
+def test_a_cell_of_a_table_has_the_words_of_a_sentence_without_its_marks() -> None:
+    assert escape.cell("state one, `violation_usd`, in [lending]") == "state one, violation_usd, in [lending]"

@@ -32,7 +32,7 @@ def test_both_answers_come_first_in_words_and_then_the_evidence(
     terms = table(app, "rests on").set_index("term")
     for name, row in of.price.terms.items():
         told = terms.loc[name.replace("_", " ")]
-        assert (told["in all"], told["rests on"]) == (row.in_all.short_text, row.rests_on)
+        assert (told["in all"], told["rests on"]) == (row.in_all.short_text, row.rests_on.replace("`", ""))
     assert values(app)["Break-even provision against device time"] == of.provision.break_even.text
     # The example's price book has no penalty for a missed budget.
     assert (values(app)["Accrued"], values(app)["Realised"]) == ("not set", "not set")
