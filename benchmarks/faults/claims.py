@@ -23,6 +23,8 @@ from rose.runtime.coserving.page import SpanRecord
 WINDOW_NS = 8_000_000_000
 #: How much more often than before a request may miss a budget after a fault, as a share of requests.
 _LATE_MORE_MAX = 0.02
+#: How much more often /health may have no answer then, as a share of the times that it is asked.
+_MUTE_MORE_MAX = 0.01
 #: Of a process that lives for so long it is claimed that its memory does not grow.
 _LONG_LIFE_S = 1800.0
 #: Parts whose end ends a lease at once, or changes an engine; the others' shows only if they had something to do.
@@ -95,6 +97,15 @@ def powered(seen: Seen, asked: Sequence[Asked]) -> list[Asked]:
     return [one for one in asked if not any(host == one.host and a <= one.at_ns <= b for host, a, b in off)]
 
 
+def _follows(one: Asked, trial: Trial) -> bool:
+    return trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS
+
+
+def _mute(asked: Sequence[Asked]) -> float:
+    """Of what was asked, what had no answer in time."""
+    return sum(not one.well for one in asked) / len(asked) if asked else 0.0
+
+
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
     it: when a worker dies, the lease goes on until there are no more turns. A host without power has none."""
@@ -152,8 +163,15 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     late_more = late_hit - late_calm
     report.claim("  over budget after a fault, more than without", late_more, "of requests", _LATE_MORE_MAX, "lower")
     until_ns = max((trial.until_ns for trial in trials), default=0)
-    refused = sum(not one.well for one in powered(seen, seen.health) if one.at_ns <= until_ns)
-    report.claim("  /health of serving not answered", refused, "times", 0, "lower")
+    # A burst keeps serving from answering as well, fault or none.
+    health = [one for one in powered(seen, seen.health) if one.at_ns <= until_ns]
+    after = [one for one in health if any(_follows(one, trial) for trial in trials)]
+    otherwise = [one for one in health if not any(_follows(one, trial) for trial in trials)]
+    mute_after, mute = _mute(after), _mute(otherwise)
+    mute_more = mute_after - mute
+    report.claim(
+        "  /health not answered after a fault, more than without", mute_more, "of times", _MUTE_MORE_MAX, "lower"
+    )
     report.claim("serving started anew", sum(len(trial.serving_anew) for trial in trials), "times", 0, "lower")
     report.claim("device back with serving, worst trial", max(backs, default=0.0), "s", seen.ttl_s, "lower")
     again = sum(trial.lending_ns is not None for trial in trials)
@@ -176,6 +194,7 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
         "requests": len(seen.served), "touched": len(hit), "untouched": len(calm),
         "over_budget_untouched": late_calm, "over_budget_touched": late_hit,
         "failed": [one.reason for one in failed], "health_asked": len(seen.health),
+        "health_mute_touched": mute_after, "health_mute_untouched": mute,
     }  # fmt: skip
     report.detail["by_cause"] = by_cause(seen)
     report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
@@ -273,11 +292,7 @@ def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
         "seconds": (trial.until_ns - trial.at_ns) / 1e9, "steps": trial.steps,
         "requests": len(requests), "over_budget": sum(one.late for one in requests),
         "failed": sum(one.failed for one in requests),
-        "health_failed": sum(
-            not one.well
-            for one in powered(seen, seen.health)
-            if trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS
-        ),
+        "health_failed": sum(not one.well for one in powered(seen, seen.health) if _follows(one, trial)),
         "wrong": trial.wrong, "in_ledger": None if books is None else books.trace(trial),
     }  # fmt: skip
 

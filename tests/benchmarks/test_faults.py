@@ -213,7 +213,7 @@ def test_all_is_well_where_nothing_was_noticed():
     [
         ({"served": [request(9, 11, failed=True)]}, "serving requests failed because of a fault"),
         ({"served": [request(1, 2), request(9, 11, late=True)]}, "over budget after a fault, more than without"),
-        ({"health": [asked(11, well=False)]}, "/health of serving not answered"),
+        ({"health": [asked(1), asked(11, well=False)]}, "/health not answered after a fault, more than without"),
         ({"trials": [trial(anew=("other",))]}, "serving started anew"),
         ({"work": both([work(9, 13.5)])}, "device back with serving, worst trial"),
         ({"trials": [trial(lending_s=None)]}, "trials after which lending came back"),
@@ -225,6 +225,12 @@ def test_all_is_well_where_nothing_was_noticed():
 def test_what_goes_wrong_is_a_claim_that_does_not_hold(changed, name):
     figures, _ = claimed(seen(**changed))
     assert [claim.name.strip() for claim in figures.values() if not claim.holds] == [name]
+
+
+def test_a_burst_that_keeps_serving_from_answering_is_no_faults_doing():
+    figures, detail = claimed(seen(health=[asked(1, well=False), asked(2), asked(11, well=False), asked(12)]))
+    assert figures["/health not answered after a fault, more than without"].holds
+    assert (detail["serving"]["health_mute_touched"], detail["serving"]["health_mute_untouched"]) == (0.5, 0.5)
 
 
 def test_serving_of_a_host_without_power_is_not_asked_of():
