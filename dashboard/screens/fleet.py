@@ -68,6 +68,9 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
         return
     window.strip(run, whole)
     lanes = fleet.lanes(ledger, run, shown)
+    if lanes.states.is_empty():
+        st.info("No device reported its time between these two: choose a longer time above.")
+        return
     if not lanes.states["each_device"].all():
         st.info("More than 40 devices: they are drawn by pool. Every one of them is in the table of devices below.")
     count, drawn = (int(lanes.leases["leases"][0]) if lanes.leases.height else 0), lanes.leases.height

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from dashboard import charts, data, fleet, timeline, window
+from dashboard import charts, data, fleet, link, timeline, window
 from dashboard.data import Window
 from rose import events
 from rose.events import BUCKETS
@@ -210,3 +210,14 @@ def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: A
     app = open_page(kit.write(tmp_path / "ledger", made), "fleet")
     assert not app.exception
     assert "More than 40 devices: they are drawn by pool" in said(app)
+
+
+def test_a_time_in_which_no_device_did_anything_says_so(tmp_path: Path, open_page: Any, kit: Any) -> None:
+    made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.requests(0), *kit.left(1200)]
+    root = kit.write(tmp_path / "ledger", made)
+    (run,) = data.runs(root)
+    at = window.whole(run).to_ns // 10**9
+    begin, end = (datetime.fromtimestamp(at - back, UTC).replace(tzinfo=None) for back in (120, 60))
+    app = open_page(root, "fleet", window=link.window(begin, end))
+    assert not app.exception
+    assert [info.value for info in app.info if info.value.startswith("No device reported its time between")]
