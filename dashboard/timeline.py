@@ -51,9 +51,9 @@ class Lanes:
     ttft_budget_ms: float | None
     tpot_budget_ms: float | None
 
-    @property
-    def scale(self) -> alt.Scale:
-        return alt.Scale(domain=[_instant(self.begin), _instant(self.end)])
+    def x(self, field: str) -> alt.X:
+        """The axis that all lanes have."""
+        return between(field, self.begin, self.end)
 
 
 def shares(states: pl.DataFrame) -> pl.DataFrame:
@@ -75,20 +75,19 @@ def strip(states: pl.DataFrame, begin: datetime, end: datetime, chosen: tuple[da
 
 def chart(lanes: Lanes) -> alt.VConcatChart:
     """The lanes, one above the other."""
-    follow = lanes.scale
     # The bin below the pointer, in whichever lane has bins: all lanes draw a line there.
     pointed = {name: _pointed(name) for name in ("states", "ttft", "tpot")}
-    parts: list[alt.Chart | alt.LayerChart] = [_states(lanes, follow).add_params(pointed["states"])]
+    parts: list[alt.Chart | alt.LayerChart] = [_states(lanes).add_params(pointed["states"])]
     if not lanes.leases.is_empty():
-        parts.append(_leases(lanes, follow))
+        parts.append(_leases(lanes))
     for name, budget_ms in (("ttft", lanes.ttft_budget_ms), ("tpot", lanes.tpot_budget_ms)):
         if not lanes.latency.is_empty():
-            parts.append(_latency(lanes, name, budget_ms, follow, pointed[name]))
+            parts.append(_latency(lanes, name, budget_ms, pointed[name]))
     if not lanes.preemptions.is_empty():
-        parts.append(_preemptions(lanes, follow))
+        parts.append(_preemptions(lanes))
     names = [one.name for name, one in pointed.items() if name == "states" or not lanes.latency.is_empty()]
     anywhere = alt.LogicalOrPredicate(**{"or": [alt.ParameterPredicate(param=name, empty=False) for name in names]})
-    crossed = (_crossed(part, lanes, follow, anywhere) for part in parts)
+    crossed = (_crossed(part, lanes, anywhere) for part in parts)
     drawn = alt.vconcat(*crossed, spacing=14, padding=_WHOLE_WIDTH)
     return drawn.resolve_scale(x="independent", color="independent", opacity="independent")
 
@@ -98,14 +97,12 @@ def _pointed(name: str) -> alt.Parameter:
     return alt.selection_point(name=f"in_{name}", fields=["t0"], on="pointerover", clear="pointerout")
 
 
-def _crossed(
-    lane: alt.Chart | alt.LayerChart, lanes: Lanes, scale: alt.Scale, pointed: alt.LogicalOrPredicate
-) -> alt.LayerChart:
+def _crossed(lane: alt.Chart | alt.LayerChart, lanes: Lanes, pointed: alt.LogicalOrPredicate) -> alt.LayerChart:
     """A lane with the line at what is pointed at, in this one or another."""
     bins = lanes.states.select("t0").unique().sort("t0")
     # Whoever has no pointer has nothing to read of it.
     drawn = alt.Chart(bins).mark_rule(color=charts.ink(), strokeWidth=1, clip=True, aria=False)
-    line = drawn.encode(x=_x("t0", scale, lanes))
+    line = drawn.encode(x=lanes.x("t0"))
     return alt.layer(lane, line.transform_filter(pointed))
 
 
@@ -120,7 +117,7 @@ def states(frame: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _states(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
+def _states(lanes: Lanes) -> alt.Chart:
     shown = states(lanes.states)
     colours = present(BUCKET_COLOURS, shown["state"])
     tips = [alt.Tooltip("lane:N"), time_tip("t0"), alt.Tooltip("state:N", title="most of it")]
@@ -132,13 +129,13 @@ def _states(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
         alt.Chart(shown.select(names), title=title("What each device did most"), height=height)
         .mark_rect(clip=True)
         .encode(
-            x=_x("t0", scale, lanes), x2="t1:T", y=_lane("lane"), tooltip=tips,
+            x=lanes.x("t0"), x2="t1:T", y=_lane("lane"), tooltip=tips,
             color=_colour("state", colours),
         )
     )  # fmt: skip
 
 
-def _leases(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
+def _leases(lanes: Lanes) -> alt.Chart:
     shown = lanes.leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
     tips = [
         "lease_id:N",
@@ -151,23 +148,21 @@ def _leases(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
         alt.Chart(shown, title=title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
         .mark_bar(clip=True, height=10)
         .encode(
-            x=_x("granted_at", scale, lanes), x2="until:T", y=_lane("device_id"), tooltip=tips,
+            x=lanes.x("granted_at"), x2="until:T", y=_lane("device_id"), tooltip=tips,
             color=_colour("closed_by", present(CLOSING_COLOURS, shown["closed_by"])),
         )
     )  # fmt: skip
 
 
 def _latency(
-    lanes: Lanes, name: str, budget_ms: float | None, scale: alt.Scale, pointed: alt.Parameter
+    lanes: Lanes, name: str, budget_ms: float | None, pointed: alt.Parameter
 ) -> alt.LayerChart:  # fmt: skip
     """p99 and p50; a bin without a request is a gap. Behind them, how much of serving was lent; across, the budget."""
     shown = lanes.latency.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [top for top in (shown["p99"].max(), budget_ms) if top is not None]
     ceiling = 1.2 * max(map(float, map(str, tops)), default=1.0)
-    shade = (
-        _shares(shares(lanes.states), _x("t0", scale, lanes)).mark_rect(color=BORROWED, clip=True).add_params(pointed)
-    )
+    shade = _shares(shares(lanes.states), lanes.x("t0")).mark_rect(color=BORROWED, clip=True).add_params(pointed)
     # Two lanes have the same one, and what is pointed at is told by the name of the view.
     shade = shade.properties(name=f"{name}_shade")
     lines = (
@@ -176,7 +171,7 @@ def _latency(
             point=alt.OverlayMarkDef(size=16), strokeWidth=1.6, clip=True, invalid="break-paths-show-path-domains"
         )
         .encode(
-            x=_x("t", scale, lanes),
+            x=lanes.x("t"),
             y=alt.Y(
                 "ms:Q",
                 title=None,
@@ -200,7 +195,7 @@ def _latency(
     return alt.layer(*layers, title=named).properties(height=130).resolve_scale(color="independent")
 
 
-def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
+def _preemptions(lanes: Lanes) -> alt.Chart:
     tips = ["action:N", time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
     shown = lanes.preemptions
     colour = _colour("action", present(PREEMPTION_COLOURS, shown["action"]))
@@ -208,7 +203,7 @@ def _preemptions(lanes: Lanes, scale: alt.Scale) -> alt.Chart:
         alt.Chart(shown, title=title("What serving took back"), height=_height(shown["action"].n_unique()))
         .mark_tick(thickness=2, clip=True)
         .encode(
-            x=_x("t", scale, lanes), y=_lane("action"), tooltip=tips, color=colour,
+            x=lanes.x("t"), y=_lane("action"), tooltip=tips, color=colour,
         )
     )  # fmt: skip
 
@@ -221,19 +216,12 @@ def _shares(lent: pl.DataFrame, x: alt.X) -> alt.Chart:
 
 def between(field: str, begin: datetime, end: datetime) -> alt.X:
     """An axis of time from one UTC time without a zone to another."""
-    return _axis(field, alt.Scale(domain=[_instant(begin), _instant(end)]), end - begin)
-
-
-def _x(field: str, scale: alt.Scale, lanes: Lanes) -> alt.X:
-    return _axis(field, scale, lanes.end - lanes.begin)
-
-
-def _axis(field: str, scale: alt.Scale, long: timedelta) -> alt.X:
+    long = end - begin
     form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
     return alt.X(
         f"{field}:T",
         title=None,
-        scale=scale,
+        scale=alt.Scale(domain=[_instant(begin), _instant(end)]),
         axis=alt.Axis(format=form, labelOverlap=True, labelFlush=True, labelBound=True, grid=False),
     )
 
