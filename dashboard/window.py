@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -14,9 +15,15 @@ from rose.pricing.closing.period import naive, nanoseconds
 
 #: Parts of the slider.
 _STEPS = 200
-#: In the session: the window that the strip was drawn with first, the one that was dragged over it since, and how often
-#: one was.
-_BEGUN, _DRAGGED, _DRAGS = "strip-begun", "strip-dragged", "strip-drags"
+
+
+class _Control(NamedTuple):
+    """What a reader chooses the window with, in the session: how often it was drawn anew, the window that it was drawn
+    with then, and the one that it shows now."""
+
+    number: int
+    begun: str | None
+    shows: str | None
 
 
 def whole(run: Run) -> Window:
@@ -51,19 +58,17 @@ def slider(run: Run) -> Window:
         return shown
     step = max(timedelta(minutes=1), timedelta(minutes=(end - begin) // timedelta(minutes=_STEPS)))
     now = (begin, end) if shown == every else (naive(shown.from_ns), naive(shown.to_ns))
-    # A slider keeps what it was set to: after a drag it is another one.
-    key = f"window-{run.run_id}-{st.session_state.get(_DRAGS, 0)}"
+    key = f"window-{run.run_id}-{_control('slider').number}"
 
-    def chosen() -> None:
-        first, last = st.session_state[key]
-        everything = first <= begin and last >= end
-        bar.pick(window=None if everything else link.window(_utc(first), _utc(last)))
+    def moved() -> None:
+        first, last = (at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at for at in st.session_state[key])
+        _pick("slider", _written(first, last, begin, end))
 
     if run.status == "running" and shown == every:
         # The end of a run that goes on moves: a slider that remembers it would cut off what is new.
         st.session_state.pop(key, None)
     st.slider(
-        "Time (UTC)", begin, end, now, step, format="YYYY-MM-DD HH:mm", key=key, on_change=chosen,
+        "Time (UTC)", begin, end, now, step, format="YYYY-MM-DD HH:mm", key=key, on_change=moved,
         help="What is drawn. A shorter time is drawn finer, and shows rows that are too many for a longer one.",
     )  # fmt: skip
     return shown
@@ -71,22 +76,15 @@ def slider(run: Run) -> Window:
 
 def strip(run: Run, states: pl.DataFrame) -> None:
     """How much was lent in the whole run, by its `states`; dragging over it chooses the window."""
-    every, now = whole(run), bar.chosen().window
+    every, control = whole(run), _control("strip")
     begin, end = naive(every.from_ns), naive(every.to_ns)
-    # What was dragged is drawn already, and drawing it anew would end a drag that goes on.
-    begun = st.session_state.setdefault(_BEGUN, now)
-    if now not in (begun, st.session_state.get(_DRAGGED, begun)):
-        begun = st.session_state[_BEGUN] = now
-        st.session_state.pop(_DRAGGED, None)
-    key = f"strip-{run.run_id}-{begun}"
+    key = f"strip-{run.run_id}-{control.number}"
 
     def dragged() -> None:
         brushed = st.session_state[key]["selection"].get(timeline.BRUSH, {}).get(timeline.BRUSHED)
-        st.session_state[_DRAGGED] = chosen = None if not brushed else _brushed(brushed, begin, end)
-        st.session_state[_DRAGS] = st.session_state.get(_DRAGS, 0) + 1
-        bar.pick(window=chosen)
+        _pick("strip", _brushed(brushed, begin, end) if brushed else None)
 
-    shown = within(run, begun)
+    shown = within(run, control.begun)
     marked = None if shown == every else (naive(shown.from_ns), naive(shown.to_ns))
     st.altair_chart(
         timeline.strip(states, begin, end, marked), width="stretch", key=key, on_select=dragged,
@@ -102,9 +100,26 @@ def _brushed(milliseconds: list[float], begin: datetime, end: datetime) -> str |
     zone = ZoneInfo(st.context.timezone or "UTC")
     first, last = (datetime.fromtimestamp(round(at / 1000), zone).replace(tzinfo=None) for at in milliseconds)
     first, last = max(first, begin), min(last, end)
-    everything = first <= begin and last >= end
-    return None if everything or last - first < timedelta(seconds=1) else link.window(first, last)
+    return None if last - first < timedelta(seconds=1) else _written(first, last, begin, end)
 
 
-def _utc(at: datetime) -> datetime:
-    return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
+def _written(first: datetime, last: datetime, begin: datetime, end: datetime) -> str | None:
+    """A window as an address has it; None: everything from begin to end."""
+    return None if first <= begin and last >= end else link.window(first, last)
+
+
+def _control(name: str) -> _Control:
+    """The control as it is to be drawn. What it chose itself it shows already, and drawing it anew would end a drag, or
+    lose the keyboard; what was chosen elsewhere it shows only if it is drawn anew."""
+    key, now = f"window-{name}", bar.chosen().window
+    control: _Control = st.session_state.get(key, _Control(0, now, now))
+    if now != control.shows:
+        control = _Control(control.number + 1, now, now)
+    st.session_state[key] = control
+    return control
+
+
+def _pick(name: str, chosen: str | None) -> None:
+    """From a callback: the control shows this now, and the page is to."""
+    st.session_state[f"window-{name}"] = st.session_state[f"window-{name}"]._replace(shows=chosen)
+    bar.pick(window=chosen)

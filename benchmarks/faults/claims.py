@@ -155,8 +155,9 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     hit = {id(one): one for trial in trials for one in touched(seen.served, trial)}
     late_calm, late_hit = _share(calm), _share(list(hit.values()))
     # The agents of a Ray node that is killed go on for a moment, and renew.
-    told = [trial for trial in trials if trial.fault.victim in _TOLD]
-    backs = [back for trial in told if (back := device_back_s(seen, trial)) is not None]
+    backs = [
+        back for trial in trials if trial.fault.victim in _TOLD and (back := device_back_s(seen, trial)) is not None
+    ]
     report.claim("trials carried out", len(trials), "trials", seen.planned, "higher")
     report.claim("faults that ended the fleet", int(seen.ended), "faults", 0, "lower")
     report.claim("serving requests failed because of a fault", len(failed), "requests", 0, "lower")
@@ -165,13 +166,15 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     until_ns = max((trial.until_ns for trial in trials), default=0)
     # A burst keeps serving from answering as well, fault or none.
     health = [one for one in powered(seen, seen.health) if one.at_ns <= until_ns]
-    after = [one for one in health if any(_follows(one, trial) for trial in trials)]
-    otherwise = [one for one in health if not any(_follows(one, trial) for trial in trials)]
-    mute_after, mute = _mute(after), _mute(otherwise)
-    mute_more = mute_after - mute
+    after: list[Asked] = []
+    otherwise: list[Asked] = []
+    for one in health:
+        (after if any(_follows(one, trial) for trial in trials) else otherwise).append(one)
+    mute_hit, mute_calm = _mute(after), _mute(otherwise)
     report.claim(
-        "  /health not answered after a fault, more than without", mute_more, "of times", _MUTE_MORE_MAX, "lower"
-    )
+        "  /health not answered after a fault, more than without", mute_hit - mute_calm, "of times", _MUTE_MORE_MAX,
+        "lower",
+    )  # fmt: skip
     report.claim("serving started anew", sum(len(trial.serving_anew) for trial in trials), "times", 0, "lower")
     report.claim("device back with serving, worst trial", max(backs, default=0.0), "s", seen.ttl_s, "lower")
     again = sum(trial.lending_ns is not None for trial in trials)
@@ -194,7 +197,7 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
         "requests": len(seen.served), "touched": len(hit), "untouched": len(calm),
         "over_budget_untouched": late_calm, "over_budget_touched": late_hit,
         "failed": [one.reason for one in failed], "health_asked": len(seen.health),
-        "health_mute_touched": mute_after, "health_mute_untouched": mute,
+        "health_mute_touched": mute_hit, "health_mute_untouched": mute_calm,
     }  # fmt: skip
     report.detail["by_cause"] = by_cause(seen)
     report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
