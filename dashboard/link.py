@@ -109,8 +109,8 @@ def parse(query: Mapping[str, Sequence[str]]) -> tuple[Link, list[str]]:
             (text,) = values
             link = with_choices(link, {name: _FIELDS[name].read(text)})
         except ValueError:
-            said = " and ".join(f"“{_shown(value)}”" for value in values[:2])
-            ignored.append(f"The address has {name} {said}, which is not {_FIELDS[name].should}: it was left out.")
+            texts = " and ".join(f"“{_shown(value)}”" for value in values[:2])
+            ignored.append(f"The address has {name} {texts}, which is not {_FIELDS[name].should}: it was left out.")
     return link, ignored
 
 
@@ -147,10 +147,10 @@ def _period(text: str) -> str:
     if not re.fullmatch(r"[0-9A-Za-z.\-]{1,40}", text) or "T" in text:
         raise ValueError
     try:
-        found = Calendar().period(text, _NOW_NS)
+        period = Calendar().period(text, _NOW_NS)
     except PricingError:
         raise ValueError from None
-    years = (date.fromordinal(719_163 + ns // (86_400 * 10**9)).year for ns in (found.from_ns, found.to_ns - 1))
+    years = (date.fromordinal(719_163 + ns // (86_400 * 10**9)).year for ns in (period.from_ns, period.to_ns - 1))
     if not all(year in _YEARS for year in years):
         raise ValueError
     return text

@@ -112,7 +112,7 @@ def _per_million(nano: int, tokens: int) -> float:
 
 def _sentence(made: Waterfall, name: str) -> str:
     first, last = made.parts[0], made.parts[-1]
-    there, here = (amounts.amount(Fraction((part.nano or 0) * _MILLION, made.tokens)) for part in (first, last))
+    dedicated, borrowed = (amounts.amount(Fraction((part.nano or 0) * _MILLION, made.tokens)) for part in (first, last))
     cheaper = (last.nano or 0) < (first.nano or 0)
     why = (
         "the device is paid for anyway, so only what lending adds is left" if cheaper else
@@ -120,7 +120,7 @@ def _sentence(made: Waterfall, name: str) -> str:
     )  # fmt: skip
     hypothetical = " (assumed)" if first.basis == "assumed" else ""
     return (
-        f"In run {name} a million useful tokens would cost **{there}** on dedicated devices{hypothetical}, and "
-        f"borrowing them added **{here}** to the bill: {why}. The first is a price that nobody was "
+        f"In run {name} a million useful tokens would cost **{dedicated}** on dedicated devices{hypothetical}, and "
+        f"borrowing them added **{borrowed}** to the bill: {why}. The first is a price that nobody was "
         "billed for, the last a figure for deciding: neither is a part of the bill."
     )
