@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.controller.arrivals import Arrivals, even, recorded
 from benchmarks.report import ROOT, Report, arguments, finish, phase
 from rose.runtime.engines.ports import free_port
 
@@ -33,12 +34,26 @@ class Size:
         return f"{self.prompt} + {self.output} tokens"
 
 
-#: What the target is held against comes first.
-SIZES = (Size(256, 32), Size(64, 8), Size(2048, 256))
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent to the controller."""
+
+    size: Size
+    arrivals: str
+
+    def __str__(self) -> str:
+        return f"{self.size}, {self.arrivals}"
+
+
+RECORDED, EVEN = "as a live run sent them", "evenly spaced"
+ARRIVALS: dict[str, Arrivals] = {RECORDED: recorded, EVEN: even}
+#: What the target is held against: `SIZE`, however its turns come.
+SIZE = Size(256, 32)
+LOADS = (Load(SIZE, RECORDED), Load(SIZE, EVEN), Load(Size(64, 8), RECORDED), Load(Size(2048, 256), RECORDED))
 
 
 def main() -> None:
-    """Measure each size of turn; the exit code is 0 when the measuring itself worked."""
+    """Measure each load; the exit code is 0 when the measuring itself worked."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--seconds", type=float, help="of load for each figure; 30, or 5 with --quick")
     parser.add_argument("--rate", type=float, default=RATE, help="turns a second")
@@ -46,7 +61,7 @@ def main() -> None:
     report = Report("controller", given.quick)
     try:
         measure(
-            report, given.seconds or (5.0 if given.quick else 30.0), given.rate, SIZES[:1] if given.quick else SIZES
+            report, given.seconds or (5.0 if given.quick else 30.0), given.rate, LOADS[:1] if given.quick else LOADS
         )
     finally:
         finish(report, given.json)
@@ -56,25 +71,26 @@ def main() -> None:
 WAYS = ("bare proxy", "controller")
 
 
-def measure(report: Report, seconds: float, rate: float, sizes: tuple[Size, ...], ways: tuple[str, ...] = WAYS) -> None:
-    """Each way with turns of each size; what the claims rest on goes into the report's detail."""
-    for size in sizes:
+def measure(report: Report, seconds: float, rate: float, loads: tuple[Load, ...], ways: tuple[str, ...] = WAYS) -> None:
+    """Each way with each load; what the claims rest on goes into the report's detail."""
+    for load in loads:
         figures: dict[str, dict[str, Any]] = {}
         for way in ways:
-            with phase(f"{way}, {size}"), tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
-                figures[way] = _measure(way, size, seconds, rate, Path(folder))
-        report.detail[str(size)] = figures
+            with phase(f"{way}, {load}"), tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
+                figures[way] = _measure(way, load, seconds, rate, Path(folder))
+        report.detail[str(load)] = figures
         measured = figures["controller"]
-        measured["cpu_us_per_token"] = measured["cpu_s"] / max(1, measured["turns"] * size.output) * 1e6
-        if size == SIZES[0]:
-            name = f"CPU of the controller at {rate:g} turns a second, {size}"
+        measured["cpu_us_per_token"] = measured["cpu_s"] / max(1, measured["turns"] * load.size.output) * 1e6
+        if load.size == SIZE:
+            name = f"CPU of the controller at {rate:g} turns a second, {load}"
             report.claim(name, measured["cpu_share"], "of a core", CPU_SHARE_MAX, "lower")
-            report.claim("turns that failed", measured["failed"], "turns", 0, "lower")
+            report.claim(f"turns that failed, {load}", measured["failed"], "turns", 0, "lower")
         shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in ways)
-        print(f"of a core at {rate:g} turns a second, {size}: {shares}", file=sys.stderr)
+        print(f"of a core at {rate:g} turns a second, {load}: {shares}", file=sys.stderr)
 
 
-def _measure(way: str, size: Size, seconds: float, rate: float, folder: Path) -> dict[str, Any]:
+def _measure(way: str, load: Load, seconds: float, rate: float, folder: Path) -> dict[str, Any]:
+    size, arrivals = load.size, ARRIVALS[load.arrivals]
     engine_port, port = free_port(), free_port()
     with ExitStack() as stack:
         _start(stack, "engines", engine_port, size.output)
@@ -87,9 +103,9 @@ def _measure(way: str, size: Size, seconds: float, rate: float, folder: Path) ->
             measured = _start(stack, "bare", port, engine_port)
             path = "/generate"
         # What is only paid once: connections, imports that are put off, a first segment.
-        _load(port, path, rate, min(2.0, seconds), size)
+        _send(port, path, even(rate, min(2.0, seconds)), size, folder)
         before = _cpu_s(measured)
-        figures = _load(port, path, rate, seconds, size)
+        figures = _send(port, path, arrivals(rate, seconds), size, folder)
         cpu_s = _cpu_s(measured) - before
         # The heartbeats, ticks and writes of all that time are in it, and no interpreter's start. A host that is too
         # busy to send turns at the rate does not make them cheaper.
@@ -98,8 +114,10 @@ def _measure(way: str, size: Size, seconds: float, rate: float, folder: Path) ->
     return figures
 
 
-def _load(port: int, path: str, rate: float, seconds: float, size: Size) -> dict[str, Any]:
-    words = _command("clients", port, path, rate, seconds, size.prompt)
+def _send(port: int, path: str, arrivals: list[float], size: Size, folder: Path) -> dict[str, Any]:
+    times = folder / "arrivals.json"
+    times.write_text(json.dumps(arrivals))
+    words = _command("clients", port, path, times, size.prompt)
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures

@@ -118,8 +118,8 @@ async def agents(port: int, engine_port: int, run_id: str) -> None:
         await asyncio.gather(*(beat(session, number) for number in range(ENGINES)))
 
 
-async def clients(port: int, path: str, rate: float, seconds: float, prompt: int) -> None:
-    """Turns at a steady rate, whatever becomes of those before; prints how they went."""
+async def clients(port: int, path: str, arrivals: list[float], prompt: int) -> None:
+    """A turn at each of these seconds, whatever becomes of those before; prints how they went."""
     ids = [random.randrange(30_000) for _ in range(prompt)]
     done, failed, latencies = 0, 0, []
 
@@ -148,8 +148,8 @@ async def clients(port: int, path: str, rate: float, seconds: float, prompt: int
 
         began = time.perf_counter()
         running = []
-        for number in range(int(rate * seconds)):
-            await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        for number, after_s in enumerate(arrivals):
+            await asyncio.sleep(max(0.0, began + after_s - time.perf_counter()))
             running.append(asyncio.create_task(one(number)))
         await asyncio.gather(*running)
         took = time.perf_counter() - began
@@ -185,7 +185,7 @@ if __name__ == "__main__":
         "bare": lambda: bare(int(given[0]), int(given[1])),
         "controller": lambda: controller(int(given[0]), int(given[1]), given[2]),
         "agents": lambda: agents(int(given[0]), int(given[1]), given[2]),
-        "clients": lambda: clients(int(given[0]), given[1], float(given[2]), float(given[3]), int(given[4])),
+        "clients": lambda: clients(int(given[0]), given[1], json.loads(Path(given[2]).read_text()), int(given[3])),
     }
     # As Ray runs the controller.
     uvloop.run(works[part]())
