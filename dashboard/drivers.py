@@ -12,7 +12,6 @@ from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.link import AMORTIZED, Link
 from dashboard.spending import Spending
-from rose.errors import UserError
 from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.answers.report import changes
 from rose.pricing.closing.period import Period
@@ -33,16 +32,16 @@ _SEEN_SHARE = 0.001
 
 def show(spent: Spending, chosen: Link) -> None:
     """The section; nothing where there is nothing to compare with, which the figures above say."""
-    if spent.before is None or spent.now.frame.is_empty() or spent.before.period.overlaps(spent.now.period):
+    if spent.before is None or spent.now.is_empty or spent.before.period.overlaps(spent.now.period):
         return
     st.header("What drove the change?")
     if chosen.view != AMORTIZED:
         st.info("The parts of a change are amortized: choose that view to see them.")
         return
-    try:
-        made = spending.drivers(spent)
-    except UserError as error:
-        st.error(escape.prose(str(error)))
+    answer = spending.drivers(spent, chosen)
+    made = answer.value
+    if made is None:
+        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
         return
     money = Money(spent.rate)
     names = f"{words.period(spent.now.period)}, compared with {words.period(spent.before.period)}"

@@ -15,7 +15,7 @@ from dashboard import format as words
 from dashboard.cards import Card, Money, change, percent, points
 from dashboard.data import Priced
 from dashboard.link import AMORTIZED, FULLY_LOADED, Link
-from dashboard.spending import BORROWED, Answers, Budgets, Kept, Rows, Spending
+from dashboard.spending import Answers, Budgets, Kept, Rows, Spending
 from rose.ledger import verified
 from rose.pricing.closing.period import Period
 from rose.pricing.spend import saved as spend_saved
@@ -107,9 +107,13 @@ def borrowed(made: Overview) -> Card:
     """The share of rollout time that was made on lent serving devices."""
     spent = made.spending
     now, before = spent.now.borrowed_share, None if spent.before is None else spent.before.borrowed_share
-    time = pl.col("ns").filter((pl.col("bucket") == "rollout") & BORROWED).sum()
-    days = spent.now.by_day(time.alias("lent"), pl.col("ns").filter(bucket="rollout").sum().alias("whole"))
-    course = [] if days.is_empty() else (days["lent"] / days["whole"]).fill_nan(None).drop_nulls().to_list()
+    own = pl.col("bucket") == "rollout"
+    on_lent, whole = (
+        pl.col("ns").filter(own, "lent").sum().alias("on_lent"),
+        pl.col("ns").filter(own).sum().alias("whole"),
+    )
+    days = spent.now.by_day(on_lent, whole)
+    course = [] if days.is_empty() else (days["on_lent"] / days["whole"]).fill_nan(None).drop_nulls().to_list()
     return Card(
         name="borrowed", label="Share borrowed", value=percent(now), sense="off", course=course,
         terms="of rollout time ran on lent serving devices", change=points(now, before, made.before_name),

@@ -5,7 +5,7 @@ Every amount is whole nano-dollars of one view, so the parts of a page sum to it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -41,31 +41,51 @@ _DAYS_BEFORE_NS = anomaly.DAYS_BEFORE * NS_PER_DAY
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Charges of a period, chosen by team and tag, with `amount_nano` of the view, and `rollout` (Boolean)."""
+    """Charges of a period, chosen by team and tag.
 
-    frame: pl.DataFrame
+    `summed`: the same by UTC `day`, `team`, `bucket`, `lent` and `rollout` (Boolean both), with sums `amount_nano` of
+    the view and `ns` of device time. It is small and kept from one look at a page to the next; of charges there are up
+    to a million, which are only gone through where a page lists them or groups them by something else.
+    """
+
     period: Period
+    charges: Callable[[], pl.DataFrame]
+    summed: pl.DataFrame
 
-    # A page asks for these a dozen times, of up to a million rows.
+    @classmethod
+    def of(cls, charges: pl.DataFrame, period: Period) -> Rows:
+        return cls(period=period, charges=lambda: charges, summed=_summed(charges))
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The charges, with `amount_nano` of the view, and `rollout` (Boolean)."""
+        return self.charges()
+
     @cached_property
     def rollout(self) -> pl.DataFrame:
+        """The charges that are for rollouts."""
         return self.frame.filter("rollout")
 
-    @cached_property
-    def rollout_nano(self) -> int:
-        return int(self.rollout["amount_nano"].sum())
+    @property
+    def is_empty(self) -> bool:
+        return self.summed.is_empty()
 
-    @cached_property
+    @property
+    def rollout_nano(self) -> int:
+        return int(self.summed.filter("rollout")["amount_nano"].sum())
+
+    @property
     def borrowed_share(self) -> Fraction | None:
         """Rollout time on lent serving devices over all of it; None where there was none."""
-        time = self.frame.filter(pl.col("bucket") == "rollout", kind="capacity")
+        time = self.summed.filter(bucket="rollout")
         whole = int(time["ns"].sum())
-        return Fraction(int(time.filter(BORROWED)["ns"].sum()), whole) if whole else None
+        return Fraction(int(time.filter("lent")["ns"].sum()), whole) if whole else None
 
-    def by_day(self, *amounts: pl.Expr) -> pl.DataFrame:
-        """Sums of each UTC day from the first to the last with a charge, 0 where a day between has none."""
-        day = pl.col("hour").dt.date().alias("day")
-        summed = self.frame.group_by(day).agg(*amounts).sort("day")
+    def by_day(self, *amounts: pl.Expr, teams: Collection[str] | None = None) -> pl.DataFrame:
+        """Sums of `summed`, of all teams or of some, for each UTC day from the first to the last with a charge; 0 where
+        a day between has none."""
+        own = self.summed if teams is None else self.summed.filter(pl.col("team").is_in(list(teams)))
+        summed = own.group_by("day").agg(*amounts).sort("day")
         if summed.is_empty():
             return summed
         days = pl.DataFrame({"day": pl.date_range(summed["day"][0], summed["day"][-1], eager=True)})
@@ -74,13 +94,20 @@ class Rows:
     def by_team(self) -> list[tuple[str, int, int]]:
         """Team, nano-dollars, and those of them for rollouts; the dearest first."""
         team = pl.col("team").fill_null("unallocated")
-        summed = self.frame.group_by(team).agg(
+        summed = self.summed.group_by(team).agg(
             pl.col("amount_nano").sum(), pl.col("amount_nano").filter("rollout").sum().alias("rollout_nano")
         )
         return list(summed.sort("amount_nano", "team", descending=[True, False]).iter_rows())
 
 
 BORROWED = (pl.col("pool") == "serving") & pl.col("lease_id").is_not_null()
+
+
+def _summed(charges: pl.DataFrame) -> pl.DataFrame:
+    day, lent = pl.col("hour").dt.date().alias("day"), BORROWED.fill_null(False).alias("lent")
+    return charges.group_by(day, "team", "bucket", lent, "rollout").agg(
+        pl.col("amount_nano").sum(), pl.col("ns").filter(kind="capacity").sum()
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +224,7 @@ def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
     rows_before = None
     if earlier is not None and before is not None:
         rows_before = _rows(asked, earlier, before, chosen, own_runs)
-        if rows_before.frame.is_empty():
+        if rows_before.is_empty:
             rows_before, why_not = None, f"nothing is charged in {words.period(before)}"
     rate, no_rate = _rate(asked, chosen)
     return Priced(
@@ -252,18 +279,27 @@ def budgets(spending: Spending, chosen: Link) -> Budgets | None:
     own = {team: nano for team, nano in set_nano.items() if chosen.team in (None, team)}
     if not own:
         return None
-    charged = spending.bill.frame.filter(_within(month), pl.col("team").is_in(list(own)))
-    spent = dict(charged.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
+    spent = _spent_by_team(spending, month)
     return Budgets(
         month=month, by_team=own, spent_by_team={team: int(spent.get(team, 0)) for team in own},
         to_ns=min(month.to_ns, spending.asked.period.to_ns),
     )  # fmt: skip
 
 
+def _spent_by_team(spending: Spending, month: Period) -> dict[str | None, int]:
+    asked, bill = spending.asked, spending.bill
+    summed = data.kept(
+        lambda: dict(bill.frame.filter(_within(month)).group_by("team").agg(pl.col("cost_nano").sum()).iter_rows()),
+        asked.ledger, "spent-by-team", month, bill.period, *asked.key,
+    )  # fmt: skip
+    assert summed.value is not None, summed.error
+    return summed.value
+
+
 def watched(spending: Spending, now: datetime) -> Priced[Watch] | None:
     """Days of the period that stand out, with what was said of them; None where no day of it is over."""
     over = books.over(spending.asked.period, now)
-    if over is None or spending.bill.frame.filter(_within(over)).is_empty():
+    if over is None or not spending.bill.frame.select(_within(over).any()).item():
         return None
     asked = spending.asked
     return data.kept(
@@ -289,32 +325,42 @@ def days_of(month: Period) -> int:
 
 
 def _rows(asked: Asked, bill: Bill, period: Period, chosen: Link, own_runs: list[str] | None) -> Rows:
-    if chosen.view == FULLY_LOADED:
-        frame = books.loaded(replace(asked, period=bill.period), bill)
-        rollout = pl.col("work") == "rollout"
-    else:
-        frame, rollout = bill.frame, pl.col("bucket").is_in(ROLLOUT_BUCKETS)
-    wanted = [_within(period)]
-    if chosen.team is not None:
-        wanted.append(pl.col("team") == chosen.team)
-    if own_runs is not None:
-        wanted.append(pl.col("run_id").is_in(own_runs))
-    return Rows(
-        frame=frame.filter(*wanted).with_columns(amount_nano=pl.col(AMOUNT[chosen.view]), rollout=rollout),
-        period=period,
+    def charges() -> pl.DataFrame:
+        if chosen.view == FULLY_LOADED:
+            frame = books.loaded(replace(asked, period=bill.period), bill)
+            rollout = pl.col("work") == "rollout"
+        else:
+            frame, rollout = bill.frame, pl.col("bucket").is_in(ROLLOUT_BUCKETS)
+        wanted = [_within(period)]
+        if chosen.team is not None:
+            wanted.append(pl.col("team") == chosen.team)
+        if own_runs is not None:
+            wanted.append(pl.col("run_id").is_in(own_runs))
+        return frame.filter(*wanted).with_columns(amount_nano=pl.col(AMOUNT[chosen.view]), rollout=rollout)
+
+    summed = data.kept(
+        lambda: _summed(charges()), asked.ledger, "summed", period, chosen.view, chosen.team, chosen.tag, *asked.key
     )
+    assert summed.value is not None, summed.error
+    return Rows(period=period, charges=charges, summed=summed.value)
 
 
-def drivers(spending: Spending) -> Changes:
+def drivers(spending: Spending, chosen: Link) -> Priced[Changes]:
     """What drove the change of what is chosen from the period before, by team; amortized.
 
-    Raises PricingError where the two cannot be compared.
+    Without a value where the two cannot be compared.
     """
-    assert spending.before is not None
-    assert spending.before_stamp is not None
-    was, now = (changes.side(rows.frame, "team") for rows in (spending.before, spending.now))
-    stamp = _stamp(spending.bill, spending.now.period)
-    return changes.changes(was, now, by="team", before_stamp=spending.before_stamp, stamp=stamp)
+    before, before_stamp = spending.before, spending.before_stamp
+    assert before is not None
+    assert before_stamp is not None
+
+    def made() -> Changes:
+        was, now = (changes.side(rows.frame, "team") for rows in (before, spending.now))
+        stamp = _stamp(spending.bill, spending.now.period)
+        return changes.changes(was, now, by="team", before_stamp=before_stamp, stamp=stamp)
+
+    asked = spending.asked
+    return data.kept(made, asked.ledger, "drivers", before.period, chosen.team, chosen.tag, *asked.key)
 
 
 def _stamp(bill: Bill, period: Period) -> Stamp:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import polars as pl
@@ -61,7 +61,7 @@ class Group:
 def of_run(rows: Rows, run_id: str) -> Rows:
     """The charges of one run: of a fleet's with those of the RL runs on it."""
     own = pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
-    return replace(rows, frame=rows.frame.filter(own))
+    return Rows.of(rows.frame.filter(own), rows.period)
 
 
 def with_models(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame:

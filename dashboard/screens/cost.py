@@ -21,7 +21,7 @@ from dashboard.costs import charts, groups, opened, why
 from dashboard.costs.groups import GROUPS, Group
 from dashboard.data import Run
 from dashboard.link import Link
-from dashboard.spending import Spending
+from dashboard.spending import Rows, Spending
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report, to_csv
 from rose.pricing.money import NS_PER_HOUR
@@ -54,7 +54,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     spent = _of_run(spent, run)
     if chosen.by == "model":
         named = groups.with_models(spent.now.frame, data.models(ledger))
-        spent = replace(spent, now=replace(spent.now, frame=named))
+        spent = replace(spent, now=Rows.of(named, spent.now.period))
     rollouts = groups.total(groups.grouped(spent.now.rollout, "team"))
     _head(spent, rollouts, chosen, run)
     if spent.now.rollout.is_empty():

@@ -88,19 +88,18 @@ def _saved(spent: Spending, below: st.delta_generator.DeltaGenerator) -> Priced[
 def _days(made: Overview) -> None:
     st.header("What did each day cost?")
     spent, money, budgets = made.spending, Money(made.spending.rate), made.against_budget
-    rows = spent.now.frame
     about = "every team" if made.chosen.team is None else made.chosen.team
-    per_day = None
-    if budgets is not None:
-        of_teams = rows.filter(pl.col("team").is_in(list(budgets.by_team)))
-        # A budget of a team that has cost nothing yet hides nobody's days.
-        if not of_teams.is_empty():
-            about, rows = ", ".join(sorted(budgets.by_team)), of_teams
-            per_day = budgets.budget_nano / spending.days_of(budgets.month)
-    days = replace(spent.now, frame=rows).by_day(
+    amounts_of = (
         pl.col("amount_nano").filter("rollout").sum().alias("rollouts"),
         pl.col("amount_nano").filter(~pl.col("rollout")).sum().alias("all else"),
     )
+    days, per_day = spent.now.by_day(*amounts_of), None
+    if budgets is not None:
+        of_teams = spent.now.by_day(*amounts_of, teams=budgets.by_team)
+        # A budget of a team that has cost nothing yet hides nobody's days.
+        if not of_teams.is_empty():
+            about, days = ", ".join(sorted(budgets.by_team)), of_teams
+            per_day = budgets.budget_nano / spending.days_of(budgets.month)
     if days.is_empty():
         st.info("Nothing is charged to what is chosen in this period.")
         return
