@@ -324,7 +324,7 @@ def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False)
     It is made once for all sessions and never changes, until the ledger gains an event. `large`: few are kept at once.
     """
     keep = _keep_few if large else _keep
-    priced: Priced[T] = keep((str(ledger), _current(ledger), *map(str, key)), make)
+    priced: Priced[T] = keep((str(ledger), _current(ledger), *map(repr, key)), make)
     return priced
 
 

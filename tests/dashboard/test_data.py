@@ -131,3 +131,10 @@ def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     assert data.price_book(root, run).value is None
     assert "there is no price book" in (data.price(root, run).error or "")
+
+
+def test_what_is_called_none_is_not_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    LedgerWriter.open(root, "writer", "run").close()
+    assert data.kept(lambda: "of every team", root, "spent", None).value == "of every team"
+    assert data.kept(lambda: "of the team None", root, "spent", "None").value == "of the team None"
