@@ -107,12 +107,8 @@ def borrowed(made: Overview) -> Card:
     """The share of rollout time that was made on lent serving devices."""
     spent = made.spending
     now, before = spent.now.borrowed_share, None if spent.before is None else spent.before.borrowed_share
-    own = pl.col("bucket") == "rollout"
-    on_lent, whole = (
-        pl.col("ns").filter(own, "lent").sum().alias("on_lent"),
-        pl.col("ns").filter(own).sum().alias("whole"),
-    )
-    days = spent.now.by_day(on_lent, whole)
+    own, ns = pl.col("bucket") == "rollout", pl.col("ns")
+    days = spent.now.by_day(ns.filter(own, "lent").sum().alias("on_lent"), ns.filter(own).sum().alias("whole"))
     course = [] if days.is_empty() else (days["on_lent"] / days["whole"]).fill_nan(None).drop_nulls().to_list()
     return Card(
         name="borrowed", label="Share borrowed", value=percent(now), sense="off", course=course,
@@ -139,13 +135,13 @@ def slo(kept: Kept, before: Kept | None, period: Period | None, target: Decimal)
 
 def trusted(ledger: Path) -> Card:
     """Whether the ledger verifies."""
-    found = trust.look(ledger)
+    state = trust.look(ledger)
     value, good = None, None
-    if found.problems is not None:
-        value, good = f"{len(found.problems):,} problem{'' if len(found.problems) == 1 else 's'}", not found.problems
+    if state.problems is not None:
+        value, good = f"{len(state.problems):,} problem{'' if len(state.problems) == 1 else 's'}", not state.problems
     return Card(
-        name="trust", label="Trust in the ledger", value=value, terms=found.text, sense="off", good=good,
-        verdict="verified" if good else "not to be trusted", why=found.why or found.text,
+        name="trust", label="Trust in the ledger", value=value, terms=state.text, sense="off", good=good,
+        verdict="verified" if good else "not to be trusted", why=state.why or state.text,
     )  # fmt: skip
 
 

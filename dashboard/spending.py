@@ -244,16 +244,16 @@ def kept(asked: Asked, period: Period) -> Kept:
 
 def answers(asked: Asked, chosen: Link, rows: Rows) -> Answers:
     """The answers of the runs that are chosen. Raises ReadError, LedgerError."""
-    found = data.between(asked.ledger, "dashboard/answers_daily", rows.period, asked.provenance)
+    verdicts = data.between(asked.ledger, "dashboard/answers_daily", rows.period, asked.provenance)
     own_runs = _runs(asked.ledger, chosen.tag)
     if own_runs is not None:
-        found = found.filter(pl.col("run_id").is_in(own_runs))
+        verdicts = verdicts.filter(pl.col("run_id").is_in(own_runs))
     if chosen.team is not None:
         tags = data.tags_by_run(asked.ledger)
         own = [run_id for run_id, named in tags.items() if named.get("team") == chosen.team]
-        found = found.filter(pl.col("run_id").is_in(own))
+        verdicts = verdicts.filter(pl.col("run_id").is_in(own))
     counts = ("accepted", "audited", "correct")
-    return Answers(days=found.group_by("day").agg(pl.col(counts).sum()).sort("day"))
+    return Answers(days=verdicts.group_by("day").agg(pl.col(counts).sum()).sort("day"))
 
 
 def runs_counted(asked: Asked) -> int:
@@ -279,21 +279,12 @@ def budgets(spending: Spending, chosen: Link) -> Budgets | None:
     own = {team: nano for team, nano in set_nano.items() if chosen.team in (None, team)}
     if not own:
         return None
-    spent = _spent_by_team(spending, month)
+    of_month = _rows(spending.asked, spending.bill, month, Link(), None)
+    spent = dict(of_month.summed.group_by("team").agg(pl.col("amount_nano").sum()).iter_rows())
     return Budgets(
         month=month, by_team=own, spent_by_team={team: int(spent.get(team, 0)) for team in own},
         to_ns=min(month.to_ns, spending.asked.period.to_ns),
     )  # fmt: skip
-
-
-def _spent_by_team(spending: Spending, month: Period) -> dict[str | None, int]:
-    asked, bill = spending.asked, spending.bill
-    summed = data.kept(
-        lambda: dict(bill.frame.filter(_within(month)).group_by("team").agg(pl.col("cost_nano").sum()).iter_rows()),
-        asked.ledger, "spent-by-team", month, bill.period, *asked.key,
-    )  # fmt: skip
-    assert summed.value is not None, summed.error
-    return summed.value
 
 
 def watched(spending: Spending, now: datetime) -> Priced[Watch] | None:
@@ -339,8 +330,9 @@ def _rows(asked: Asked, bill: Bill, period: Period, chosen: Link, own_runs: list
         return frame.filter(*wanted).with_columns(amount_nano=pl.col(AMOUNT[chosen.view]), rollout=rollout)
 
     summed = data.kept(
-        lambda: _summed(charges()), asked.ledger, "summed", period, chosen.view, chosen.team, chosen.tag, *asked.key
-    )
+        lambda: _summed(charges()),
+        asked.ledger, "summed", period, bill.period, chosen.view, chosen.team, chosen.tag, *asked.key,
+    )  # fmt: skip
     assert summed.value is not None, summed.error
     return Rows(period=period, charges=charges, summed=summed.value)
 

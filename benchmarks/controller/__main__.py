@@ -75,9 +75,13 @@ def measure(report: Report, seconds: float, rate: float, loads: tuple[Load, ...]
     """Each way with each load; what the claims rest on goes into the report's detail."""
     for load in loads:
         figures: dict[str, dict[str, Any]] = {}
+        # Before anything is measured: who reads them keeps a core busy, and the controller goes on meanwhile.
+        warm_up, arrivals = even(rate, min(2.0, seconds)), ARRIVALS[load.arrivals](rate, seconds)
         for way in ways:
             with phase(f"{way}, {load}"), tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
-                figures[way] = _measure(way, load, seconds, rate, Path(folder))
+                figures[way] = _measure(way, load.size, warm_up, arrivals, Path(folder))
+            # A host that is too busy to send turns at the rate does not make them cheaper.
+            figures[way]["cpu_share"] = figures[way]["cpu_s"] / max(1, figures[way]["turns"]) * rate
         report.detail[str(load)] = figures
         measured = figures["controller"]
         measured["cpu_us_per_token"] = measured["cpu_s"] / max(1, measured["turns"] * load.size.output) * 1e6
@@ -89,8 +93,7 @@ def measure(report: Report, seconds: float, rate: float, loads: tuple[Load, ...]
         print(f"of a core at {rate:g} turns a second, {load}: {shares}", file=sys.stderr)
 
 
-def _measure(way: str, load: Load, seconds: float, rate: float, folder: Path) -> dict[str, Any]:
-    size, arrivals = load.size, ARRIVALS[load.arrivals]
+def _measure(way: str, size: Size, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, Any]:
     engine_port, port = free_port(), free_port()
     with ExitStack() as stack:
         _start(stack, "engines", engine_port, size.output)
@@ -103,22 +106,18 @@ def _measure(way: str, load: Load, seconds: float, rate: float, folder: Path) ->
             measured = _start(stack, "bare", port, engine_port)
             path = "/generate"
         # What is only paid once: connections, imports that are put off, a first segment.
-        _send(port, path, even(rate, min(2.0, seconds)), size, folder)
+        _send(port, path, warm_up, size)
         before = _cpu_s(measured)
-        figures = _send(port, path, arrivals(rate, seconds), size, folder)
-        cpu_s = _cpu_s(measured) - before
-        # The heartbeats, ticks and writes of all that time are in it, and no interpreter's start. A host that is too
-        # busy to send turns at the rate does not make them cheaper.
-        figures |= {"cpu_s": cpu_s, "cpu_share": cpu_s / max(1, figures["turns"]) * rate}
+        figures = _send(port, path, arrivals, size)
+        # The heartbeats, ticks and writes of all that time are in it, and no interpreter's start.
+        figures["cpu_s"] = _cpu_s(measured) - before
         figures["memory_bytes"] = psutil.Process(measured.pid).memory_info().rss
     return figures
 
 
-def _send(port: int, path: str, arrivals: list[float], size: Size, folder: Path) -> dict[str, Any]:
-    times = folder / "arrivals.json"
-    times.write_text(json.dumps(arrivals))
-    words = _command("clients", port, path, times, size.prompt)
-    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+def _send(port: int, path: str, arrivals: list[float], size: Size) -> dict[str, Any]:
+    words = _command("clients", port, path, size.prompt)
+    done = subprocess.run(words, cwd=ROOT, input=json.dumps(arrivals).encode(), stdout=subprocess.PIPE, check=True)
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 

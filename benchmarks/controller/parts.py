@@ -185,7 +185,7 @@ if __name__ == "__main__":
         "bare": lambda: bare(int(given[0]), int(given[1])),
         "controller": lambda: controller(int(given[0]), int(given[1]), given[2]),
         "agents": lambda: agents(int(given[0]), int(given[1]), given[2]),
-        "clients": lambda: clients(int(given[0]), given[1], json.loads(Path(given[2]).read_text()), int(given[3])),
+        "clients": lambda: clients(int(given[0]), given[1], json.load(sys.stdin), int(given[2])),
     }
     # As Ray runs the controller.
     uvloop.run(works[part]())

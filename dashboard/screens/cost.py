@@ -21,7 +21,7 @@ from dashboard.costs import charts, groups, opened, why
 from dashboard.costs.groups import GROUPS, Group
 from dashboard.data import Run
 from dashboard.link import Link
-from dashboard.spending import Rows, Spending
+from dashboard.spending import Spending
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report, to_csv
 from rose.pricing.money import NS_PER_HOUR
@@ -54,7 +54,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     spent = _of_run(spent, run)
     if chosen.by == "model":
         named = groups.with_models(spent.now.frame, data.models(ledger))
-        spent = replace(spent, now=Rows.of(named, spent.now.period))
+        spent = replace(spent, now=replace(spent.now, charges=lambda: named))
     rollouts = groups.total(groups.grouped(spent.now.rollout, "team"))
     _head(spent, rollouts, chosen, run)
     if spent.now.rollout.is_empty():
@@ -97,12 +97,12 @@ def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> No
     part = cards.percent(Fraction(rollouts.nano, whole)) if whole else None
     chosen_only = "to the run" if run is not None else "to what is chosen"
     everything = (run, chosen.team, chosen.tag) == (None, None, None)
-    of = "that the fleet cost" if everything else f"charged {chosen_only}"
+    whose = "that the fleet cost" if everything else f"charged {chosen_only}"
     when = words.period(spent.now.period)
     if run is not None:
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
     sentence = f"Rollouts cost **{amounts.converted(rollouts.nano, money)}** in {when} ({view})"
-    sentence += "" if part is None else f", {part} of the {amounts.converted(whole, money)} {of}"
+    sentence += "" if part is None else f", {part} of the {amounts.converted(whole, money)} {whose}"
     sentence += "." if lent is None else f"; {lent} of their time ran on borrowed serving devices."
     st.markdown(words.plain(sentence))
     before = None if spent.before is None else spent.before.rollout_nano

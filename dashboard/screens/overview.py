@@ -89,13 +89,13 @@ def _days(made: Overview) -> None:
     st.header("What did each day cost?")
     spent, money, budgets = made.spending, Money(made.spending.rate), made.against_budget
     about = "every team" if made.chosen.team is None else made.chosen.team
-    amounts_of = (
+    sums = (
         pl.col("amount_nano").filter("rollout").sum().alias("rollouts"),
         pl.col("amount_nano").filter(~pl.col("rollout")).sum().alias("all else"),
     )
-    days, per_day = spent.now.by_day(*amounts_of), None
+    days, per_day = spent.now.by_day(*sums), None
     if budgets is not None:
-        of_teams = spent.now.by_day(*amounts_of, teams=budgets.by_team)
+        of_teams = spent.now.by_day(*sums, teams=budgets.by_team)
         # A budget of a team that has cost nothing yet hides nobody's days.
         if not of_teams.is_empty():
             about, days = ", ".join(sorted(budgets.by_team)), of_teams

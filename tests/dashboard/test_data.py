@@ -44,12 +44,12 @@ def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run:
 
 
 def test_steps_in_fewer_stretches_have_the_same_sums(ended: Path, run: data.Run) -> None:
-    each, two = (data.in_blocks(ended, "dashboard/learning", run, blocks=blocks) for blocks in (200, 2))
-    assert (each.height, two.height) == (8, 2)
-    assert list(two["last_step"]) == [3, 7]
+    steps, halves = (data.in_blocks(ended, "dashboard/learning", run, blocks=blocks) for blocks in (200, 2))
+    assert (steps.height, halves.height) == (8, 2)
+    assert list(halves["last_step"]) == [3, 7]
     for name in ("judged", "accepted", "stale", "tokens", "trajectories", "tokens_trained"):
-        assert each[name].sum() == two[name].sum(), name
-    assert two["reward"].mean() == pytest.approx(each["reward"].mean())
+        assert steps[name].sum() == halves[name].sum(), name
+    assert halves["reward"].mean() == pytest.approx(steps["reward"].mean())
 
 
 def test_a_long_run_is_shown_by_the_day_with_the_same_totals(
