@@ -6,6 +6,7 @@ prompt and returns tokens.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Literal
 
@@ -13,6 +14,8 @@ from rose import events
 from rose.client.generation import Generate, GenerationLost
 from rose.runtime.rollout.frozenlake import Episode
 from rose.runtime.rollout.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
 
 #: The environment itself says whether the goal was reached, so its verdict is ground truth.
 VERIFIER = "frozenlake-goal"
@@ -33,7 +36,8 @@ async def play(
     while not episode.done:
         try:
             generation = await generate(episode.prompt_ids(), trajectory_id=trajectory_id, turn=episode.turns)
-        except GenerationLost:
+        except GenerationLost as error:
+            logger.warning("turn %d of %s is lost: %s", episode.turns, trajectory_id, error)
             outcome = "lost"
             break
         episode.apply(generation.output_ids, generation.logprobs, generation.versions)

@@ -23,6 +23,9 @@ _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
 _ABORT_MAX_S = 2.0
+#: What an engine answers to a turn that no engine would take. Any other error is the engine's: a door that another
+#: engine has taken over asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
+_REFUSALS = frozenset({400, 413, 422})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,7 @@ class EngineCalls:
         ended = monotonic_ns()
         attempt["duration_ns"] = ended - began
         answer = reply.answer
-        # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
-        if 400 <= reply.status < 499:
+        if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
         broke = reply.status != 200
         worker.suspected = worker.suspected or broke

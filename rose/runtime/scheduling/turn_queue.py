@@ -13,8 +13,9 @@ from rose.runtime.scheduling.trajectories import Trajectories
 from rose.runtime.scheduling.turns import Turn, new_id
 from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 
-#: A turn that gets nowhere for this long is answered with an error, so that a trainer never hangs.
-QUEUE_MAX_S = 60.0
+#: A turn that gets nowhere for this long is answered with an error, so that a trainer never hangs. Serving may want all
+#: of its devices for minutes; who does not wait for so long hangs up, and the turn is gone.
+QUEUE_MAX_S = 600.0
 
 Place = Callable[[TurnFacts, Iterable[WorkerFacts]], Placement]
 

@@ -90,7 +90,7 @@ def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
     [
         (400, '{"error": {"message": "the prompt is longer than the context"}}', "longer than the context"),
         (422, '{"detail": "top_p"}', '{"detail": "top_p"}'),
-        (404, "nothing here", "nothing here"),
+        (413, "too much", "too much"),
     ],
 )
 def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
@@ -115,9 +115,13 @@ def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
     asyncio.run(scenario())
 
 
-def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again():
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, "out of memory"), (401, "this engine wants its token"), (404, "Not Found"), (408, ""), (429, "")],
+)
+def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again(status, body):
     async def scenario():
-        broken, engine = BrokenEngine(500, "out of memory"), FakeEngine()
+        broken, engine = BrokenEngine(status, body), FakeEngine()
         async with serve(broken) as broken_url, serve(engine) as url, play() as run:
             await run.beat(run.report(broken_url, "broken", capacity=100), run.report(url, "sound", capacity=1))
             generation = await run.turn(1)

@@ -115,3 +115,20 @@ def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
         assert queue.queue.waited_ns("a", 300) == 0
 
     asyncio.run(scenario())
+
+
+def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
+    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: 0)
+
+    async def scenario():
+        queue = Queue()
+        turn = Turn.begin(GenerateRequest(input_ids=[1]), 0, "a", 0)
+        # One host is away for three minutes, and the other's serving wants its device for as long.
+        turn.waited_ns = 180_000_000_000
+        task = asyncio.create_task(queue.queue.place(turn))
+        await asyncio.sleep(0)
+        queue.hear()
+        queue.queue.dispatch(0)
+        assert (await task) is not None
+
+    asyncio.run(scenario())
