@@ -68,8 +68,9 @@ def test_a_goal_is_reached_turn_by_turn() -> None:
     )
 
 
-def test_lost_turn_ends_the_trajectory_and_keeps_the_turns_before() -> None:
+def test_lost_turn_ends_the_trajectory_and_keeps_the_turns_before(caplog: pytest.LogCaptureFixture) -> None:
     trajectory = run(Scripted([RIGHT] * 4, lose_at=1))
+    assert caplog.messages == ["turn 1 of t is lost: no engine is left"]
     assert (trajectory.outcome, trajectory.turns, trajectory.output_tokens, trajectory.correct) == ("lost", 1, 2, False)
 
 
