@@ -1,4 +1,4 @@
-"""Kinds of events in which whoever sizes the fleet says what was decided about its devices."""
+"""Kinds of events about a fleet's devices: what whoever sizes it decided of them, and how their hosts' clocks stand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rose.event_base import Event
-from rose.event_fields import INTERVAL, InstantNs, Rule
+from rose.event_fields import INTERVAL, Difference, Id, InstantNs, Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,3 +27,23 @@ class ScaleDown(Event):
     #: Who decided, such as a person or an autoscaler.
     decided_by: str
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock(Event):
+    """How far the clocks of a device's host are from the controller's; it holds until the device's next such event.
+
+    Measured by one-way messages: an offset is less than it is by what the quickest of them took.
+    """
+
+    kind: ClassVar[str] = "clock"
+    needs: ClassVar[tuple[str, ...]] = ("device_id",)
+    #: `heard`: by a controller that had not heard of the device. `set`: one of the two wall clocks was set. `moved`: they
+    #: drifted apart, or a quicker message says so.
+    action: Literal["heard", "set", "moved"]
+    #: The host's wall clock less the controller's.
+    offset_ns: Difference
+    #: The clock by which the device's time is recorded, less the controller's wall clock: it goes on from the host's
+    #: boot, whatever the host's wall clock is set to. None: the agent did not say.
+    device_time_offset_ns: Difference | None = None
+    host: Id | None = None

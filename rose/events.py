@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from rose.event_about_fleet import Clock as Clock  # noqa: PLC0414
 from rose.event_about_fleet import ScaleDown as ScaleDown  # noqa: PLC0414
 from rose.event_about_ledger import Access as Access  # noqa: PLC0414 - every kind is taken from here, and what it is of
 from rose.event_about_ledger import Ledger as Ledger  # noqa: PLC0414
@@ -372,6 +373,6 @@ KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
         Run, Device, Engine, Lease, Preemption, Hold, Holdout, StepTime, Sync, Turn, Trajectory, Verdict, Request,
-        DeviceSlice, Step, Power, ScaleDown, Ledger, Access,
+        DeviceSlice, Step, Power, ScaleDown, Clock, Ledger, Access,
     )
 }  # fmt: skip

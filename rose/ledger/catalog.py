@@ -50,6 +50,7 @@ VIEWS = (
     "step",
     "power",
     "scale_down",
+    "clock",
     "job",
     "access",
     *ROLLUPS,

@@ -107,6 +107,7 @@ class DeviceAgent:
             self._report,
             self._answered,
             lambda: {"fault": self._not_lent(), "host": spec.host},
+            spec.anchor,
         )
         self._leasing: Leasing | None = None
         if spec.rollout is not None and spec.device.pool == "serving":

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rose.clock import monotonic_ns
+from rose.clock import Anchor, monotonic_ns
 from rose.runtime.coserving.target import Target
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
@@ -36,8 +36,8 @@ class Answer:
 class Control:
     """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
 
-    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device. A gateway
-    that is away is asked again every `hold_s`.
+    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device, and `anchor` is
+    what the device's time is recorded by. A gateway that is away is asked again every `hold_s`.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class Control:
         report: Callable[[], list[EngineReport]],
         answered: Callable[[], None],
         describe: Callable[[], dict[str, str | None]] = dict,
+        anchor: Anchor | None = None,
     ) -> None:
         self.answer = Answer()
         #: Why the thread ended, if it was not asked to.
         self.failure: str | None = None
         self._device_id, self._report, self._answered, self._describe = device_id, report, answered, describe
+        self._anchor = anchor
         self._hold_s = min(hold_s, _HOLD_S_MAX)
         self._client = client
         self._seen = 0
@@ -70,12 +72,14 @@ class Control:
 
     def beat(self, hold_s: float = 0.0) -> bool:
         """One heartbeat; returns whether the gateway answered."""
+        now_ns, utc_ns = monotonic_ns(), time.time_ns()
+        device_time_ns = None if self._anchor is None else self._anchor.utc_ns(now_ns)
         heartbeat = Heartbeat(
             device_id=self._device_id,
             engines=self._report(),
             seen=self._seen,
             hold_s=hold_s,
-            clock=ClockReading(monotonic_ns=monotonic_ns(), utc_ns=time.time_ns()),
+            clock=ClockReading(monotonic_ns=now_ns, utc_ns=utc_ns, device_time_ns=device_time_ns),
             **self._describe(),
         )
         try:

@@ -182,7 +182,8 @@ class Controller:
         assert self._engines is not None
         now = monotonic_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
-        self.devices.hear(heartbeat, now, utc_us() * 1000)
+        if (clock := self.devices.hear(heartbeat, now, utc_us() * 1000).clock_news()) is not None:
+            self.recorder.note(clock)
         self.workers.hear(heartbeat, now)
         self._adopt(heartbeat, now)
         for worker, item in self.workers.unleased(heartbeat):

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rose.errors import UserError
+from rose.events import Clock
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
 
 #: Readings that an offset is taken from: of those, one was delayed least.
 _READINGS = 16
-#: A host's clock was set when it moved by more than this against the host's monotonic one.
+#: A host's clock was set when it moved by more than this against the host's monotonic one; less is not worth an event.
 _STEP_NS = 5_000_000
 #: A device that was not heard of for so long is forgotten.
 FORGET_NS = 3600 * 1_000_000_000
@@ -34,21 +35,51 @@ class Device:
     engine_ids: tuple[str, ...] = ()
     #: How often its host's clock was set.
     clock_steps: int = 0
-    _utc_minus_monotonic_ns: int | None = None
+    #: UTC minus monotonic of its host and of this one.
+    _anchors_ns: tuple[int, int] | None = None
     _offsets_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    #: The clock that the device's time is recorded by, less its host's wall clock.
+    _device_time_ahead_ns: int | None = None
+    #: What was last told of its clock, and whether either clock was set since.
+    _told: Clock | None = None
+    _was_set: bool = False
 
     @property
     def clock_offset_ns(self) -> int | None:
         """The host's UTC minus the controller's, less than it is by what the quickest of the last messages took."""
         return max(self._offsets_ns, default=None)
 
-    def read_clock(self, reading: ClockReading, utc_ns: int) -> None:
-        anchor_ns = reading.utc_ns - reading.monotonic_ns
-        before_ns, self._utc_minus_monotonic_ns = self._utc_minus_monotonic_ns, anchor_ns
-        if before_ns is not None and abs(anchor_ns - before_ns) > _STEP_NS:
-            self.clock_steps += 1
-            self._offsets_ns.clear()
+    def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
+        """`now_ns` and `utc_ns` are monotonic and UTC here as the reading came in."""
+        anchors_ns = (reading.utc_ns - reading.monotonic_ns, utc_ns - now_ns)
+        if self._anchors_ns is not None:
+            theirs_set, ours_set = (
+                abs(now - before) > _STEP_NS for now, before in zip(anchors_ns, self._anchors_ns, strict=True)
+            )
+            self.clock_steps += theirs_set
+            if theirs_set or ours_set:
+                self._offsets_ns.clear()
+                self._was_set = True
+        self._anchors_ns = anchors_ns
         self._offsets_ns.append(reading.utc_ns - utc_ns)
+        if reading.device_time_ns is not None:
+            self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
+
+    def clock_news(self) -> Clock | None:
+        """What is to be recorded of its clock: told once, and again when it is off by another 5 ms."""
+        offset_ns, told = self.clock_offset_ns, self._told
+        if offset_ns is None or (told is not None and abs(offset_ns - told.offset_ns) <= _STEP_NS):
+            return None
+        ahead_ns = self._device_time_ahead_ns
+        self._told = Clock(
+            device_id=self.device_id,
+            host=self.host,
+            action="heard" if told is None else "set" if self._was_set else "moved",
+            offset_ns=offset_ns,
+            device_time_offset_ns=None if ahead_ns is None else offset_ns + ahead_ns,
+        )
+        self._was_set = False
+        return self._told
 
 
 class Devices:
@@ -75,7 +106,7 @@ class Devices:
         device.host, device.fault = heartbeat.host, heartbeat.fault
         device.engine_ids = tuple(report.engine_id for report in heartbeat.engines)
         if heartbeat.clock is not None:
-            device.read_clock(heartbeat.clock, utc_ns)
+            device.read_clock(heartbeat.clock, now_ns, utc_ns)
         return device
 
     def forget(self, now_ns: int) -> None:

@@ -19,8 +19,6 @@ from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.traffic.stream import Arrivals, StreamError, follow
 from rose.runtime.traffic.trace import FittedTrace
 
-#: SGLang closes a connection that was idle for 5 s; a request sent as it does so fails, and not by what serving did.
-IDLE_MAX_S = 4.0
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
@@ -111,8 +109,9 @@ class Replay:
         """
         path = "/v1/completions" if self._target.api == "completions" else "/v1/chat/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
-        # Without a connector limit: waiting for a free connection would delay arrivals.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_MAX_S)
+        # Without a connector limit: waiting for a free connection would delay arrivals. Each request has a connection of
+        # its own: one that is kept may be closed by the server just as the next request goes out.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
             try:
                 async with asyncio.TaskGroup() as group:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from rose.clock import monotonic_ns
+from rose.clock import Anchor, monotonic_ns
 from rose.runtime.coserving.control import Answer, Control
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
@@ -86,3 +86,11 @@ def test_it_says_why_it_ended(gateway, monkeypatch):
     agent.control.start()
     agent.control._thread.join()
     assert "ZeroDivisionError" in agent.control.failure
+
+
+def test_a_heartbeat_has_the_clock_that_device_time_is_recorded_by(gateway):
+    anchor = Anchor(7_000_000_000)
+    control = Control("d0", ControlClient(gateway.url), HOLD_S, list, lambda: None, anchor=anchor)
+    assert control.beat()
+    (heartbeat,) = gateway.heard
+    assert heartbeat.clock.device_time_ns - heartbeat.clock.monotonic_ns == 7_000_000_000

@@ -50,14 +50,18 @@ class Recorder:
 
     def record_turn(self, attempts: Iterable[Mapping[str, Any]]) -> None:
         """Events of one turn, as `recording.turn_fields` made them. They are on disk within the flush interval."""
+        for values in attempts:
+            self.note(turn_event(values))
+
+    def note(self, event: Event) -> None:
+        """An event that nobody waits for; it is on disk within the flush interval."""
         if self._record is None:
             return
-        for values in attempts:
-            try:
-                self._record(turn_event(values))
-                self.failure = None
-            except LedgerError as error:
-                self.failure = str(error)
+        try:
+            self._record(event)
+            self.failure = None
+        except LedgerError as error:
+            self.failure = str(error)
 
     async def record(self, run_id: str, given: Sequence[Mapping[str, Any]]) -> int | None:
         """A client's events, which are on disk when this returns; the last step among them.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
+from rose.clock import monotonic_ns
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import GenerateRequest, OpenRun
@@ -15,6 +17,7 @@ from rose.runtime.scheduling.runs.recording import EventRefusedError, client_eve
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns import Turn
+from tests.runtime.scheduling.stand_ins import beat, gateway
 
 VERDICT = {
     "kind": "verdict",
@@ -111,6 +114,24 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
         ("r", "g", 2, 0, 0, "preempted", None),
         ("r", "g", 2, 0, 1, "completed", None),
     ]
+
+
+def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
+    async def scenario():
+        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+            async with gateway(record=writer.record, fleet_run_id="fleet") as (session, _):
+                for _ in range(2):
+                    now_ns = time.time_ns()
+                    ahead = {"monotonic_ns": monotonic_ns(), "utc_ns": now_ns + 3_000_000_000, "device_time_ns": now_ns}
+                    await beat(session, host="node-3", clock=ahead)
+
+    asyncio.run(scenario())
+    ((run_id, device_id, host, action, offset_ns, device_time_offset_ns),) = rows(
+        ledger, "SELECT run_id, device_id, host, action, offset_ns, device_time_offset_ns FROM clock"
+    )
+    assert (run_id, device_id, host, action) == ("fleet", "d", "node-3", "heard")
+    assert 2.9e9 < offset_ns < 3e9
+    assert offset_ns - device_time_offset_ns == 3_000_000_000
 
 
 def test_without_a_writer_nothing_is_recorded():
