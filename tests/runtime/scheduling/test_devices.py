@@ -58,7 +58,8 @@ def test_a_clock_is_told_of_once_and_again_when_it_was_set_or_has_moved():
     assert hear(devices, 30 * MS, delay_ns=0, offset_ns=-hour_ns).clock_news() is None
     # It is slewed, by less than a step each time.
     slewed = [
-        hear(devices, (30 + 9 * at) * MS, delay_ns=0, offset_ns=2 * at * MS - hour_ns).clock_news() for at in range(1, 8)
+        hear(devices, (30 + 9 * at) * MS, delay_ns=0, offset_ns=2 * at * MS - hour_ns).clock_news()
+        for at in range(1, 8)
     ]
     assert {news.action for news in slewed if news is not None} == {"moved"}
     ours = hear(devices, 200 * MS, delay_ns=0, offset_ns=14 * MS - hour_ns, ours_set_ns=-hour_ns).clock_news()
