@@ -38,8 +38,8 @@ class Clock(Event):
 
     kind: ClassVar[str] = "clock"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    #: `heard`: by a controller that had not heard of the device. `set`: one of the two wall clocks was set. `moved`: they
-    #: drifted apart, or a quicker message says so.
+    #: `heard`: by a controller that had not heard of the device. `set`: one of the two wall clocks was set. `moved`:
+    #: they drifted apart, or a quicker message says so.
     action: Literal["heard", "set", "moved"]
     #: The host's wall clock less the controller's.
     offset_ns: Difference

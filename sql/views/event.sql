@@ -142,8 +142,8 @@
 -- mig_instances: MIG instances of the card; NULL where MIG is off.
 -- decision: What was decided about a device that lending had a part in: `kept` or `let_go`.
 -- decided_by: Who decided it.
--- offset_ns: Wall clock of the device's host less the controller's.
--- device_time_offset_ns: The clock that the device's time is recorded by, less the controller's wall clock.
+-- offset_ns: Wall clock of the device's host less the controller's, nanoseconds.
+-- device_time_offset_ns: The clock that the device's time is recorded by less the controller's wall clock, nanoseconds.
 -- host: Name of the device's host in the fleet file.
 -- detail_json: Details, as JSON.
 -- who: Name of the token, or `user@host`, of who read the ledger.

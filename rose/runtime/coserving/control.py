@@ -36,8 +36,8 @@ class Answer:
 class Control:
     """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
 
-    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device, and `anchor` is
-    what the device's time is recorded by. A gateway that is away is asked again every `hold_s`.
+    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device, and `anchor`
+    is what the device's time is recorded by. A gateway that is away is asked again every `hold_s`.
     """
 
     def __init__(

@@ -91,7 +91,8 @@ class ClockReading(Report):
 
     monotonic_ns: int
     utc_ns: int
-    #: UTC by which the agent records its device's time: it goes on from the host's boot, whatever the wall clock is set to.
+    #: UTC by which the agent records its device's time: it goes on from the host's boot, whatever the wall clock is
+    #: set to.
     device_time_ns: int | None = None
 
 

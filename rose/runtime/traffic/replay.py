@@ -109,8 +109,8 @@ class Replay:
         """
         path = "/v1/completions" if self._target.api == "completions" else "/v1/chat/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
-        # Without a connector limit: waiting for a free connection would delay arrivals. Each request has a connection of
-        # its own: one that is kept may be closed by the server just as the next request goes out.
+        # Without a connector limit: waiting for a free connection would delay arrivals. Each request has a connection
+        # of its own: one that is kept may be closed by the server just as the next request goes out.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
             try:
