@@ -196,9 +196,14 @@ def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(flee
     joined = "SELECT device_id FROM event WHERE kind = 'device' AND action = 'joined' GROUP BY 1 ORDER BY 1"
     until(lambda: [row["device_id"] for row in fleet.query(joined)] == ["r2", "s1", "s2"])
     assert not (fleet.other.disk / "ledger" / "deployment").exists()
-    # Turns are told by the controller, wherever they ran.
-    writers = fleet.query("SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2') AND kind <> 'turn'")
-    assert [row["writer"] for row in writers] == ["other.agent"]
+    # Turns and how far clocks are off are told by the controller, wherever the device is; all else by the device's host.
+    told = "SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2') AND {} ORDER BY 1"
+    assert fleet.query(told.format("kind NOT IN ('turn', 'clock')")) == [{"writer": "other.agent"}]
+    assert fleet.query(told.format("kind = 'clock'")) == [{"writer": "one.controller"}]
+    hosts = fleet.query("SELECT device_id, host FROM clock WHERE action = 'heard' GROUP BY ALL ORDER BY 1")
+    assert hosts == [
+        {"device_id": "r2", "host": "other"}, {"device_id": "s1", "host": "one"}, {"device_id": "s2", "host": "other"},
+    ]  # fmt: skip
 
 
 def test_who_starts_it_again_finds_what_runs(fleet):
