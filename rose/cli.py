@@ -36,7 +36,7 @@ from rose.runtime.service.commands import (
     up_command,
 )
 from rose.runtime.training.commands import train_command
-from rose.runtime.transfer.commands import weights_app
+from rose.runtime.transfer.wire.commands import weights_app
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig

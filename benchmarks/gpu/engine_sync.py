@@ -14,8 +14,8 @@ from benchmarks.gpu.stage import StageReport
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.coserving.target import Target
 from rose.runtime.training.policy_model import PolicyShape
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 
 _PAUSE_MAX_MS = 50.0
 _ANCHOR, _DELTA = 1, 2

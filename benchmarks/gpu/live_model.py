@@ -24,7 +24,7 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.parameters import EngineWeights
 from rose.runtime.coserving.ranks import Ranks
 from rose.runtime.coserving.weights import WeightUpdater
-from rose.runtime.transfer.bits import integers
+from rose.runtime.transfer.codec.bits import integers
 
 _SCALE = 0.02
 _WARM_STEPS = 3

@@ -21,14 +21,14 @@ import torch
 from benchmarks.gpu.live_model import LiveModel, Sizes, stream_of_its_own
 from benchmarks.gpu.stage import Scope, StageReport
 from benchmarks.report import phase
-from rose.runtime.transfer.audit import find_drift, fingerprints
-from rose.runtime.transfer.bits import integers
-from rose.runtime.transfer.fused import hf_views
-from rose.runtime.transfer.manifest import Manifest
-from rose.runtime.transfer.publisher import Publisher
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.staged import Staged
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.apply.audit import find_drift, fingerprints
+from rose.runtime.transfer.codec.bits import integers
+from rose.runtime.transfer.layout.fused import hf_views
+from rose.runtime.transfer.package.manifest import Manifest
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.publisher import Publisher
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
 
 #: Shares of the elements that change, the most first: what the first commit does once is least seen there.
 SHARES = (0.2, 0.035, 0.014)

@@ -21,7 +21,7 @@ from benchmarks.transfer.recording import Chain, Settings, recorded
 from benchmarks.transfer.scope import Scope
 from benchmarks.transfer.ways import AUTO, SMALL, WAYS, XOR
 from rose.config import TrainingConfig
-from rose.runtime.transfer.header import Bits
+from rose.runtime.transfer.codec.header import Bits
 
 RATES = {"the demo's rate": TrainingConfig().learning_rate, "a rate of 1e-6": 1e-6}
 

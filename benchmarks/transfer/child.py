@@ -59,8 +59,8 @@ def _speed(elements: int, rounds: int) -> None:
 def _serve(*folders: str) -> None:
     from contextlib import ExitStack
 
-    from rose.runtime.transfer.server import StoreServer
-    from rose.runtime.transfer.store import VersionStore
+    from rose.runtime.transfer.store.store import VersionStore
+    from rose.runtime.transfer.wire.server import StoreServer
 
     with ExitStack() as stack:
         servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in folders]

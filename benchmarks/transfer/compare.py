@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.transfer.ways import WAYS, Way
-from rose.runtime.transfer import changes
-from rose.runtime.transfer.header import Bits
+from rose.runtime.transfer.codec import changes
+from rose.runtime.transfer.codec.header import Bits
 
 _BF16_MANTISSA_BITS = 7
 _EXPONENTS = 256

@@ -21,12 +21,12 @@ from benchmarks.report import Report
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
-from rose.runtime.transfer.apply import prepare
-from rose.runtime.transfer.bits import from_bits
-from rose.runtime.transfer.catalog import Catalog
-from rose.runtime.transfer.manifest import plan
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.codec.bits import from_bits
+from rose.runtime.transfer.package.manifest import plan
+from rose.runtime.transfer.store.catalog import Catalog
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
 
 SHARE = 0.01
 LINK_BYTES_PER_S = 1e8 / 8

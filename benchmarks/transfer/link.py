@@ -35,11 +35,11 @@ from benchmarks.transfer.child import served
 from benchmarks.transfer.plain import Arrays, PlainStore
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
 from benchmarks.transfer.ways import DENSE, XOR, Way
-from rose.runtime.transfer.apply import Prepared, prepare
-from rose.runtime.transfer.bits import from_bits
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.staged import Staged
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.apply.apply import Prepared, prepare
+from rose.runtime.transfer.codec.bits import from_bits
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
 
 LINKS = {"1 Gbit/s": 1e9 / 8, "100 Mbit/s": 1e8 / 8}
 TENSORS = 16

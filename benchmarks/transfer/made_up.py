@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from rose.runtime.transfer.header import Bits
+from rose.runtime.transfer.codec.header import Bits
 
 Masters = npt.NDArray[np.float32]
 #: Standard deviation of the weights.

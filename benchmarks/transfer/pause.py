@@ -29,7 +29,7 @@ from rose.runtime.coserving.target import Target
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
 
 SHARE = 0.02
 _WEIGHTS = "model.safetensors"

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.transfer.ways import DENSE, Way
-from rose.runtime.transfer.bits import digest
-from rose.runtime.transfer.catalog import Catalog
-from rose.runtime.transfer.chunks import ChunkBuilder, ChunkFolder
-from rose.runtime.transfer.header import Bits, Buffer
-from rose.runtime.transfer.manifest import Manifest, PieceEntry
-from rose.runtime.transfer.staged import Staged
+from rose.runtime.transfer.codec.bits import digest
+from rose.runtime.transfer.codec.header import Bits, Buffer
+from rose.runtime.transfer.package.manifest import Manifest, PieceEntry
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.catalog import Catalog
+from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 
 Arrays = dict[str, Bits]
 _EVERYBODY = frozenset({0})

@@ -20,8 +20,8 @@ from rose.runtime.training.policy_model import Policy
 from rose.runtime.training.sampler import play
 from rose.runtime.training.trainer import Trainer
 from rose.runtime.training.warm_start import WarmStart, train
-from rose.runtime.transfer.bits import to_bits
-from rose.runtime.transfer.header import Bits
+from rose.runtime.transfer.codec.bits import to_bits
+from rose.runtime.transfer.codec.header import Bits
 
 GROUP = 8
 #: Raise when the same settings would give another chain.

@@ -14,16 +14,16 @@ import torch
 from benchmarks.report import Report
 from benchmarks.transfer import made_up
 from benchmarks.transfer.scope import Scope
-from rose.runtime.transfer import codec
-from rose.runtime.transfer.apply import prepare
-from rose.runtime.transfer.bits import from_bits, to_bits
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.regions import Region
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.shards import ModelShape, cells, pieces, receiver_regions
-from rose.runtime.transfer.staged import Staged
-from rose.runtime.transfer.store import VersionStore
-from rose.runtime.transfer.trainer_layouts import fsdp
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.bits import from_bits, to_bits
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
+from rose.runtime.transfer.layout.trainer_layouts import fsdp
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
 
 SHARE = 0.03
 OVERHEAD_MOST = 1.05

@@ -19,8 +19,8 @@ import blosc2
 import numpy as np
 import zstandard
 
-from rose.runtime.transfer import codec
-from rose.runtime.transfer.header import Bits, Buffer, Encoding
+from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

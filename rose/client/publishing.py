@@ -29,9 +29,9 @@ class WeightOrigin:
 
     def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
         try:
-            from rose.runtime.transfer.publisher import Publisher
-            from rose.runtime.transfer.server import StoreServer
-            from rose.runtime.transfer.store import VersionStore
+            from rose.runtime.transfer.store.publisher import Publisher
+            from rose.runtime.transfer.store.store import VersionStore
+            from rose.runtime.transfer.wire.server import StoreServer
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
         folder.mkdir(parents=True, exist_ok=True)

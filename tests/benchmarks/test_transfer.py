@@ -113,7 +113,7 @@ def test_a_made_up_step_changes_the_share_it_should(share: float) -> None:
 def test_bf16_is_rounded_as_torch_rounds_it() -> None:
     import torch
 
-    from rose.runtime.transfer.bits import to_bits
+    from rose.runtime.transfer.codec.bits import to_bits
 
     masters = np.random.default_rng(0).standard_normal(10_000, dtype=np.float32)
     expected = to_bits("masters", torch.from_numpy(masters).bfloat16())

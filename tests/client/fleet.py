@@ -15,7 +15,7 @@ from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.receiver import Receiver
+from rose.runtime.transfer.wire.receiver import Receiver
 
 MODEL = "frozenlake-tiny"
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from rose.runtime.coserving.ranks import Ranks
-    from rose.runtime.transfer.manifest import Manifest
-    from rose.runtime.transfer.regions import Region
+    from rose.runtime.transfer.layout.regions import Region
+    from rose.runtime.transfer.package.manifest import Manifest
     from rose.runtime.transfer.turns import Turn
 
 
@@ -41,7 +41,7 @@ class EngineWeights:
 
         Raises TransferError if the parameters do not fit the model's own head counts.
         """
-        from rose.runtime.transfer.fused import hf_views
+        from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
         views = hf_views(
@@ -57,7 +57,7 @@ class EngineWeights:
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
         """The parameters in the published types: views where the types agree, else copies, made in turns."""
-        from rose.runtime.transfer.bits import torch_dtype
+        from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
         return {name: _in_type(view, types.get(name, view.dtype), turn) for name, view in self.views.items()}
@@ -115,7 +115,7 @@ def _pointers(tensor: torch.Tensor) -> int:
 
 
 def _regions(config: Any, manifest: Manifest, ranks: Ranks) -> dict[str, Region]:
-    from rose.runtime.transfer.shards import ModelShape, receiver_regions
+    from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
 
     shape = ModelShape(
         {tensor.name: tensor.shape for tensor in manifest.tensors},

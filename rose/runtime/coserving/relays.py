@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from rose.runtime.coserving.target import Target
-from rose.runtime.transfer.relay import RelayServer
+from rose.runtime.transfer.wire.relay import RelayServer
 
 #: A relay for each origin of late: runs come and go, and a client that begins anew has another port.
 RELAYS_MAX = 8

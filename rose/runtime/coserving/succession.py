@@ -21,7 +21,7 @@ from rose.runtime.coserving.lease_file import Remembered
 from rose.runtime.coserving.leasing import LeaseChange
 from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest
+from rose.runtime.transfer.package.manifest import Manifest
 
 #: A day: of a ledger of months only this is read, unless the host was away for longer.
 _LATELY_US = 86_400_000_000

@@ -22,9 +22,9 @@ from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest
-from rose.runtime.transfer.origin import RefusedError, open_origin
-from rose.runtime.transfer.receiver import Receiver
+from rose.runtime.transfer.package.manifest import Manifest
+from rose.runtime.transfer.wire.origin import RefusedError, open_origin
+from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.weight_version import weights_name
 
 #: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.

@@ -31,9 +31,9 @@ from rose.runtime.weight_version import weights_name
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.transfer.apply import Prepared
-    from rose.runtime.transfer.aside import Aside
-    from rose.runtime.transfer.manifest import Manifest
+    from rose.runtime.transfer.apply.apply import Prepared
+    from rose.runtime.transfer.apply.aside import Aside
+    from rose.runtime.transfer.package.manifest import Manifest
     from rose.runtime.transfer.turns import Turn
 
 logger = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class WeightUpdater:
         """On an accelerator a stream aside: neither does it wait for a step, nor a step for it."""
         if not self._in_place:
             return nullcontext()
-        from rose.runtime.transfer.aside import Aside
+        from rose.runtime.transfer.apply.aside import Aside
 
         if self._beside is None:
             self._beside = Aside(self._device)
@@ -192,9 +192,9 @@ class WeightUpdater:
         return device
 
     def _prepare(self, version: int, turn: Turn) -> _Ready:
-        from rose.runtime.transfer.apply import prepare
-        from rose.runtime.transfer.manifest import Manifest
-        from rose.runtime.transfer.staged import Staged
+        from rose.runtime.transfer.apply.apply import prepare
+        from rose.runtime.transfer.package.manifest import Manifest
+        from rose.runtime.transfer.package.staged import Staged
 
         began = monotonic_ns()
         # Chunks are read and hashed by the host; that is the device on the CPU only.
@@ -236,7 +236,7 @@ class WeightUpdater:
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:
         """Whether the engine still holds `version`; with `drift` None it does."""
-        from rose.runtime.transfer.manifest import Manifest
+        from rose.runtime.transfer.package.manifest import Manifest
 
         be_nice(_AUDIT_NICE)
         manifest = Manifest.from_bytes((self._staging / f"held-{version}.json").read_bytes())
@@ -250,7 +250,7 @@ class WeightUpdater:
         Where weights stay in place nothing is read if the device comes to the fingerprints that are `expected`. Else
         all is hashed; if that is well they are known from then on.
         """
-        from rose.runtime.transfer.audit import find_drift, fingerprints
+        from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)

@@ -19,8 +19,8 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
 V0 = random_weights()

@@ -9,9 +9,9 @@ from rose.runtime.coserving import relays
 from rose.runtime.coserving.relays import Relays, is_here
 from rose.runtime.coserving.target import Target
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.training.policy_model import Policy
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
 from tests.runtime.coserving.lasting_engine import LastingEngine

@@ -14,8 +14,8 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Party, Span
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.coserving.target import Target
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
 VERSIONS = [random_weights()]

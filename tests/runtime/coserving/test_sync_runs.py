@@ -9,8 +9,8 @@ from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.succession import recorded_run
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.coserving.target import Target
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
 FIRST = random_weights()

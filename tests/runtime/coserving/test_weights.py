@@ -12,10 +12,10 @@ import torch
 
 from rose.runtime.coserving.asking import question, refusal
 from rose.runtime.coserving.page import Field, Party, Span
-from rose.runtime.transfer import audit
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.apply import audit
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
 V0 = random_weights()

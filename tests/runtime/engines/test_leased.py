@@ -16,7 +16,7 @@ from rose.runtime.coserving.target import Target
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms
-from rose.runtime.transfer.server import StoreServer
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.engines.test_sglang import IDLE, generate, lend, make_spec, publish_steps
 
 pytestmark = pytest.mark.live

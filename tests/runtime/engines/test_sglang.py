@@ -27,9 +27,9 @@ from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.training.policy_model import Policy, PolicyShape
-from rose.runtime.transfer.server import StoreServer
-from rose.runtime.transfer.shards import ModelShape
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.layout.shards import ModelShape
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime import loads
 from tests.runtime.conftest import ENVIRONMENT
 

@@ -23,7 +23,7 @@ from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines import adoption, door
 from rose.runtime.policy.slack import ServingLoad
 from rose.runtime.rollout import vocabulary
-from rose.runtime.transfer.manifest import Manifest
+from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.scheduling.stand_ins import FakeEngine

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rose.runtime.transfer.header import Bits, Encoding
+from rose.runtime.transfer.codec.header import Bits, Encoding
 
 #: +0, -0, smallest subnormals, infinities, quiet and signalling NaNs with payloads of both signs, extremes.
 SPECIAL = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rose.runtime.transfer.manifest import Chunk, Manifest, PieceEntry
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, PieceEntry
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from rose.runtime.transfer.shards import ModelShape
+from rose.runtime.transfer.layout.shards import ModelShape
 
 HIDDEN, INNER, HEAD_DIM = 5, 24, 2
 #: Numbers of ranks that divide INNER; the heads allow some of them.

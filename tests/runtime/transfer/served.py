@@ -21,11 +21,11 @@ from typing import Any
 
 from aiohttp import web
 
-from rose.runtime.transfer.manifest import Chunk, Manifest, Package, PieceEntry, index_bytes, plan
-from rose.runtime.transfer.origin import Route
-from rose.runtime.transfer.relay import RelayServer
-from rose.runtime.transfer.server import Server, StoreServer
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, PieceEntry, index_bytes, plan
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.origin import Route
+from rose.runtime.transfer.wire.relay import RelayServer
+from rose.runtime.transfer.wire.server import Server, StoreServer
 
 Send = Callable[[web.Request, Path], Awaitable[web.StreamResponse]]
 #: Of each tensor that `put` makes, of two bytes each: no chunk can be larger.

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from rose.runtime.transfer import blocks, staged, turns
-from rose.runtime.transfer.apply import prepare
-from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.staged import Staged
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer import turns
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.codec import blocks
+from rose.runtime.transfer.package import staged
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and portions so small that little weights have many."""
     for module in (turns, staged):
         monkeypatch.setattr(module, "PORTION_BYTES", 1000)
-    monkeypatch.setattr("rose.runtime.transfer.bits.PORTION_BYTES", 1000)
+    monkeypatch.setattr("rose.runtime.transfer.codec.bits.PORTION_BYTES", 1000)
     monkeypatch.setattr(blocks, "_BLOCK_ELEMENTS", 500)
 
 

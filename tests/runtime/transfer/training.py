@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rose.runtime.transfer.apply import prepare
-from rose.runtime.transfer.manifest import Package, plan
-from rose.runtime.transfer.regions import Region
-from rose.runtime.transfer.staged import Staged
-from rose.runtime.transfer.store import VersionStore
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import Package, plan
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
 
 Weights = dict[str, torch.Tensor]
 

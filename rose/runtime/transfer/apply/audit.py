@@ -1,0 +1,77 @@
+"""Compares tensors as they lie in an engine with the version they should be, by hashes of the manifest's pieces.
+
+They are read in portions, so that a large tensor needs no second copy of itself, and whoever waits for the device or
+for the auditing thread waits for one portion at most. An accelerator has to hand all of them over for that: where the
+fingerprints of tensors are known, it computes those instead, and only if one is another is anything read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import xxhash
+
+from rose.runtime.transfer.codec.bits import to_bits, torch_dtype
+from rose.runtime.transfer.codec.fingerprint import of_tensor
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.chain import inside
+from rose.runtime.transfer.package.manifest import Manifest, PieceEntry
+from rose.runtime.transfer.turns import Turn, at_once, portions
+
+
+def find_drift(
+    views: Mapping[str, torch.Tensor],
+    manifest: Manifest,
+    regions: Mapping[str, Region] | None = None,
+    turn: Turn = at_once,
+) -> str | None:
+    """The first piece that is not what `manifest` says, in words; None if all are.
+
+    `views` are the engine's parameters under the published names, in the type it computes in; `regions` are the boxes
+    of the whole tensors that they are (None: all of each). A value that the published type cannot hold is a finding.
+    `turn` is entered around each portion that is read; what it raises ends the audit, and is raised here.
+
+    Raises TransferError if the pieces are not cut at the regions' edges.
+    """
+    for name, entries in manifest.pieces_by_name().items():
+        box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
+        if box is None:
+            continue
+        view = views.get(name)
+        if view is None or tuple(view.shape) != box.shape:
+            return f"tensor {name!r} of the engine is {None if view is None else list(view.shape)}, expected {box}"
+        for piece in inside(name, box, entries):
+            actual = _digest(piece, view[piece.region.within(box).slices], turn)
+            if piece.elements and actual != piece.result_xxh3:
+                return (
+                    f"tensor {name!r} at {list(piece.start)} of the engine is {actual}, expected {piece.result_xxh3} "
+                    f"of version {manifest.version}"
+                )
+    return None
+
+
+def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
+    """Of each of the engine's tensors that the manifest names, in the published type; None of one that it cannot hold.
+
+    `views` and `turn` as for `find_drift`. What they say of the version is known once that found none.
+    """
+    types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
+    return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
+
+
+def _digest(piece: PieceEntry, box: torch.Tensor, turn: Turn) -> str:
+    """XXH3-128 of the box in the published type, or why it has none."""
+    published = torch_dtype(piece.dtype)
+    # An accelerator does no more than to hand its bits over; the host hashes them.
+    beside = at_once if box.is_cuda else turn
+    hasher = xxhash.xxh3_128()
+    for (portion,) in portions(box):
+        with turn():
+            exact = portion.to(published)
+            if published != portion.dtype and not torch.equal(exact.to(portion.dtype), portion):
+                return f"in part no {piece.dtype}"
+            bits = to_bits(piece.name, exact)
+        with beside():
+            hasher.update(bits.reshape(-1).data)
+    return hasher.hexdigest()

@@ -1,0 +1,68 @@
+"""Torch tensors as the integer bit patterns the codec works on, and their hashes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from rose.runtime.transfer.codec.dtypes import NAMES, bits_dtype
+from rose.runtime.transfer.codec.header import Bits
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
+
+_TORCH = {name: cast(torch.dtype, getattr(torch, name)) for name in NAMES}
+_NAMES = {dtype: name for name, dtype in _TORCH.items()}
+_TORCH_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+_SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
+
+
+def dtype_name(name: str, tensor: torch.Tensor) -> str:
+    """Its name in manifests, such as `bfloat16`. Raises TransferError naming the tensor for a dtype without one."""
+    if tensor.dtype not in _NAMES:
+        raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {', '.join(_NAMES.values())}")
+    return _NAMES[tensor.dtype]
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    """The torch type of a dtype of a manifest."""
+    return _TORCH[dtype]
+
+
+def integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in C order as signed integers of their width, on the tensor's device.
+
+    Shares the tensor's memory if that is contiguous, else a copy.
+    """
+    # A view to another dtype of the same width is not defined for 0-d tensors in all torch versions; flatten first.
+    return tensor.detach().reshape(-1).view(_TORCH_INTEGERS[tensor.element_size()])
+
+
+def to_bits(name: str, tensor: torch.Tensor) -> Bits:
+    """The tensor's bit patterns, same shape; shares its memory if it is contiguous on the CPU, else a copy."""
+    expected = bits_dtype(dtype_name(name, tensor))
+    host = integers(tensor)
+    if host.is_cuda:
+        # Into pinned memory it comes several times faster; torch keeps that for the next tensor.
+        host = torch.empty(host.shape, dtype=host.dtype, pin_memory=True).copy_(host)
+    bits: Bits = host.cpu().numpy().view(expected)
+    return bits.reshape(tuple(tensor.shape))
+
+
+def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
+    """A CPU tensor over the memory of `bits`."""
+    signed = bits.reshape(-1).view(_SIGNED[bits.itemsize])
+    return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(bits.shape)
+
+
+def digest(bits: Bits, turn: Turn = at_once) -> str:
+    """XXH3-128 of the array's memory, in hex: it finds accidents at memory speed, and is not a signature."""
+    memory = bits.reshape(-1).view(np.uint8)
+    hasher = xxhash.xxh3_128()
+    for start in range(0, memory.size, PORTION_BYTES):
+        with turn():
+            hasher.update(memory[start : start + PORTION_BYTES].data)
+    return hasher.hexdigest()

@@ -1,0 +1,138 @@
+"""Blocks of an array: what is encoded at once, in one of several threads.
+
+A block is large enough that its own codes adapt, and small enough that what is decoded right after it was encoded is
+still in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rose.runtime.transfer.codec import bitcoding, differences, rangecoding
+from rose.runtime.transfer.codec.bitcoding import Steps, Words
+from rose.runtime.transfer.codec.header import Bits, Buffer, Header
+from rose.runtime.transfer.errors import TransferError
+
+#: How many elements of a block changed, and its code: in `fast`, or in the array's encoding (None: it is too long).
+FastBlock = tuple[int, bytes]
+SentBlock = tuple[int, bytes | None]
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_BLOCK_ELEMENTS = 1 << 21
+#: An array of fewer blocks is left to one thread: others take other tensors, and more of them would only wait for each
+#: other.
+_IN_THREADS = 16
+_own = threading.local()
+
+
+def cuts(elements: int) -> list[slice]:
+    """The array in blocks; a short end joins the block before it."""
+    count = max(elements // _BLOCK_ELEMENTS, 1)
+    ends = [*range(_BLOCK_ELEMENTS, count * _BLOCK_ELEMENTS, _BLOCK_ELEMENTS), elements]
+    return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
+    """Results in the order of the jobs, one for each block; those of a large array on all cores."""
+    return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
+
+
+def room(elements: int) -> tuple[Words, Steps]:
+    """For gaps and steps: this thread's own, used anew each time, since to touch memory anew takes longer."""
+    if elements > getattr(_own, "room", -1):
+        _own.room = max(elements, 2 * _BLOCK_ELEMENTS)
+        _own.gaps, _own.steps = np.empty(_own.room, np.uint32), np.empty(_own.room, np.int32)
+    return _own.gaps, _own.steps
+
+
+def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
+    """Gaps and steps that lead from `base` to `new`, in this thread's `room`."""
+    gaps, steps = room(base.size)
+    changed = differences.find(base, new, half, gaps, steps)
+    return gaps[:changed], steps[:changed]
+
+
+def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
+    """The `fast` code of a block of so many elements; nothing, of one that did not change."""
+    return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
+
+
+def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
+    """Gaps and steps that `fast` was given. Raises TransferError."""
+    changed, code = block
+    if changed:
+        return bitcoding.decode(memoryview(code), elements, changed)
+    return np.empty(0, np.uint32), np.empty(0, np.int32)
+
+
+def encode(base: Bits, gaps: Words, steps: Steps, header: Header) -> SentBlock:
+    """What is sent of a block that changes so."""
+    if header.encoding == "small" and gaps.size:
+        return gaps.size, rangecoding.encode(_exponents(base, header), gaps, steps)
+    return fast(base.size, gaps, steps)
+
+
+def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
+    """What is sent of a block that changes so, and `base` changed by decoding that. Raises TransferError."""
+    if header.encoding == "fast":
+        sent: SentBlock = block
+    else:
+        gaps, steps = gaps_and_steps(base.size, block)
+        sent = encode(base, gaps, steps, header)
+        if sent[1] is None:
+            differences.move(base, base, header.half, gaps, steps, 1)
+            return sent
+    decode(base, base, sent[0], sent[1] or b"", header)
+    return sent
+
+
+def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
+    """What `base` becomes, in `new`, which may be `base`. Raises TransferError."""
+    if not changed:
+        if len(code):
+            raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")
+        if new is not base:
+            new[...] = base
+        return
+    if header.encoding == "small":
+        gaps, steps = rangecoding.decode(memoryview(code), _exponents(base, header), changed)
+    else:
+        gaps, steps = bitcoding.decode(memoryview(code), base.size, changed)
+    if not differences.move(base, new, header.half, gaps, steps, 1):
+        raise TransferError(f"encoded array has {changed} changes that lead past the {new.size} elements of a block")
+
+
+def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
+    """Of each element, or its lowest eight bits if it has more."""
+    exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
+    return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
+
+
+def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
+    futures = [_threads().submit(act, job) for job in jobs]
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        # None may write any more once this has failed: whoever tries again uses the same memory.
+        for future in futures:
+            future.cancel()
+        wait(futures)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_cores(), thread_name_prefix="rose-codec")

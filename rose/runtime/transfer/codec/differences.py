@@ -1,0 +1,183 @@
+"""What changed between two arrays of bit patterns, and the way back, compiled.
+
+`find` says of each changed element how many unchanged ones lie before it, and its step: how far it moved in ULP order,
+modulo 2**bits. `move` takes the steps, `merge` puts two after each other together. `pick` copies what changed instead.
+`find`, `pick` and `move` touch little more than the arrays' own memory: 64 elements are compared at once, and what
+differs is counted and not branched on, since a branch that is guessed wrong costs more than all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+
+from rose.runtime.transfer.codec.compiled import Array, Int, instruction, jit, ones, zeros_below
+
+#: Elements compared before what was found is looked at: both arrays' part stays in the nearest cache.
+_FOUND_AT_ONCE = 4096
+#: Elements moved after their places were added up: no step waits for the place of the next.
+_MOVED_AT_ONCE = 512
+_NOWHERE = np.int64(1) << 62
+_U = np.uint64
+
+
+@instruction
+def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
+    """Which of the 64 elements from `at` differ, a bit each. Checks no bounds."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = []
+        for kind, array in zip(signature.args, args[:2], strict=False):
+            many = ir.VectorType(context.get_data_type(kind.dtype), 64)
+            place = builder.gep(context.make_array(kind)(context, builder, array).data, [args[2]])
+            loaded.append(builder.load(builder.bitcast(place, many.as_pointer()), align=kind.dtype.bitwidth // 8))
+        return builder.bitcast(builder.icmp_unsigned("!=", *loaded), ir.IntType(64))
+
+    return types.uint64(base, new, types.uintp), code
+
+
+@instruction
+def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
+    """Copy the elements from `begin` to `end`, which do not overlap. Checks no bounds."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        places = []
+        for kind, array in zip(signature.args, args[:2], strict=False):
+            places.append(builder.gep(context.make_array(kind)(context, builder, array).data, [args[2]]))
+        count = builder.sub(args[3], args[2])
+        cgutils.raw_memcpy(builder, places[1], places[0], count, signature.args[0].dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(base, new, types.intp, types.intp), code
+
+
+@jit
+def _ulp_order(bits: Int, half: Int) -> Int:
+    """The bit pattern's place among all; `half` is 2**(bits - 1)."""
+    negative = -np.int64(bits >= half)
+    return bits ^ (negative & (half - 1) | half)
+
+
+@jit
+def _from_ulp_order(order: Int, half: Int) -> Int:
+    negative = -np.int64(order < half)
+    return order ^ (negative & (half - 1) | half)
+
+
+@jit
+def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
+    """Of each changed element: how many unchanged ones lie before it, and its step. Returns how many changed.
+
+    A step is modulo 2 * `half`, in [-half, half). `gaps` and `steps` have room for every element.
+    """
+    places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
+    filled = 0
+    before = -1
+    for begin in range(0, base.size, _FOUND_AT_ONCE):
+        old, now = base[begin : begin + _FOUND_AT_ONCE], new[begin : begin + _FOUND_AT_ONCE]
+        count = 0
+        for at in range(0, old.size - 63, 64):
+            differ = _differ(old, now, np.uintp(at))
+            end = count + ones(differ)
+            # Seldom are there more than four: those are written whether they are there or not.
+            for i in range(4):
+                places[count + i] = at + zeros_below(differ)
+                differ &= differ - _U(1)
+            for i in range(count + 4, end):
+                places[i] = at + zeros_below(differ)
+                differ &= differ - _U(1)
+            count = end
+        for i in range(old.size & ~63, old.size):
+            places[count] = i
+            count += old[i] != now[i]
+        for number in range(count):
+            i = places[number]
+            step = _ulp_order(np.int64(now[i]), half) - _ulp_order(np.int64(old[i]), half)
+            gaps[filled] = begin + i - before - 1
+            steps[filled] = (step + half & 2 * half - 1) - half
+            before = begin + i
+            filled += 1
+    return filled
+
+
+@jit
+def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
+    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo it) times the steps. False if they lead past its end.
+
+    `new` may be `base` itself: then only what moves is touched.
+    """
+    places = np.empty(_MOVED_AT_ONCE, np.int64)
+    copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
+    place: Int = -1
+    for begin in range(0, gaps.size, _MOVED_AT_ONCE):
+        some, of_some = gaps[begin : begin + _MOVED_AT_ONCE], steps[begin : begin + _MOVED_AT_ONCE]
+        for number in range(some.size):
+            place += np.int64(some[number]) + 1
+            places[number] = place
+        if place >= new.size:
+            return False
+        if copied <= place:
+            _copy(base, new, copied, place + 1)
+            copied = place + 1
+        for number in range(some.size):
+            i = np.uintp(places[number])
+            order = _ulp_order(np.int64(new[i]), half) + sign * np.int64(of_some[number])
+            new[i] = _from_ulp_order(order & 2 * half - 1, half)
+    _copy(base, new, copied, new.size)
+    return True
+
+
+@jit
+def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
+    """The gaps and steps that lead as far as `first` and then `second` do. Returns how many there are.
+
+    `gaps` and `steps` have room for as many as both have together.
+    """
+    count = i = j = 0
+    before: Int = -1
+    place = np.int64(first[0][0]) if first[0].size else _NOWHERE
+    other = np.int64(second[0][0]) if second[0].size else _NOWHERE
+    while min(place, other) < _NOWHERE:
+        at = min(place, other)
+        step: Int = 0
+        if place == at:
+            step += np.int64(first[1][i])
+            i += 1
+            place = place + np.int64(first[0][i]) + 1 if i < first[0].size else _NOWHERE
+        if other == at:
+            step += np.int64(second[1][j])
+            j += 1
+            other = other + np.int64(second[0][j]) + 1 if j < second[0].size else _NOWHERE
+        step = (step + half & 2 * half - 1) - half
+        if step:  # Else it went back to where it was.
+            gaps[count] = at - before - 1
+            steps[count] = step
+            before = at
+            count += 1
+    return count
+
+
+@jit
+def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
+    """Which elements changed, rising, and what they are now. Returns how many; -1 if there is no room for them."""
+    count = 0
+    for at in range(0, base.size - 63, 64):
+        differ = _differ(base, new, np.uintp(at))
+        if count + ones(differ) > places.size:
+            return -1
+        while differ:
+            places[count] = at + zeros_below(differ)
+            values[count] = new[np.uintp(places[count])]
+            differ &= differ - _U(1)
+            count += 1
+    for i in range(base.size & ~63, base.size):
+        if base[i] != new[i]:
+            if count == places.size:
+                return -1
+            places[count], values[count] = i, new[i]
+            count += 1
+    return count

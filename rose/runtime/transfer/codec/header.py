@@ -1,0 +1,81 @@
+"""What an encoded array says of itself, before its blocks.
+
+A magic byte; the kind, a byte; how many elements, and how many of them changed, as varints.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rose.runtime.transfer.codec import varints
+from rose.runtime.transfer.errors import TransferError
+
+assert sys.byteorder == "little", "the codec reads and writes array memory as it lies; it needs a little-endian host"
+
+Bits = npt.NDArray[np.unsignedinteger[Any]]
+Buffer = bytes | memoryview
+Encoding = Literal["dense", "fast", "small"]
+
+_MAGIC = 0xD3
+_ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
+_ITEM_BYTES = (1, 2, 4)
+#: What the second byte of a header says: encoding, bytes per element, bits of the mantissa.
+_KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
+#: The most that a header takes.
+HEADER_BYTES = 2 + 2 * varints.BYTES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """What an encoded array says of itself."""
+
+    encoding: Encoding
+    item_bytes: int
+    mantissa_bits: int
+    elements: int
+    changed: int
+
+    @property
+    def half(self) -> int:
+        """Half of the bit patterns that an element can have."""
+        return 1 << (8 * self.item_bytes - 1)
+
+    @property
+    def packed(self) -> bytes:
+        """The header's bytes, at most `HEADER_BYTES`."""
+        kind = _KINDS.index((self.encoding, self.item_bytes, self.mantissa_bits))
+        return bytes([_MAGIC, kind]) + varints.packed(self.elements) + varints.packed(self.changed)
+
+
+def read_header(blob: Buffer) -> Header:
+    """Parse and check the header of an encoded array. Raises TransferError."""
+    return read_body(blob)[0]
+
+
+def read_body(blob: Buffer) -> tuple[Header, memoryview]:
+    """The header, and what follows it. Raises TransferError."""
+    if len(blob) < 2 or blob[0] != _MAGIC or blob[1] >= len(_KINDS):
+        raise TransferError(
+            f"encoded array begins with {bytes(blob[:2]).hex() or 'nothing'}, expected {_MAGIC:x} and a kind below "
+            f"{len(_KINDS):x}"
+        )
+    encoding, item_bytes, mantissa_bits = _KINDS[blob[1]]
+    elements, at = varints.taken(blob, 2)
+    changed, at = varints.taken(blob, at)
+    if changed > elements:
+        raise TransferError(f"encoded array says {changed} of {elements} elements changed")
+    header = Header(
+        encoding=encoding, item_bytes=item_bytes, mantissa_bits=mantissa_bits, elements=elements, changed=changed
+    )
+    return header, memoryview(blob)[at:]
+
+
+def check_array(array: Bits) -> None:
+    """Raise TransferError unless the codec can take the array."""
+    if array.dtype.kind != "u" or array.itemsize not in _ITEM_BYTES or not array.flags.c_contiguous:
+        raise TransferError(f"expected a C-contiguous array of uint8, uint16 or uint32 bit patterns, got {array.dtype}")

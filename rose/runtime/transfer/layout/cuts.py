@@ -1,0 +1,92 @@
+"""The pieces that a trainer publishes, and the elements of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rose.runtime.transfer.codec.bits import dtype_name
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.shards import Cell, ModelShape, Piece
+from rose.runtime.transfer.package.manifest import TensorInfo
+
+Key = tuple[str, Region]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A box of a tensor, the ranks of the finest receivers that hold it, and its elements, in the box's shape."""
+
+    info: TensorInfo
+    region: Region
+    holders: frozenset[int]
+    tensor: torch.Tensor
+
+    @property
+    def key(self) -> Key:
+        """Which piece of the version it is."""
+        return self.info.name, self.region
+
+
+def cut_whole(
+    tensors: Mapping[str, torch.Tensor], model: ModelShape | None, cells: Mapping[str, Sequence[Cell]]
+) -> list[Cut]:
+    """Whole tensors, cut into the model's cells; without a model each is one piece.
+
+    A tensor that shares its memory with an earlier one (tied embeddings) is left out. Raises TransferError for no
+    tensors, a dtype that is not known, and a name or a shape that is not the model's.
+    """
+    cuts = []
+    for name, tensor in _distinct(tensors).items():
+        shape = tuple(tensor.shape)
+        dtype = dtype_name(name, tensor)
+        if model is None:
+            cuts.append(Cut(TensorInfo(name, dtype, shape), Region.whole(shape), frozenset({0}), tensor))
+            continue
+        info = TensorInfo(name, dtype, model.published(name).stop)
+        if shape != model.shapes[name]:
+            raise TransferError(f"tensor {name!r} has shape {list(shape)}, expected {list(model.shapes[name])}")
+        cuts += (Cut(info, cell.region, cell.holders, tensor[cell.region.slices]) for cell in cells[name])
+    if not cuts:
+        raise TransferError("there are no tensors to publish")
+    return cuts
+
+
+def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
+    """One rank's pieces. Raises TransferError for a dtype that is not known, and a name or a shape that is wrong."""
+    cuts = []
+    for piece, tensor in pieces.items():
+        info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
+        if tuple(tensor.shape) != piece.region.shape:
+            raise TransferError(f"tensor {piece.name!r} at {piece.region} has shape {list(tensor.shape)}")
+        cuts.append(Cut(info, piece.region, piece.holders, tensor))
+    return cuts
+
+
+def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
+    """Raise TransferError unless the tensors are as in `version`, published before; `whole`: all of them are here."""
+    known = {info.name: info for info in before}
+    now = {cut.info.name: cut.info for cut in cuts}
+    odd = sorted(set(known) ^ set(now) if whole else set(now) - set(known))
+    if odd:
+        raise TransferError(f"tensors differ from version {version} in {odd}; publish to a new store")
+    for name, info in now.items():
+        if info != known[name]:
+            raise TransferError(
+                f"tensor {name!r} is {info.dtype}{list(info.shape)}, expected {known[name].dtype}"
+                f"{list(known[name].shape)} as in version {version}; publish to a new store"
+            )
+
+
+def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    tensors_by_name: dict[str, torch.Tensor] = {}
+    seen: set[tuple[int, torch.Size, tuple[int, ...], torch.dtype]] = set()
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() == 0 or place not in seen:
+            tensors_by_name[name] = tensor
+        seen.add(place)
+    return tensors_by_name

@@ -1,0 +1,202 @@
+"""Who holds which part of a model: receivers as SGLang shards it, and the cells and pieces that follow from it.
+
+Tensors go by their Hugging Face names. A receiver's tensor-parallel rank wants one box of each tensor; a trainer's rank
+publishes the boxes it owns (`trainer_layouts`), cut so that every box a receiver may want is made of whole pieces.
+Nobody needs a full tensor for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region, grid
+
+_VOCABULARY = ("embed_tokens", "lm_head")
+#: SGLang pads the vocabulary to a multiple of this.
+_VOCABULARY_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The published tensors of a model and their whole shapes, with the numbers that decide how they are split.
+
+    With tied embeddings there is one name for both; the other is just not there. `embed_tokens` and `lm_head` may have
+    more rows than `vocab_size`: those are a trainer's padding and belong to nobody.
+
+    Raises TransferError for head counts that do not divide and for shapes that do not fit the numbers.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        for field in ("num_heads", "num_kv_heads", "head_dim", "vocab_size"):
+            if getattr(self, field) < 1:
+                raise TransferError(f"{field} is {getattr(self, field)}, expected 1 or more")
+        if self.num_heads % self.num_kv_heads:
+            raise TransferError(
+                f"num_heads is {self.num_heads}, expected a multiple of num_kv_heads, {self.num_kv_heads}"
+            )
+        heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        rows = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads}
+        for name, shape in self.shapes.items():
+            kind, leaf = _kind(name)
+            if min(shape, default=1) < 1:
+                raise TransferError(f"tensor {name!r} has shape {shape} and so no elements; leave it out")
+            if kind in rows and shape[:1] != (rows[kind],):
+                raise TransferError(f"tensor {name!r} has shape {shape}, expected {rows[kind]} rows: check the heads")
+            if (kind, leaf) == ("o_proj", "weight") and shape[1:] != (heads,):
+                raise TransferError(f"tensor {name!r} has shape {shape}, expected {heads} columns: check the heads")
+            if kind in _VOCABULARY and (shape or (0,))[0] < self.vocab_size:
+                raise TransferError(f"tensor {name!r} has shape {shape}, expected at least {self.vocab_size} rows")
+
+    def published(self, name: str) -> Region:
+        """All of a tensor but the padding of the vocabulary. Raises TransferError for a name the model lacks."""
+        if name not in self.shapes:
+            raise TransferError(f"tensor {name!r} is not one of the model's {len(self.shapes)}")
+        shape = self.shapes[name]
+        return Region.whole((self.vocab_size, *shape[1:]) if _kind(name)[0] in _VOCABULARY else shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A box that no receiver splits, and the ranks of the finest layout that hold it."""
+
+    region: Region
+    holders: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one publisher sends of one cell: a box of tensor `name`, and the ranks of the finest layout that hold it."""
+
+    name: str
+    region: Region
+    holders: frozenset[int]
+
+
+def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
+    """The box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds.
+
+    Query heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj. So are
+    key and value heads, but with more ranks than heads each head lies on tp / num_kv_heads ranks in a row. The
+    vocabulary is padded to a multiple of 64 (of 64 * tp if tp does not divide that) and split evenly; a rank of padding
+    only lacks the name. All else is whole. The rows of a name are in the order of that rank's `fused.hf_views`.
+    That is without attention data parallelism, expert parallelism or packed weights.
+
+    Raises TransferError where SGLang could not split so, and for a rank out of range.
+    """
+    check_rank(tp, rank)
+    multiple = _VOCABULARY_MULTIPLE
+    if _up_to_multiple(model.vocab_size, multiple) % tp:
+        multiple *= tp
+    vocabulary_rows = _up_to_multiple(model.vocab_size, multiple)
+    return tensor_parallel_regions(model, tp, rank, vocabulary_rows)
+
+
+def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_rows: int | None) -> dict[str, Region]:
+    """As `receiver_regions`, with a vocabulary padded to `vocabulary_rows`, or (None) as long as the tensors say."""
+    misfit = _misfit(model, tp)
+    if misfit:
+        raise TransferError(misfit)
+    regions = {}
+    for name in model.shapes:
+        region = _tensor_parallel_region(model, name, tp, rank, vocabulary_rows)
+        if region is not None:
+            regions[name] = region
+    return regions
+
+
+def cells(model: ModelShape, tp: int) -> dict[str, tuple[Cell, ...]]:
+    """Every tensor cut wherever a rank of a receiver of `tp` ranks, or of any number that divides it, begins or ends.
+
+    The cells of a tensor are disjoint, ordered, and cover what is published of it. A receiver that SGLang could not
+    run (3 ranks of 2 key and value heads) sets no bounds. Raises TransferError where it could not run `tp` ranks.
+    """
+    check_rank(tp, 0)
+    finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
+    counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
+    receivers = [*finest, *(receiver_regions(model, count, rank) for count in counts for rank in range(count))]
+    cut: dict[str, tuple[Cell, ...]] = {}
+    for name in model.shapes:
+        boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
+        cut[name] = tuple(Cell(box, _holders(name, box, finest)) for box in boxes)
+    return cut
+
+
+def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Cell, ...]]) -> list[Piece]:
+    """What a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`.
+
+    Raises TransferError for a box, or a name, that the cells do not cover.
+    """
+    cut = []
+    for name, regions in held.items():
+        for region in regions:
+            shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
+            placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
+            covered = sum(piece.region.elements for piece in placed)
+            if covered != region.elements:
+                raise TransferError(
+                    f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
+                    "model's tensor; check the shapes that the model was described with"
+                )
+            cut += placed
+    return cut
+
+
+def check_rank(ranks: int, rank: int) -> None:
+    """Raises TransferError unless 0 <= rank < ranks."""
+    if not 0 <= rank < ranks:
+        raise TransferError(f"rank {rank} of {ranks} ranks: expected 0 or more and less than the number of ranks")
+
+
+def _holders(name: str, box: Region, finest: list[dict[str, Region]]) -> frozenset[int]:
+    return frozenset(rank for rank, held in enumerate(finest) if name in held and held[name].contains(box))
+
+
+def _misfit(model: ModelShape, tp: int) -> str | None:
+    """Why the heads cannot be split over `tp` ranks."""
+    if model.num_heads % tp:
+        return f"{model.num_heads} heads cannot be split over {tp} tensor-parallel ranks"
+    if max(model.num_kv_heads, tp) % min(model.num_kv_heads, tp):
+        return f"{model.num_kv_heads} key and value heads can be neither split over {tp} ranks nor repeated evenly"
+    return None
+
+
+def _tensor_parallel_region(
+    model: ModelShape, name: str, tp: int, rank: int, vocabulary_rows: int | None
+) -> Region | None:
+    kind, leaf = _kind(name)
+    whole, shape = model.published(name), model.shapes[name]
+    if kind in _VOCABULARY:
+        rows = -(-(vocabulary_rows or shape[0]) // tp)
+        return whole.between(0, rank * rows, (rank + 1) * rows)
+    if kind in ("k_proj", "v_proj"):
+        index = rank * model.num_kv_heads // tp
+        rows = max(1, model.num_kv_heads // tp) * model.head_dim
+        return whole.between(0, index * model.head_dim, index * model.head_dim + rows)
+    if kind in ("q_proj", "gate_proj", "up_proj"):
+        axis = 0
+    elif kind in ("o_proj", "down_proj") and leaf == "weight":
+        axis = 1
+    else:
+        return whole
+    if len(shape) <= axis or shape[axis] % tp:
+        raise TransferError(f"tensor {name!r} of shape {shape} cannot be split over {tp} ranks along axis {axis}")
+    step = shape[axis] // tp
+    return whole.between(axis, rank * step, (rank + 1) * step)
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """The module and the parameter of a name; other parameters than weight and bias (scales) are of no kind."""
+    module, _, leaf = name.rpartition(".")
+    return (module.rpartition(".")[2], leaf) if leaf in ("weight", "bias") else ("", leaf)
+
+
+def _up_to_multiple(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,109 @@
+"""Follows one box of a tensor through a chain of packages, from the bits it has to those of the last package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.bits import digest
+from rose.runtime.transfer.codec.header import Bits, Buffer
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import PieceEntry
+from rose.runtime.transfer.turns import Turn, at_once
+
+#: Where the encoded bytes of a piece of the package at an index are.
+Blobs = Callable[[int, PieceEntry], Buffer]
+
+
+def follow(
+    box: Region,
+    bits: Bits,
+    links: Sequence[Sequence[PieceEntry]],
+    blobs: Blobs,
+    out: Bits | None = None,
+    turn: Turn = at_once,
+) -> Bits:
+    """What `bits`, the elements in `box`, become by the packages of `links`: in `out`, or in a buffer of its own.
+
+    Each link is a package's pieces inside of the box (`inside`). The result is hashed. Another base would have led to
+    another one, unless a piece does not depend on its base: then, or if the result is wrong, every base and every
+    result on the way is hashed too. Raises TransferError naming the first that is not what its package says.
+    """
+    new = np.empty_like(bits) if out is None else out
+    if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
+        with suppress(TransferError):
+            return _walk(box, bits, links, blobs, new, turn, every=False)
+    return _walk(box, bits, links, blobs, new, turn, every=True)
+
+
+def _walk(
+    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn, *, every: bool
+) -> Bits:
+    known: dict[object, str] = {}
+    for index, pieces in enumerate(links):
+        for piece in pieces:
+            if piece.elements:
+                # With the dots a scalar's place is an array too.
+                place: Any = (*piece.region.within(box).slices, ...)
+                target = new[place]
+                with turn():
+                    # Not ascontiguousarray, which makes an axis for a scalar.
+                    old = np.asarray((new if index else bits)[place], order="C")
+                if every and piece.base_xxh3 is not None and known.get(piece.key) != piece.base_xxh3:
+                    _check_base(piece, old, turn)
+                out = old if index or not target.flags.c_contiguous else target
+                _decode(piece, old, blobs(index, piece), out, turn, checked=every or index == len(links) - 1)
+                if not target.flags.c_contiguous:
+                    with turn():
+                        target[...] = out
+        known = {piece.key: piece.result_xxh3 for piece in pieces}
+    return new
+
+
+def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
+    """A tensor's pieces that make up `box`. Raises TransferError if one reaches over its edge, or some are missing."""
+    contained = [piece for piece in pieces if box.contains(piece.region)]
+    covered = sum(piece.elements for piece in contained)
+    if covered != box.elements:
+        raise TransferError(
+            f"tensor {name!r} is not cut at the edges of {box}: whole pieces hold {covered} of its {box.elements} "
+            "elements; publish for a tensor-parallel size that the receiver's divides"
+        )
+    return contained
+
+
+def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
+    """The smallest box around `box` that whole pieces of each link make up."""
+    wider = box
+    for pieces in links:
+        for piece in pieces:
+            if wider.intersect(piece.region):
+                start = tuple(map(min, wider.start, piece.start))
+                wider = Region(start, tuple(map(max, wider.stop, piece.stop)))
+    return box if wider == box else reach(wider, links)
+
+
+def _check_base(piece: PieceEntry, old: Bits, turn: Turn) -> None:
+    if (actual := digest(old, turn)) != piece.base_xxh3:
+        raise TransferError(
+            f"{_where(piece)} is {actual}, expected base {piece.base_xxh3}: it is not at the version the delta starts "
+            "from; fetch from an anchor instead"
+        )
+
+
+def _decode(piece: PieceEntry, old: Bits, blob: Buffer, out: Bits, turn: Turn, *, checked: bool) -> None:
+    try:
+        codec.decode(old, blob, out, turn)
+    except TransferError as error:
+        raise TransferError(f"{_where(piece)}: {error}")
+    if checked and (actual := digest(out, turn)) != piece.result_xxh3:
+        raise TransferError(f"{_where(piece)} decodes to {actual}, expected {piece.result_xxh3}; fetch it again")
+
+
+def _where(piece: PieceEntry) -> str:
+    return f"tensor {piece.name!r} at {list(piece.start)}"

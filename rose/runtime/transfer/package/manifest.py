@@ -1,0 +1,371 @@
+"""What a package of weights holds: one package is either an anchor (a whole version) or a delta between two.
+
+Its tensors are cut into pieces, and pieces that the same receivers want lie one after the other in chunks, which go
+by their SHA-256. A manifest has one canonical form, with its own SHA-256, so that no bit of it can change
+unnoticed. Its file is a line of JSON and, packed after it, the tables of chunks, tensors and pieces, which every
+receiver reads all of: `tail -n +2 FILE | gzip -d` shows them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rose.runtime.transfer.codec.dtypes import bits_dtype
+from rose.runtime.transfer.codec.header import Encoding
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.checks import check_sound, check_types
+from rose.runtime.transfer.package.tables import canonical, columns, pack, rows, unpack
+
+_STEM = re.compile(r"(\d{8,})-(?:anchor|from-(\d{8,}))")
+#: Columns of the table of pieces, beside the hashes, and each piece's tensor.
+_PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """The name of a package: it leads to `version`, from `base_version` or (an anchor) from nothing."""
+
+    version: int
+    base_version: int | None
+    #: Size of its chunks together, for choosing the cheapest way to a version.
+    blob_bytes: int = dataclasses.field(default=0, compare=False)
+    #: The RL run whose weights these are; "" where none is named.
+    run_id: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def stem(self) -> str:
+        """File name without suffix; `parse` reads it back."""
+        origin = "anchor" if self.base_version is None else f"from-{self.base_version:08d}"
+        return f"{self.version:08d}-{origin}"
+
+    @classmethod
+    def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
+        """The package a file name stands for, or None if it stands for none."""
+        match = _STEM.fullmatch(stem)
+        if match is None:
+            return None
+        return cls(int(match[1]), None if match[2] is None else int(match[2]), blob_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A file of encoded pieces, named by what it holds; a receiver wants it whole or not at all."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A published tensor, whole."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PieceEntry:
+    """One box of a tensor: where its encoded bytes lie in which chunk, and the XXH3-128 of what it turns into what.
+
+    `shape` is that of the whole tensor; the box is `start <= index < stop`; hashes are of the box's bits in C order.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    #: Index into the manifest's chunks, and the place in that chunk.
+    chunk: int
+    offset: int
+    length: int
+    encoding: Encoding
+    changed: int
+    base_xxh3: str | None
+    result_xxh3: str
+
+    @property
+    def tensor(self) -> TensorInfo:
+        """The tensor it is a box of."""
+        return TensorInfo(self.name, self.dtype, self.shape)
+
+    @property
+    def region(self) -> Region:
+        """The box."""
+        return Region(self.start, self.stop)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the box."""
+        return math.prod(stop - start for start, stop in zip(self.start, self.stop, strict=True))
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """Which piece of the version it is; pieces are in the order of their keys."""
+        return self.name, self.start, self.stop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """A package: its chunks, and its pieces by name and place."""
+
+    version: int
+    base_version: int | None
+    #: What the publisher's threads spent on comparing, encoding and checking, on all ranks together.
+    encode_ns: int
+    chunks: tuple[Chunk, ...]
+    pieces: tuple[PieceEntry, ...]
+    #: The RL run that published it; "" where none is named, as in manifests of before there were any.
+    run_id: str = ""
+
+    @property
+    def package(self) -> Package:
+        """The package this is the manifest of."""
+        return Package(self.version, self.base_version, self.blob_bytes, self.run_id)
+
+    @property
+    def blob_bytes(self) -> int:
+        """Size of all chunks; one that is named twice is stored and sent once."""
+        return sum(chunk.size_bytes for chunk in set(self.chunks))
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The tensors, by name."""
+        return tuple(dict.fromkeys(piece.tensor for piece in self.pieces))
+
+    def pieces_by_name(self) -> dict[str, list[PieceEntry]]:
+        """The pieces of each tensor."""
+        entries: dict[str, list[PieceEntry]] = {}
+        for piece in self.pieces:
+            entries.setdefault(piece.name, []).append(piece)
+        return entries
+
+    @property
+    def total_elements(self) -> int:
+        """Elements of all tensors."""
+        return sum(piece.elements for piece in self.pieces)
+
+    @property
+    def changed_elements(self) -> int:
+        """Elements that differ from the base; all of them in an anchor."""
+        return sum(piece.changed for piece in self.pieces)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Size of the whole version in memory."""
+        return sum(piece.elements * bits_dtype(piece.dtype).itemsize for piece in self.pieces)
+
+    @property
+    def weights_sha256(self) -> str:
+        """Identity of the weights, as this store cuts them: the same for a version however it was reached."""
+        lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def chunks_for(self, regions: Mapping[str, Region] | None) -> tuple[Chunk, ...]:
+        """The chunks that a holder of these boxes needs (None: all), each once, in the manifest's order."""
+        if regions is None:
+            return tuple(dict.fromkeys(self.chunks))
+        wanted = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
+        return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
+
+    def to_bytes(self) -> bytes:
+        """The file. The same manifest may be packed otherwise by another version of zlib."""
+        return self._sealed(pack(canonical(self._tables())))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
+        """Parse and check; anything but the very bytes `to_bytes` makes of a sound manifest raises TransferError.
+
+        Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
+        """
+        try:
+            line, _, packed = data.partition(b"\n")
+            body, tables = json.loads(line), unpack(packed)
+            manifest = cls._of_tables(body["version"], body["base_version"], body["encode_ns"], json.loads(tables))
+            manifest = dataclasses.replace(manifest, run_id=body.get("run_id", ""))
+            check_types(manifest)
+            # Whatever was altered, the bytes made anew differ from those received.
+            intact = manifest._sealed(packed) == data and canonical(manifest._tables()) == tables
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise TransferError(f"manifest cannot be read ({type(error).__name__}: {error}); fetch it again")
+        if not intact:
+            raise TransferError(f"manifest of version {manifest.version} fails its own SHA-256; fetch it again")
+        manifest.check(whole=whole)
+        return manifest
+
+    def _sealed(self, packed: bytes) -> bytes:
+        body: dict[str, Any] = {
+            "version": self.version,
+            "base_version": self.base_version,
+            "encode_ns": self.encode_ns,
+            "blob_bytes": self.blob_bytes,
+            "total_elements": self.total_elements,
+            "changed_elements": self.changed_elements,
+            # Without one it is as it was before there were runs.
+            **({"run_id": self.run_id} if self.run_id else {}),
+        }
+        body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
+        return canonical(body) + b"\n" + packed
+
+    def _tables(self) -> dict[str, Any]:
+        places = {info: place for place, info in enumerate(self.tensors)}
+        pieces = columns(self.pieces, _PIECES, ("base_xxh3", "result_xxh3"))
+        return {
+            "chunks": columns(self.chunks, ("size_bytes",), ("sha256",)),
+            "tensors": columns(list(places), ("name", "dtype", "shape"), ()),
+            "pieces": {**pieces, "tensor": [places[piece.tensor] for piece in self.pieces]},
+        }
+
+    @classmethod
+    def _of_tables(cls, version: int, base_version: int | None, encode_ns: int, tables: Mapping[str, Any]) -> Manifest:
+        chunks = tuple(Chunk(sha256, size) for size, sha256 in rows(tables["chunks"], ("size_bytes",), ("sha256",)))
+        tensors = [
+            TensorInfo(name, dtype, tuple(shape))
+            for name, dtype, shape in rows(tables["tensors"], ("name", "dtype", "shape"), ())
+        ]
+        filled: Counter[int] = Counter()
+        pieces = []
+        for place, *row in rows(tables["pieces"], ("tensor", *_PIECES), ("base_xxh3", "result_xxh3")):
+            start, stop, chunk, length, encoding, changed, base_xxh3, result_xxh3 = row
+            info = tensors[place]
+            piece = PieceEntry(
+                name=info.name,
+                dtype=info.dtype,
+                shape=info.shape,
+                start=tuple(start),
+                stop=tuple(stop),
+                chunk=chunk,
+                offset=filled[chunk],
+                length=length,
+                encoding=encoding,
+                changed=changed,
+                base_xxh3=base_xxh3,
+                result_xxh3=result_xxh3,
+            )
+            filled[chunk] += length
+            pieces.append(piece)
+        return cls(version=version, base_version=base_version, encode_ns=encode_ns, chunks=chunks, pieces=tuple(pieces))
+
+    def check(self, *, whole: bool = True) -> None:
+        """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
+        check_sound(self, whole=whole)
+
+
+def merge_parts(parts: Sequence[Manifest]) -> Manifest:
+    """The manifest of a package that several ranks wrote parts of.
+
+    Raises TransferError if the parts are of different packages, overlap, or leave something of a tensor out.
+    """
+    if len(runs := {part.run_id for part in parts}) != 1:
+        raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
+    ways = {(part.version, part.base_version) for part in parts}
+    if len(ways) != 1:
+        raise TransferError(f"parts lead from and to different versions: {sorted(ways, key=str)}; publish them again")
+    pieces: list[PieceEntry] = []
+    chunks: list[Chunk] = []
+    for part in parts:
+        pieces += (dataclasses.replace(piece, chunk=piece.chunk + len(chunks)) for piece in part.pieces)
+        chunks += part.chunks
+    merged = Manifest(
+        version=parts[0].version,
+        base_version=parts[0].base_version,
+        encode_ns=sum(part.encode_ns for part in parts),
+        chunks=tuple(chunks),
+        pieces=tuple(sorted(pieces, key=lambda piece: piece.key)),
+        run_id=parts[0].run_id,
+    )
+    merged.check()
+    return merged
+
+
+def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
+    """The fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
+
+    Raises TransferError if no package, or no chain of them, leads there.
+    """
+    costs: dict[int | None, int] = {None: 0, have: 0}
+    last: dict[int, Package] = {}
+    known = sorted(packages, key=lambda package: package.version)
+    for package in known:
+        if package.base_version in costs and package.version != have:
+            cost = costs[package.base_version] + package.blob_bytes
+            if package.version not in costs or cost < costs[package.version]:
+                costs[package.version], last[package.version] = cost, package
+    if version not in last:
+        held = sorted({package.version for package in known})
+        start = "nothing" if have is None else f"version {have}"
+        raise TransferError(f"no way from {start} to version {version}: the store holds versions {held}")
+    way = [last[version]]
+    while (begins := way[-1].base_version) is not None and begins != have:
+        way.append(last[begins])
+    return way[::-1]
+
+
+def index_bytes(packages: Iterable[Package]) -> bytes:
+    """The list of packages as JSON: an origin's `index.json`, and what `/v1/packages` answers."""
+    return index_of(index_row(package) for package in packages)
+
+
+def index_row(package: Package) -> str:
+    """A package's place in the list."""
+    row = {"version": package.version, "base_version": package.base_version, "blob_bytes": package.blob_bytes}
+    return canonical(row | ({"run_id": package.run_id} if package.run_id else {})).decode()
+
+
+def index_of(rows: Iterable[str]) -> bytes:
+    """The list of these rows; a store that has thousands keeps them."""
+    return f'{{"packages":[{",".join(rows)}]}}'.encode()
+
+
+def read_index(data: bytes) -> list[Package]:
+    """The packages that `index_bytes` listed. Raises TransferError for anything else."""
+    try:
+        packages = [Package(**item) for item in json.loads(data)["packages"]]
+        for package in packages:
+            base = 0 if package.base_version is None else package.base_version
+            if any(type(number) is not int or number < 0 for number in (package.version, base, package.blob_bytes)):
+                raise ValueError(f"{package} has a field that is no number of the kind")
+            if type(package.run_id) is not str:
+                raise ValueError(f"{package} has a run that is no text")
+        if index_bytes(packages) != data:
+            raise ValueError("not in canonical form")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise TransferError(f"this is not a list of packages ({error}); is it a weight store's?")
+    return packages
+
+
+def check_chain(manifests: Sequence[Manifest]) -> None:
+    """Refuse a chain whose links do not meet: each must begin where the one before it ended, piece by piece.
+
+    A piece that the next link cuts differently is left to `apply`, which hashes what it decodes from.
+    """
+    for before, after in itertools.pairwise(manifests):
+        if after.base_version != before.version:
+            raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")
+        if after.run_id != before.run_id:
+            raise TransferError(f"a delta of run {after.run_id!r} cannot follow a version of run {before.run_id!r}")
+        if before.tensors != after.tensors:
+            raise TransferError(f"versions {before.version} and {after.version} differ in names, dtypes or shapes")
+        results = {piece.key: piece.result_xxh3 for piece in before.pieces}
+        for piece in after.pieces:
+            if (result_xxh3 := results.get(piece.key)) is not None and piece.base_xxh3 != result_xxh3:
+                raise TransferError(
+                    f"tensor {piece.name!r} at {list(piece.start)}: delta to version {after.version} expects base "
+                    f"{piece.base_xxh3}, version {before.version} is {result_xxh3}"
+                )

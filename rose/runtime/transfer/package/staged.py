@@ -1,0 +1,113 @@
+"""A way to a version, fetched and verified, lying in a folder of this host: what `apply` reads.
+
+The folder holds, for each package in order, its manifest `NN.json`, and in `chunks` the wanted chunks of all of them
+by their SHA-256; it appears under its name only when complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, check_chain
+from rose.runtime.transfer.store.chunks import map_file
+from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staged:
+    """Packages that lead from `base_version` (None: from any state) to `version`."""
+
+    folder: Path
+    manifests: tuple[Manifest, ...]
+    #: Bytes of HTTP bodies received; 0 when the folder was found already staged.
+    wire_bytes: int = 0
+    fetch_ns: int = 0
+    verify_ns: int = 0
+
+    @property
+    def version(self) -> int:
+        """The version this leads to."""
+        return self.manifests[-1].version
+
+    @property
+    def base_version(self) -> int | None:
+        """The version an engine must be at, or None."""
+        return self.manifests[0].base_version
+
+    @property
+    def encoding(self) -> Literal["delta", "dense"]:
+        """`delta` if an earlier version is needed, `dense` if it begins with an anchor."""
+        return "dense" if self.base_version is None else "delta"
+
+    @property
+    def dense_bytes(self) -> int:
+        """Size of the whole version in memory."""
+        return self.manifests[-1].dense_bytes
+
+    @property
+    def changed_elements(self) -> int:
+        """Elements sent as changed; one that changed in two links of a chain counts twice."""
+        return sum(manifest.changed_elements for manifest in self.manifests)
+
+    @property
+    def encode_ns(self) -> int:
+        """What the publisher spent on these packages."""
+        return sum(manifest.encode_ns for manifest in self.manifests)
+
+    def chunk(self, chunk: Chunk) -> memoryview:
+        """A chunk's bytes, mapped. Raises TransferError if it is not staged or of another size."""
+        return map_file(self._path(chunk), chunk.size_bytes)
+
+    def remove(self) -> None:
+        """Delete the folder; call it once applied."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @classmethod
+    def open(cls, folder: Path, regions: Mapping[str, Region] | None = None, turn: Turn = at_once) -> Staged:
+        """Open a staged folder, checking again every byte of what a holder of `regions` needs (None: of what is there).
+
+        Chunks are hashed in portions, with a `turn` around each.
+
+        Raises TransferError if any of it is missing or altered.
+        """
+        started_ns = time.monotonic_ns()
+        manifests: list[Manifest] = []
+        for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):
+            if path.name != f"{index:02d}.json":
+                raise TransferError(f"staged folder {folder} lacks {index:02d}.json; fetch the version again")
+            manifests.append(Manifest.from_bytes(path.read_bytes()))
+        if not manifests:
+            raise TransferError(f"there is no staged version in {folder}; fetch it first")
+        check_chain(manifests)
+        staged = cls(folder=folder, manifests=tuple(manifests))
+        present = {path.name for path in (folder / "chunks").glob("*")}
+        # Also what a chain that lost its last manifest looks like.
+        if odd := present - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
+            raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
+        for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
+            if regions is not None or chunk.sha256 in present:
+                staged._check(chunk, turn)
+        return dataclasses.replace(staged, verify_ns=time.monotonic_ns() - started_ns)
+
+    def _check(self, chunk: Chunk, turn: Turn) -> None:
+        content, hasher = self.chunk(chunk), hashlib.sha256()
+        for start in range(0, len(content), PORTION_BYTES):
+            with turn():
+                hasher.update(content[start : start + PORTION_BYTES])
+        actual = hasher.hexdigest()
+        if actual != chunk.sha256:
+            raise TransferError(
+                f"chunk {self._path(chunk)} of version {self.version} has SHA-256 {actual}; fetch it again"
+            )
+
+    def _path(self, chunk: Chunk) -> Path:
+        return self.folder / "chunks" / chunk.sha256

@@ -1,0 +1,136 @@
+"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them any more.
+
+Whoever writes chunks holds the lock in shared mode until a manifest names them; removing needs it alone. So no chunk
+disappears under a publisher, whichever process it is, and what a killed one left behind goes with the next removal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rose.ledger.layout import make_folder, sync_file, sync_folder
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Chunk
+
+#: A chunk that has reached this size takes no further piece; a larger piece has a chunk of its own.
+CHUNK_BYTES_MAX = 64 << 20
+
+
+class ChunkFolder:
+    """The folder `chunks` of a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        make_folder(folder)
+        #: Put, and not known to be on disk.
+        self._put: set[Path] = set()
+
+    def path(self, sha256: str) -> Path:
+        """Where a chunk lies, or would."""
+        return self._folder / sha256[:2] / sha256
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold this from the first chunk until a manifest that names them is in place; `sync` comes before that."""
+        with self._lock_file.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            self._put.clear()
+            yield
+
+    def put(self, pieces: Sequence[bytes]) -> Chunk:
+        """Store a chunk of these bytes, one after the other; what is there already is kept. Raises OSError."""
+        sha256 = hashlib.sha256()
+        for piece in pieces:
+            sha256.update(piece)
+        chunk = Chunk(sha256.hexdigest(), sum(map(len, pieces)))
+        path = self.path(chunk.sha256)
+        if not (path.exists() and path.read_bytes() == b"".join(pieces)):
+            make_folder(path.parent)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            try:
+                with temporary.open("wb") as file:
+                    file.writelines(pieces)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        self._put.add(path)  # Also if it was there: whoever wrote it may not have come to `sync`.
+        return chunk
+
+    def sync(self) -> None:
+        """Bring what was put to disk, all at once since the disk is waited for each time. Raises OSError."""
+        for path in sorted(self._put):
+            sync_file(path)
+        for folder in sorted({path.parent for path in self._put}):
+            sync_folder(folder)
+        self._put.clear()
+
+    def open(self, chunk: Chunk) -> memoryview:
+        """A chunk's bytes, mapped. Raises TransferError if it is not there or of another size."""
+        return map_file(self.path(chunk.sha256), chunk.size_bytes)
+
+    def sweep(self, named: Callable[[], set[str]]) -> bool:
+        """Remove all chunks but those `named` says. While somebody writes, this does nothing, and returns False."""
+        with self._lock_file.open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            kept = named()
+            for path in self._folder.glob("??/*"):
+                if path.name not in kept:
+                    path.unlink()
+        return True
+
+    @property
+    def _lock_file(self) -> Path:
+        return self._folder / "lock"
+
+
+class ChunkBuilder:
+    """Lays encoded pieces one after the other; a new chunk begins where other receivers want them, or one is full."""
+
+    def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._chunks: list[Chunk] = []
+        self._holders: frozenset[int] = frozenset()
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+
+    def add(self, holders: frozenset[int], piece: bytes) -> tuple[int, int]:
+        """Returns the index of the chunk it will lie in, and where there. Raises OSError."""
+        if self._pieces and (holders != self._holders or self._size_bytes + len(piece) > self._bytes_max):
+            self._flush()
+        self._holders = holders
+        self._pieces.append(piece)
+        offset = self._size_bytes
+        self._size_bytes += len(piece)
+        return len(self._chunks), offset
+
+    def finish(self) -> tuple[Chunk, ...]:
+        """All chunks, stored. Raises OSError."""
+        if self._pieces:
+            self._flush()
+        return tuple(self._chunks)
+
+    def _flush(self) -> None:
+        self._chunks.append(self._folder.put(self._pieces))
+        self._pieces, self._size_bytes = [], 0
+
+
+def map_file(path: Path, size_bytes: int) -> memoryview:
+    """A chunk's file, mapped. Raises TransferError if it is not there or of another size."""
+    try:
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped.
+        raise TransferError(f"chunk {path} cannot be read ({error}); fetch the version again")
+    if len(content) != size_bytes:
+        raise TransferError(f"chunk {path} is {len(content)} bytes, expected {size_bytes}; fetch the version again")
+    return content

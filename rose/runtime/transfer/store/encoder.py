@@ -1,0 +1,225 @@
+"""Encodes the pieces of a version: first against the version before it, and then what else leads to it.
+
+Only the bits of the last version are kept, and each step is taken in place. What is kept of earlier steps is which
+elements changed and how far (`Changes`), merged pairwise as a binary counter adds up: `undo` of the changes since an
+earlier version gives that version's bits again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from rose.runtime.transfer.apply.device import Fetched, fetch
+from rose.runtime.transfer.codec import changes, codec
+from rose.runtime.transfer.codec.bits import digest
+from rose.runtime.transfer.codec.changes import Changes
+from rose.runtime.transfer.codec.dtypes import mantissa_bits
+from rose.runtime.transfer.codec.header import Bits, read_header
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.cuts import Cut, Key
+from rose.runtime.transfer.package.manifest import Manifest, PieceEntry, TensorInfo
+from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(slots=True)
+class Span:
+    """What changed from `base_version` up to where the next span begins, or to the last version."""
+
+    base_version: int
+    base_xxh3: dict[Key, str] = field(default_factory=dict)
+    changes: dict[Key, Changes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Held:
+    """The last published version, piece by piece as every receiver of it holds it, and the steps that led there."""
+
+    version: int
+    tensors: dict[str, TensorInfo]
+    bits: dict[Key, Bits] = field(default_factory=dict)
+    xxh3: dict[Key, str] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
+    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    base_xxh3: str | None
+    encoded: bytes
+    spent_ns: int
+
+
+class _Package:
+    """A package in the making: its pieces come in the order in which they lie in chunks."""
+
+    def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
+        self._version = version
+        self._base_version = base_version
+        self._builder = ChunkBuilder(chunks)
+        self._entries: list[PieceEntry] = []
+        self._spent_ns = 0
+
+    def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
+        """Raises OSError."""
+        header = read_header(blob.encoded)
+        chunk, offset = self._builder.add(cut.holders, blob.encoded)
+        self._spent_ns += blob.spent_ns
+        self._entries.append(
+            PieceEntry(
+                name=cut.info.name,
+                dtype=cut.info.dtype,
+                shape=cut.info.shape,
+                start=cut.region.start,
+                stop=cut.region.stop,
+                chunk=chunk,
+                offset=offset,
+                length=len(blob.encoded),
+                encoding=header.encoding,
+                changed=header.changed,
+                base_xxh3=blob.base_xxh3,
+                result_xxh3=xxh3,
+            )
+        )
+
+    def manifest(self) -> Manifest:
+        """The whole of it. Raises OSError."""
+        return Manifest(
+            version=self._version,
+            base_version=self._base_version,
+            encode_ns=self._spent_ns,
+            chunks=self._builder.finish(),
+            pieces=tuple(sorted(self._entries, key=lambda entry: entry.key)),
+        )
+
+
+def encode_first(
+    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
+) -> tuple[Manifest, Held]:
+    """Encode the pieces against `held`, or whole if there is nothing before; the chunks are put, not synced.
+
+    Every piece is decoded again where the base lies, and compared: `held` is used up, also where this fails. What comes
+    of it is what is held now, since the trainer goes on changing its tensors. Of tensors on an accelerator only what
+    changed is copied from there, unless an `anchor` follows: that is made of all they are. Returns the manifest of
+    these pieces, which no file names yet, and what is held now, for `encode_more`.
+
+    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
+    """
+    now = Held(version, {cut.info.name: cut.info for cut in cuts})
+    if held is not None:
+        step = Span(held.version, held.xxh3)
+        now.bits, now.spans = held.bits, [*held.spans, step]
+
+    def encode(cut: Cut) -> tuple[Cut, _Blob]:
+        bits = now.bits.get(cut.key)
+        last = None if held is None or bits is None or anchor else Fetched(bits, held.on_device.get(cut.key))
+        fetched = fetch(cut.info.name, cut.tensor, last)
+        new, now.on_device[cut.key] = fetched.bits, fetched.on_device
+        now.xxh3[cut.key] = digest(new)
+        started_ns = time.monotonic_ns()
+        if bits is None:
+            encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            now.bits[cut.key] = codec.decode(new, encoded)
+        else:
+            encoded, step.changes[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+        return cut, _checked(cut, now, encoded, None if held is None else held.xxh3[cut.key], started_ns)
+
+    package = _Package(version, None if held is None else held.version, chunks)
+    for cut, blob in _in_threads(encode, _in_order(cuts)):
+        package.add(cut, blob, now.xxh3[cut.key])
+    return package.manifest(), now
+
+
+def encode_more(
+    cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int
+) -> list[Manifest]:
+    """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced.
+
+    Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, where the
+    changes since are known. Every piece is decoded again and compared. Returns the manifests of these pieces, the
+    latest base first and the anchor last, which no file names yet. The spans of `now` become fewer.
+
+    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written. Then
+    `now` is used up.
+    """
+    *before, step = now.spans
+    strides = composites([span.base_version for span in before], now.version, stride_max)
+    bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
+    first = before[strides[-1]] if strides else step
+
+    def encode(cut: Cut) -> tuple[Cut, Changes, list[_Blob]]:
+        bits, done = now.bits[cut.key], step.changes[cut.key]
+        blobs = []
+        end = len(before)
+        for begin in strides:
+            for span in reversed(before[begin:end]):
+                done = changes.merge(span.changes[cut.key], done)
+            end = begin
+            started_ns = time.monotonic_ns()
+            changes.undo(bits, done)
+            base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
+            if digest(bits) != base_xxh3:
+                raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
+            encoded = codec.redo(bits, done, mantissa_bits=mantissa_bits(cut.info.dtype))
+            blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
+        if anchor:
+            started_ns = time.monotonic_ns()
+            encoded = codec.encode(None, bits, mantissa_bits=mantissa_bits(cut.info.dtype))
+            codec.decode(bits, encoded, bits)
+            blobs.append(_checked(cut, now, encoded, None, started_ns))
+        return cut, done, blobs
+
+    packages = [_Package(now.version, base, chunks) for base in bases]
+    merged = Span(first.base_version, first.base_xxh3)
+    for cut, done, blobs in _in_threads(encode, _in_order(cuts)):
+        merged.changes[cut.key] = done
+        for package, blob in zip(packages, blobs, strict=True):
+            package.add(cut, blob, now.xxh3[cut.key])
+    older = before[: strides[-1]] if strides else before
+    now.spans = [span for span in [*older, merged] if now.version - span.base_version < stride_max]
+    return [package.manifest() for package in packages]
+
+
+def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
+    """Which of the spans that begin at `bases` a composite delta to `version` begins with, the latest first."""
+    indices, stride = [], 2
+    while stride <= stride_max and version % stride == 0:
+        if version - stride in bases:
+            indices.append(bases.index(version - stride))
+        stride *= 2
+    return indices
+
+
+def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
+    """What is sent of a piece, if what is held, which was decoded from it, is the version."""
+    if digest(now.bits[cut.key]) != now.xxh3[cut.key]:
+        raise TransferError(f"tensor {cut.info.name!r} of version {now.version} does not decode to what was encoded")
+    return _Blob(base_xxh3, encoded, time.monotonic_ns() - started_ns)
+
+
+def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
+    return sorted(cuts, key=lambda cut: (sorted(cut.holders), cut.key))
+
+
+def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
+    """Results in the order of the jobs; only a few are under way or wait to be taken, since each is large."""
+    threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
+        waiting: deque[Future[_R]] = deque()
+        for job in jobs:
+            waiting.append(pool.submit(act, job))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

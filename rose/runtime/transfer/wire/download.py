@@ -1,0 +1,119 @@
+"""One chunk onto the disk: resumed where it stopped, tried again when the connection breaks, checked against its hash.
+
+The file is the only state. Whatever left it there, an earlier try, another process, one that was killed, its bytes are
+hashed with those that follow, so nothing is taken on trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Chunk
+from rose.runtime.transfer.wire.origin import BrokenError, Origin
+
+_Result = TypeVar("_Result")
+_BACKOFF_S = 0.1
+_BACKOFF_S_MAX = 5.0
+_READ_BYTES = 1 << 20
+
+
+def download(
+    origin: Origin,
+    chunk: Chunk,
+    path: Path,
+    *,
+    retries: int,
+    stopped: threading.Event,
+    progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Bring `path` to hold the chunk, whatever part of it is there already.
+
+    A broken connection is tried again, up to `retries` times in a row without a byte. A chunk that does not match its
+    hash is removed and fetched once more from its first byte. `progress` is told how many bytes may be passed on: all
+    that the file holds, but the chunk's last byte only once the whole matches its hash. So nobody has a damaged chunk
+    whole, and asks for it anew, before there is a better one.
+
+    Raises GoneError if the origin no longer has the chunk; BrokenError if the connection stays broken, or if `stopped`
+    was set: what came is kept in `path`. TransferError naming the chunk if it was wrong twice or cannot be written.
+    """
+    try:
+        for _ in range(2):
+            actual = _pull(origin, chunk, path, retries, stopped, progress)
+            if actual == chunk.sha256:
+                progress(chunk.size_bytes)
+                return
+            path.unlink()
+    except OSError as error:
+        raise TransferError(f"cannot write chunk {chunk.sha256} to {path}: {error.strerror}; is there room?")
+    raise TransferError(
+        f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: the origin's copy is damaged, "
+        "or somebody alters it on the way"
+    )
+
+
+def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:
+    """The result of `call`, tried again after BrokenError, up to `retries` times and until `stopped` is set."""
+    stopped = stopped or threading.Event()
+    for failures in range(retries):
+        try:
+            return call()
+        except BrokenError:
+            if stopped.wait(backoff_s(failures)):
+                raise
+    return call()
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(_BACKOFF_S * 2.0 ** min(failures, 30), _BACKOFF_S_MAX)
+
+
+def _pull(
+    origin: Origin,
+    chunk: Chunk,
+    path: Path,
+    retries: int,
+    stopped: threading.Event,
+    progress: Callable[[int], None],
+) -> str:
+    """Fetch what is missing; returns the SHA-256 of the whole."""
+    sha256 = hashlib.sha256()
+
+    def tell(have: int) -> None:
+        progress(min(have, chunk.size_bytes - 1))
+
+    with path.open("a+b") as file:
+        have = _resume(file, sha256.update)
+        failures = 0
+        while have < chunk.size_bytes:
+            before = have
+            tell(have)
+            try:
+                for block in origin.read_chunk(chunk, have):
+                    file.write(block)
+                    file.flush()  # So that nothing received is lost to a kill, and a relay's clients can read it.
+                    sha256.update(block)
+                    have += len(block)
+                    tell(have)
+                    if stopped.is_set():
+                        raise BrokenError(f"the transfer of chunk {chunk.sha256} was stopped at byte {have}")
+            except BrokenError:
+                failures = 0 if have > before else failures + 1
+                if failures > retries or stopped.wait(backoff_s(failures)):
+                    raise
+    return sha256.hexdigest()
+
+
+def _resume(file: BinaryIO, hashed: Callable[[bytes], None]) -> int:
+    """Hash what the file holds; returns how many bytes that is."""
+    file.seek(0)
+    have = 0
+    while block := file.read(_READ_BYTES):
+        hashed(block)
+        have += len(block)
+    return have

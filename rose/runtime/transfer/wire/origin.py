@@ -1,0 +1,360 @@
+"""Where versions are pulled from: a server over HTTP, or any place fsspec reads that holds a store's files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Chunk, Package, index_bytes, plan, read_index
+from rose.runtime.transfer.wire.connections import Connections
+from rose.runtime.transfer.wire.throttle import Throttle
+
+#: What is received, hashed and written at a time; a broken transfer loses no more than this.
+BLOCK_BYTES = 256 << 10
+#: What is asked of an object store at a time: each is a request of its own.
+_OBJECT_BLOCK_BYTES = 4 << 20
+#: Larger than any index or manifest.
+JSON_BYTES_MAX = 256 << 20
+#: What a pin may be called.
+PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class GoneError(TransferError):
+    """The origin does not hold what was asked for, or no longer."""
+
+
+class RefusedError(TransferError):
+    """The origin does not take an acknowledgement: it knows the version as other weights, so the receiver drifted."""
+
+
+class BrokenError(TransferError):
+    """The connection failed, or the origin did; the same request may succeed later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The packages that lead to a version, in the order to apply, and what keeps them from being removed."""
+
+    packages: tuple[Package, ...]
+    #: None where the origin cannot keep anything.
+    pin: str | None = None
+    #: The pin ends by itself this long after it was last renewed.
+    ttl_s: float = 0.0
+
+    def to_bytes(self) -> bytes:
+        """The JSON that a request for a pin is answered with."""
+        packages = json.loads(index_bytes(self.packages))["packages"]
+        return json.dumps({"packages": packages, "pin": self.pin, "ttl_s": self.ttl_s}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Route:
+        """Parse and check. Raises TransferError."""
+        try:
+            body = json.loads(data)
+            index = {"packages": body["packages"]}
+            packages = read_index(json.dumps(index, sort_keys=True, separators=(",", ":")).encode())
+            route = cls(tuple(packages), body["pin"], float(body["ttl_s"]))
+            if route.pin is not None and not (PIN.fullmatch(route.pin) and math.isfinite(route.ttl_s)):
+                raise ValueError(f"pin {route.pin!r} for {route.ttl_s} s")
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise TransferError(f"this is not the answer to a request for a pin ({error}); is it a weight store's?")
+        return route
+
+
+class Origin(ABC):
+    """What a receiver and a relay pull from. Its methods may be called from several threads at once.
+
+    All of them raise GoneError, BrokenError, or TransferError for what will not get better by asking again;
+    `acknowledge` also RefusedError.
+    """
+
+    def __init__(self, url: str, throttle: Throttle) -> None:
+        self.url = url.rstrip("/")
+        #: Bytes of bodies received so far.
+        self.received_bytes = 0
+        self._throttle = throttle
+        self._counting = threading.Lock()
+
+    @abstractmethod
+    def packages(self) -> list[Package]:
+        """What the origin holds now."""
+
+    @abstractmethod
+    def manifest_bytes(self, package: Package) -> bytes:
+        """A package's manifest, not yet checked."""
+
+    @abstractmethod
+    def manifest_tag(self, package: Package) -> str:
+        """A text that changes when the manifest does."""
+
+    @abstractmethod
+    def chunk_bytes(self, sha256: str) -> int:
+        """The size of a chunk."""
+
+    @abstractmethod
+    def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
+        """The chunk's bytes from `offset` to its end, not yet checked; each block is valid until the next."""
+
+    @abstractmethod
+    def route(self, version: int, have: int | None) -> Route:
+        """The cheapest way from version `have` (None: nothing) to `version`, pinned if the origin can."""
+
+    def renew(self, pin: str) -> None:  # noqa: B027 - without pins there is nothing to do
+        """Keep a pin for another `ttl_s`."""
+
+    def unpin(self, pin: str) -> None:  # noqa: B027
+        """Let go of a pin."""
+
+    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
+        """Tell that a receiver holds a version. An origin that keeps no acknowledgements takes no notice."""
+
+    def interrupt(self) -> None:  # noqa: B027
+        """Wake the threads that wait for the network: what they ask for, now or later, is BrokenError."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let connections go; no other thread may be using them."""
+
+    def _took(self, count_bytes: int) -> None:
+        with self._counting:
+            self.received_bytes += count_bytes
+        self._throttle.took(count_bytes)
+
+
+def open_origin(url: str, token: str | None, throttle: Throttle | None = None, *, timeout_s: float = 30.0) -> Origin:
+    """The origin at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or what fsspec reads, such as `s3://BUCKET/FOLDER`.
+
+    `timeout_s` bounds each wait for an HTTP server. Raises ValueError for another URL, or a token where none is used.
+    """
+    throttle = throttle or Throttle()
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https") and parts.hostname is not None:
+        return HttpOrigin(url, token, throttle, timeout_s)
+    if "://" not in url or parts.scheme in ("http", "https"):
+        raise ValueError(f"origin {url!r} is neither http://HOST:PORT nor a URL such as s3://BUCKET/FOLDER")
+    if token is not None:
+        raise ValueError(f"origin {url!r} takes no token: its credentials are fsspec's own")
+    return FsspecOrigin(url, throttle)
+
+
+class HttpOrigin(Origin):
+    """A store's server, or a relay."""
+
+    def __init__(self, url: str, token: str | None, throttle: Throttle, timeout_s: float) -> None:
+        super().__init__(url, throttle)
+        parts = urlsplit(url)
+        assert parts.hostname is not None, "checked by open_origin"
+        self.connections = Connections(parts.scheme, parts.hostname, parts.port, timeout_s)
+        self._prefix = parts.path.rstrip("/")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def packages(self) -> list[Package]:
+        return read_index(self._fetch("GET", "/v1/packages"))
+
+    def manifest_bytes(self, package: Package) -> bytes:
+        return self._fetch("GET", f"/v1/packages/{package.stem}.json")
+
+    def manifest_tag(self, package: Package) -> str:
+        head = self._head(f"/v1/packages/{package.stem}.json")
+        tag = head.get("ETag")
+        if tag is None:
+            raise TransferError(f"{self.url} sends no ETag for {package.stem}; is this a weight store?")
+        return tag
+
+    def chunk_bytes(self, sha256: str) -> int:
+        size = self._head(f"/v1/chunks/{sha256}").get("Content-Length", "")
+        if not size.isdecimal():
+            raise TransferError(f"{self.url} does not say how large chunk {sha256} is; is this a weight store?")
+        return int(size)
+
+    def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
+        path = f"/v1/chunks/{chunk.sha256}"
+        with self._asked("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
+            skip = 0 if response.status == 206 else offset  # 200: something on the way knows no ranges.
+            expected = chunk.size_bytes - offset + skip
+            content_range = response.headers["Content-Range"]
+            span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
+            if response.length != expected or (response.status == 206 and content_range != span):
+                raise TransferError(
+                    f"{self.url}{path} announces {response.length} bytes ({content_range or 'all'}), "
+                    f"expected {expected} ({span})"
+                )
+            for block in self._blocks(path, response, expected):
+                if len(block) > skip:
+                    yield block[skip:]
+                skip = max(0, skip - len(block))
+
+    def route(self, version: int, have: int | None) -> Route:
+        return Route.from_bytes(self._fetch("POST", "/v1/pins", {"version": version, "have": have}))
+
+    def renew(self, pin: str) -> None:
+        self._fetch("PUT", f"/v1/pins/{pin}")
+
+    def unpin(self, pin: str) -> None:
+        self._fetch("DELETE", f"/v1/pins/{pin}")
+
+    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
+        self._fetch("POST", "/v1/acks", {"receiver": receiver, "version": version, "weights_sha256": weights_sha256})
+
+    def interrupt(self) -> None:
+        self.connections.interrupt()
+
+    def close(self) -> None:
+        self.connections.close()
+
+    def _head(self, path: str) -> http.client.HTTPMessage:
+        with self._asked("HEAD", path) as response:
+            response.read()
+            return response.headers
+
+    def _fetch(self, method: str, path: str, body: dict[str, object] | None = None) -> bytes:
+        with self._asked(method, path, body) as response:
+            if response.length is None or response.length > JSON_BYTES_MAX:
+                raise TransferError(f"{self.url}{path} announces {response.length} bytes; is this a weight store?")
+            return b"".join(bytes(block) for block in self._blocks(path, response, response.length))
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Ask; the block gets a good answer, its body still to be read. The connection is kept for the next request,
+        of whichever thread, unless the block leaves something unread."""
+        connection = self.connections.take()
+        response = None
+        try:
+            response = self._send(connection, method, path, body, headers or {})
+            yield self._good(path, response)
+        finally:
+            if response is None or not response.isclosed():
+                connection.close()
+            self.connections.give_back(connection)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: dict[str, object] | None,
+        headers: Mapping[str, str],
+    ) -> http.client.HTTPResponse:
+        """Ask, and return the head of the answer."""
+        kept = connection.sock is not None
+        data = None if body is None else json.dumps(body).encode()
+        sent = {**self._headers, **headers, **({} if data is None else {"Content-Type": "application/json"})}
+        try:
+            try:
+                connection.request(method, self._prefix + path, data, sent)
+                return connection.getresponse()
+            except ConnectionError:
+                if not kept:
+                    raise
+                connection.close()  # The server had let an idle connection go.
+                connection.request(method, self._prefix + path, data, sent)
+                return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broken(error)
+
+    def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+        """The answer, or what it says instead as an error."""
+        if response.status in (200, 206):
+            return response
+        try:
+            detail = response.read(500).decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broken(error)
+        message = f"{self.url}{path} answered {response.status} {response.reason}: {detail}"
+        if response.status == 404:
+            raise GoneError(message)
+        if response.status == 409:
+            raise RefusedError(message)
+        raise BrokenError(message) if response.status >= 500 else TransferError(message)
+
+    def _blocks(self, path: str, response: http.client.HTTPResponse, expected: int) -> Iterator[memoryview]:
+        """The body, exactly as long as expected; each block is valid until the next."""
+        buffer = memoryview(bytearray(min(expected, BLOCK_BYTES)))
+        received = 0
+        while received < expected:
+            try:
+                count = response.readinto(buffer[: expected - received])
+            except (OSError, http.client.HTTPException) as error:
+                raise self._broken(error)
+            if not count:
+                raise BrokenError(f"{self.url}{path} broke off after {received} of {expected} bytes; try again")
+            received += count
+            self._took(count)
+            yield buffer[:count]
+        response.read()  # Marks it as read, so that the connection takes the next request.
+
+    def _broken(self, error: Exception) -> BrokenError:
+        return BrokenError(f"transfer from {self.url} broke off ({error or type(error).__name__}); try again")
+
+
+class FsspecOrigin(Origin):
+    """A store's folder, or a copy of it, wherever fsspec reads: it has no pins and takes no acknowledgements."""
+
+    def __init__(self, url: str, throttle: Throttle) -> None:
+        super().__init__(url, throttle)
+        import fsspec
+
+        try:
+            self._fs, path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise TransferError(f"cannot open {url}: {error}")
+        self._root: str = path.rstrip("/")
+
+    def packages(self) -> list[Package]:
+        return read_index(self._json_file("index.json"))
+
+    def manifest_bytes(self, package: Package) -> bytes:
+        return self._json_file(f"{package.stem}.json")
+
+    def manifest_tag(self, package: Package) -> str:
+        return str(self._ask("ukey", f"{package.stem}.json"))
+
+    def chunk_bytes(self, sha256: str) -> int:
+        return int(self._ask("info", _chunk_name(sha256))["size"])
+
+    def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
+        name = _chunk_name(chunk.sha256)
+        while offset < chunk.size_bytes:
+            end = min(offset + _OBJECT_BLOCK_BYTES, chunk.size_bytes)
+            block = self._ask("cat_file", name, start=offset, end=end)
+            if len(block) != end - offset:
+                raise TransferError(f"{self.url}/{name} ends at byte {offset + len(block)} of {chunk.size_bytes}")
+            self._took(len(block))
+            yield memoryview(block)
+            offset = end
+
+    def route(self, version: int, have: int | None) -> Route:
+        return Route(tuple(plan(self.packages(), version, have)))
+
+    def _json_file(self, name: str) -> bytes:
+        data: bytes = self._ask("cat_file", name, start=0, end=JSON_BYTES_MAX + 1)
+        if len(data) > JSON_BYTES_MAX:
+            raise TransferError(f"{self.url}/{name} is larger than {JSON_BYTES_MAX} bytes; is this a weight store?")
+        self._took(len(data))
+        return data
+
+    def _ask(self, method: str, name: str, **options: int) -> Any:
+        try:
+            return getattr(self._fs, method)(f"{self._root}/{name}", **options)
+        except FileNotFoundError:
+            raise GoneError(f"{self.url} holds no {name}")
+        except PermissionError as error:
+            raise TransferError(f"may not read {self.url}/{name}: {error}")
+        # Each kind of storage has errors of its own.
+        except Exception as error:
+            raise BrokenError(f"transfer from {self.url}/{name} broke off ({error or type(error).__name__}); try again")
+
+
+def _chunk_name(sha256: str) -> str:
+    return f"chunks/{sha256[:2]}/{sha256}"

@@ -1,0 +1,261 @@
+"""Fetches versions into a staging folder, verified. It knows packages, chunks and hashes, not tensors.
+
+What has come of a transfer that broke off lies in `partial/`, by the names of the chunks, until a fetch is complete:
+the next one goes on from there, in whichever process. Fetches into one staging folder go one after the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from rose.runtime.transfer.codec.header import HEADER_BYTES
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, check_chain
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.wire.download import download, persist
+from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin
+from rose.runtime.transfer.wire.throttle import Throttle
+
+#: A pin is renewed this often while it lasts, and never more often than the second.
+_RENEWALS = 3
+_RENEWAL_S_MIN = 0.1
+_LOCK = "lock"
+
+Regions = Mapping[str, Region]
+
+
+class Receiver:
+    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
+
+    `url` is a server's or a relay's, or any place fsspec reads that holds a store's files (`open_origin`). `name` is
+    what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run
+    than `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each wait for the network, not the
+    whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. `parallel` chunks
+    are fetched at once, together at most `max_bytes_per_s`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        staging: Path,
+        *,
+        name: str | None = None,
+        run_id: str | None = None,
+        timeout_s: float = 30.0,
+        retries: int = 5,
+        parallel: int = 4,
+        max_bytes_per_s: float | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.staging = staging
+        self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
+        self._token = token
+        self._run_id = run_id
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._parallel = parallel
+        self._throttle = Throttle(max_bytes_per_s)
+        self._partial = staging / "partial"
+        with self._origin():  # A wrong URL is found here.
+            self._partial.mkdir(parents=True, exist_ok=True)
+
+    def latest(self) -> int | None:
+        """The newest version the origin holds, or None. Raises TransferError."""
+        with self._origin() as origin:
+            return max((package.version for package in origin.packages()), default=None)
+
+    def folder(self, version: int, have: int | None, regions: Regions | None = None) -> Path:
+        """Where `fetch` stages this way, so that another process can `Staged.open` it."""
+        part = "" if regions is None else f"-{_digest(_text(regions))}"
+        return self.staging / f"{Package(version, have).stem}{part}"
+
+    def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
+        """Stage the cheapest way from version `have` (None: nothing) to `version`, and verify it.
+
+        That may be one delta, a chain of them, or an anchor with the deltas after it; of each, what `regions` (None:
+        everything) needs. A folder staged before is checked and used again. If the origin removes a package on the
+        way, another way is planned once.
+
+        Raises TransferError when the origin cannot be reached, has no such version, breaks off, or sends what does
+        not match its hashes; nothing is staged then, and the call can be repeated: it goes on with what came so far.
+        """
+        target = self.folder(version, have, regions)
+        with self._alone():
+            if target.exists():
+                try:
+                    staged = _staged(target, regions)
+                    self._check_run(staged.manifests)
+                    return staged
+                except TransferError:
+                    shutil.rmtree(target)
+            started_ns = time.monotonic_ns()
+            # What fails is broken off, and its origin gives nothing any more.
+            with self._origin() as first, self._origin() as second:
+                try:
+                    staged = self._stage(first, target, version, have, regions)
+                except GoneError:
+                    staged = self._stage(second, target, version, have, regions)
+                wire_bytes = first.received_bytes + second.received_bytes
+            fetch_ns = time.monotonic_ns() - started_ns - staged.verify_ns
+            return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
+
+    def acknowledge(self, version: int, weights_sha256: str) -> None:
+        """Tell the origin that `version` is held, as found by hashing it: from now on it may be a base.
+
+        Raises RefusedError if the origin knows the version by another hash: what is held is not what was published.
+        Raises TransferError if it cannot be told, which says nothing of what is held.
+        """
+        with self._origin() as origin:
+            persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
+
+    @contextmanager
+    def _origin(self) -> Iterator[Origin]:
+        origin = open_origin(self.url, self._token, self._throttle, timeout_s=self._timeout_s)
+        try:
+            yield origin
+        finally:
+            origin.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others out of the staging folder, of this process or another; a killed one keeps nobody out."""
+        with (self._partial / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _stage(self, origin: Origin, target: Path, version: int, have: int | None, regions: Regions | None) -> Staged:
+        route = persist(lambda: origin.route(version, have), self._retries)
+        ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
+        if ends not in ((None, version), (have, version)):
+            raise TransferError(f"{origin.url} leads from and to {ends}, asked for {(have, version)}")
+        with self._pinned(route), self._pool(origin) as (pool, stopped):
+
+            def manifest(package: Package) -> bytes:
+                return persist(functools.partial(origin.manifest_bytes, package), self._retries, stopped)
+
+            def chunk(chunk: Chunk) -> None:
+                download(origin, chunk, self._partial / chunk.sha256, retries=self._retries, stopped=stopped)
+
+            received = list(pool.map(manifest, route.packages))
+            verifying_ns = time.monotonic_ns()
+            manifests = [_manifest(data, package) for data, package in zip(received, route.packages, strict=True)]
+            self._check_run(manifests)
+            check_chain(manifests)
+            verify_ns = time.monotonic_ns() - verifying_ns
+            chunks = {chunk.sha256: chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}
+            self._forget_all_but(set(chunks))
+            done, _ = wait([pool.submit(chunk, part) for part in chunks.values()], return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        self._complete(target, received, list(chunks))
+        return Staged(folder=target, manifests=tuple(manifests), verify_ns=verify_ns)
+
+    def _check_run(self, manifests: Sequence[Manifest]) -> None:
+        for manifest in manifests:
+            if self._run_id is not None and manifest.run_id != self._run_id:
+                raise TransferError(
+                    f"version {manifest.version} at {self.url} is {_of_run(manifest.run_id)}, expected one "
+                    f"{_of_run(self._run_id)}: give the URL of that run's own store"
+                )
+
+    @contextmanager
+    def _pinned(self, route: Route) -> Iterator[None]:
+        """Keep the packages from being removed while the block runs. Nobody waits until they are let go of."""
+        pin = route.pin
+        if pin is None:
+            yield
+            return
+        done = threading.Event()
+
+        def keep() -> None:
+            with self._origin() as origin:
+                while not done.wait(max(route.ttl_s / _RENEWALS, _RENEWAL_S_MIN)):
+                    with suppress(TransferError):  # Without the pin the transfer may still succeed.
+                        origin.renew(pin)
+                with suppress(TransferError):  # It ends by itself.
+                    origin.unpin(pin)
+
+        threading.Thread(target=keep, name="rose-pin", daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    @contextmanager
+    def _pool(self, origin: Origin) -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
+        """Threads that fetch, and what is set when they should stop: if the block fails, what they do is broken off."""
+        stopped = threading.Event()
+        with ThreadPoolExecutor(self._parallel, thread_name_prefix="rose-fetch") as pool:
+            try:
+                yield pool, stopped
+            except BaseException:
+                stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                origin.interrupt()
+                raise
+
+    def _forget_all_but(self, wanted: set[str]) -> None:
+        """Free what an earlier fetch left that this one has no use for."""
+        for path in self._partial.iterdir():
+            if path.name not in (_LOCK, *wanted):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _complete(self, target: Path, manifests: list[bytes], chunks: list[str]) -> None:
+        building = self._partial / "building"
+        try:
+            (building / "chunks").mkdir(parents=True)
+            for index, data in enumerate(manifests):
+                (building / f"{index:02d}.json").write_bytes(data)
+            for sha256 in chunks:
+                (self._partial / sha256).rename(building / "chunks" / sha256)
+            building.rename(target)
+        except OSError as error:
+            raise TransferError(f"cannot stage {target}: {error.strerror}; make room, or stage elsewhere")
+
+
+def _staged(folder: Path, regions: Regions | None) -> Staged:
+    """What lies there complete. Raises TransferError."""
+    staged = Staged.open(folder, regions)
+    for manifest in staged.manifests:
+        for chunk in manifest.chunks_for(regions):
+            staged.chunk(chunk)
+    return staged
+
+
+def _manifest(data: bytes, package: Package) -> Manifest:
+    manifest = Manifest.from_bytes(data)
+    if manifest.package != package:
+        raise TransferError(f"asked for package {package.stem}, got {manifest.package.stem}")
+    # No encoding is longer than the tensors themselves, so this bounds what a forged manifest can fill the disk with.
+    most = manifest.dense_bytes + HEADER_BYTES * len(manifest.pieces)
+    if manifest.blob_bytes > most:
+        raise TransferError(
+            f"package {package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}"
+        )
+    return manifest
+
+
+def _of_run(run_id: str) -> str:
+    return f"of run {run_id!r}" if run_id else "of no run"
+
+
+def _text(regions: Regions) -> str:
+    return json.dumps(sorted((name, region.start, region.stop) for name, region in regions.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,319 @@
+"""A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster as the origin would.
+
+Clients are sent a chunk's bytes while they arrive, the last one when the relay has found that the whole matches its
+hash, and check them as they would the origin's. Only what matches is kept. Pins and acknowledgements go through to the
+origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package
+from rose.runtime.transfer.wire.cache import ChunkCache
+from rose.runtime.transfer.wire.download import download
+from rose.runtime.transfer.wire.origin import BLOCK_BYTES, BrokenError, Origin, Route, open_origin
+from rose.runtime.transfer.wire.server import Server, make_app
+from rose.runtime.transfer.wire.throttle import Throttle
+
+_Result = TypeVar("_Result")
+#: Requests to the origin at once, beside the downloads.
+_CALLS = 8
+
+
+class RelayServer(Server):
+    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`.
+
+    `token` is what clients must send, `origin_token` what the origin is sent. At most `max_bytes_per_s` are taken from
+    the origin, `parallel` chunks at once; a broken connection is tried again up to `retries` times without a byte.
+
+    Raises ValueError for a wrong URL or an open address without a token; `start` raises TransferError if another
+    relay uses the folder.
+    """
+
+    def __init__(
+        self,
+        origin_url: str,
+        folder: Path,
+        budget_bytes: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        *,
+        origin_token: str | None = None,
+        max_bytes_per_s: float | None = None,
+        parallel: int = 8,
+        retries: int = 5,
+        timeout_s: float = 30.0,
+    ) -> None:
+        origin = open_origin(origin_url, origin_token, Throttle(max_bytes_per_s), timeout_s=timeout_s)
+        relay = _Relay(origin, functools.partial(ChunkCache, folder, budget_bytes), parallel, retries)
+        app = make_app(relay, token)
+        app.router.add_get("/v1/status", relay.status)
+        app.cleanup_ctx.append(relay.running)
+        super().__init__(app, host, port, token)
+
+
+@dataclass(slots=True)
+class _Download:
+    """A chunk on its way. Changed in the event loop only."""
+
+    #: None until it is known and there is room for it.
+    size_bytes: int | None = None
+    #: How many bytes of the file may be sent; 0 again if it did not match its hash and is fetched once more.
+    written_bytes: int = 0
+    failure: TransferError | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self) -> None:
+        """Wake those who wait for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def wrote(self, written_bytes: int) -> None:
+        """So many bytes of the file may be sent now."""
+        self.written_bytes = written_bytes
+        self.tell()
+
+    async def sized(self) -> int:
+        """The chunk's size, once there is room for it. Raises TransferError if the download failed before."""
+        while self.size_bytes is None:
+            if self.failure is not None:
+                raise self.failure
+            await self._changed.wait()
+        return self.size_bytes
+
+    async def reached(self, position: int) -> None:
+        """Wait for the byte at `position`. Raises TransferError if the download failed before."""
+        while self.written_bytes <= position:
+            if self.failure is not None:
+                raise self.failure
+            await self._changed.wait()
+
+
+class _Relay:
+    """Answers from the cache, and from the origin what is not there."""
+
+    _cache: ChunkCache
+
+    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], parallel: int, retries: int) -> None:
+        self._origin = origin
+        self._make_cache = cache
+        self._retries = retries
+        self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
+        self._pulls = ThreadPoolExecutor(parallel, thread_name_prefix="rose-relay-pull")
+        self._stopped = threading.Event()
+        self._downloads: dict[str, _Download] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Of each manifest in the cache, the origin's tag for it and its hash.
+        self._manifests: dict[Package, tuple[str, str]] = {}
+        self._manifest_turn = asyncio.Lock()
+        self._hits = self._misses = self._served_bytes = 0
+
+    async def running(self, _: web.Application) -> AsyncIterator[None]:
+        """Has the cache while the server runs, and lets go of everything at the end."""
+        self._cache = self._make_cache()
+        yield
+        self._stopped.set()
+        self._origin.interrupt()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for pool in (self._calls, self._pulls):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+        self._origin.close()
+        self._cache.close()
+
+    async def status(self, _: web.Request) -> web.Response:
+        """What the relay has done since it started, and what it holds."""
+        return web.json_response(
+            {
+                "origin": self._origin.url,
+                "origin_bytes": self._origin.received_bytes,
+                "served_bytes": self._served_bytes,
+                "hits": self._hits,
+                "misses": self._misses,
+                "downloads": len(self._downloads),
+                "cached_bytes": self._cache.used_bytes,
+                "budget_bytes": self._cache.budget_bytes,
+            }
+        )
+
+    async def packages(self) -> list[Package]:
+        return await self._ask(self._origin.packages)
+
+    async def route(self, version: int, have: int | None) -> Route:
+        return await self._ask(self._origin.route, version, have)
+
+    async def renew(self, pin: str) -> None:
+        await self._ask(self._origin.renew, pin)
+
+    async def unpin(self, pin: str) -> None:
+        await self._ask(self._origin.unpin, pin)
+
+    async def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
+        await self._ask(self._origin.acknowledge, receiver, version, weights_sha256)
+
+    async def manifest(self, package: Package) -> web.StreamResponse:
+        # A package's name does not say which manifest it is: a trainer that begins anew uses the same names.
+        tag = await self._ask(self._origin.manifest_tag, package)
+        if (sha256 := self._kept(package, tag)) is None:
+            async with self._manifest_turn:
+                if (sha256 := self._kept(package, tag)) is None:
+                    self._misses += 1
+                    return self._cached(await self._pull_manifest(package, tag))
+        self._hits += 1
+        return self._cached(sha256)
+
+    async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse:
+        if sha256 in self._cache:
+            self._hits += 1
+            return self._cached(sha256)
+        if request.method == "HEAD":
+            size_bytes = await self._ask(self._origin.chunk_bytes, sha256)
+            return web.Response(headers={"Content-Length": str(size_bytes)})
+        state = self._downloads.get(sha256)
+        if state is None:
+            self._misses += 1
+            state = self._downloads[sha256] = _Download()
+            task = asyncio.create_task(self._pull_chunk(sha256, state))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._hits += 1
+        return await self._follow(request, sha256, state)
+
+    async def _ask(self, call: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._calls, call, *arguments)
+
+    def _cached(self, sha256: str) -> web.StreamResponse:
+        return _CachedFile(self._cache, sha256, self._sent)
+
+    def _sent(self, count_bytes: int) -> None:
+        self._served_bytes += count_bytes
+
+    def _kept(self, package: Package, tag: str) -> str | None:
+        kept_tag, sha256 = self._manifests.get(package, ("", ""))
+        return sha256 if kept_tag == tag and sha256 in self._cache else None
+
+    async def _pull_manifest(self, package: Package, tag: str) -> str:
+        data = await self._ask(self._origin.manifest_bytes, package)
+        pulled = (await self._ask(Manifest.from_bytes, data)).package
+        if pulled != package:
+            raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {pulled.stem}")
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 not in self._cache:
+            await self._cache.reserve(sha256, len(data))
+            complete = False
+            try:
+                await asyncio.to_thread(self._cache.path(sha256).write_bytes, data)
+                complete = True
+            finally:
+                self._cache.finish(sha256, complete=complete)
+        self._manifests = {known: kept for known, kept in self._manifests.items() if kept[1] in self._cache}
+        self._manifests[package] = (tag, sha256)
+        return sha256
+
+    async def _pull_chunk(self, sha256: str, state: _Download) -> None:
+        loop = asyncio.get_running_loop()
+
+        def progress(written_bytes: int) -> None:
+            loop.call_soon_threadsafe(state.wrote, written_bytes)
+
+        complete = False
+        try:
+            size_bytes = await self._ask(self._origin.chunk_bytes, sha256)
+            await self._cache.reserve(sha256, size_bytes)
+            state.size_bytes = size_bytes
+            state.tell()
+            pull = functools.partial(
+                download,
+                self._origin,
+                Chunk(sha256, size_bytes),
+                self._cache.path(sha256),
+                retries=self._retries,
+                stopped=self._stopped,
+                progress=progress,
+            )
+            await loop.run_in_executor(self._pulls, pull)
+            complete = True
+        except TransferError as error:
+            state.failure = error
+        except Exception as error:  # Clients wait for it: they must hear of it whatever it is.
+            state.failure = TransferError(f"the relay failed on chunk {sha256} ({type(error).__name__}: {error})")
+        finally:
+            if state.size_bytes is not None:
+                self._cache.finish(sha256, complete=complete)
+            del self._downloads[sha256]
+            state.tell()
+
+    async def _follow(self, request: web.Request, sha256: str, state: _Download) -> web.StreamResponse:
+        """Send a chunk as it arrives."""
+        size_bytes = await state.sized()
+        try:
+            span = range(size_bytes)[request.http_range]
+        except ValueError:
+            span = range(0)
+        if not span:
+            raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size_bytes}"})
+        with self._cache.held(sha256):
+            await state.reached(span.start)
+            # Should it be fetched once more, this goes on with the file it has: the client finds it wrong, asks anew,
+            # and by then the other is there, since the last byte waits for it.
+            try:
+                file = await asyncio.to_thread(os.open, self._cache.path(sha256), os.O_RDONLY)
+            except FileNotFoundError:
+                raise BrokenError(f"chunk {sha256} did not match its hash and is fetched once more")
+            response = web.StreamResponse(headers={"Content-Length": str(len(span)), "Accept-Ranges": "bytes"})
+            if "Range" in request.headers:
+                response.set_status(206)
+                response.headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size_bytes}"
+            position = span.start
+            try:
+                await response.prepare(request)
+                while position < span.stop:
+                    await state.reached(position)
+                    count = min(BLOCK_BYTES, state.written_bytes - position, span.stop - position)
+                    block = await asyncio.to_thread(os.pread, file, count, position)
+                    if not block:
+                        break
+                    await response.write(block)
+                    self._sent(len(block))
+                    position += len(block)
+            except TransferError:
+                pass
+            finally:
+                os.close(file)
+        if position < span.stop and request.transport is not None:
+            request.transport.abort()  # What was announced does not come: the client goes on from what it has.
+        return response
+
+
+class _CachedFile(web.FileResponse):
+    """A chunk of the cache, which stays there while it is sent."""
+
+    def __init__(self, cache: ChunkCache, sha256: str, sent: Callable[[int], None]) -> None:
+        super().__init__(cache.path(sha256))
+        self._held = functools.partial(cache.held, sha256)
+        self._sent = sent
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        with self._held():
+            writer = await super().prepare(request)
+        if request.method == "GET":
+            self._sent(self.content_length or 0)
+        return writer

@@ -1,0 +1,298 @@
+"""The HTTP interface of weight transfer, and the origin: it serves a store's folder to receivers and relays.
+
+    GET /v1/packages               {"packages": [{"version", "base_version", "blob_bytes"}, ...]}
+    GET /v1/packages/STEM.json     a manifest
+    GET /v1/chunks/SHA256          a chunk; Range is honoured
+    POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: the way there, kept for ttl_s
+    PUT /v1/pins/PIN               keep it for another ttl_s
+    DELETE /v1/pins/PIN            let go of it
+    POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
+
+404: not there, or no longer. 409: an acknowledgement is refused, since the version is other weights here. 422: it
+cannot be done, and asking again will not help. 502: the relay's own origin failed. Nothing that is sent can run code at
+the receiver: JSON, and bytes that are checked against it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from aiohttp import web
+
+from rose.ledger.address import is_loopback
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Package, index_bytes, plan
+from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, RefusedError, Route
+
+if TYPE_CHECKING:
+    from rose.runtime.transfer.store.store import VersionStore
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_RECEIVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+#: How often a way is planned again that was removed before it could be pinned.
+_PLANS = 5
+
+
+class Backend(Protocol):
+    """What answers behind the interface: a store or a relay. Names have been checked; TransferError says no."""
+
+    async def packages(self) -> list[Package]: ...
+    async def manifest(self, package: Package) -> web.StreamResponse: ...
+    async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse: ...
+    async def route(self, version: int, have: int | None) -> Route: ...
+    async def renew(self, pin: str) -> None: ...
+    async def unpin(self, pin: str) -> None: ...
+    async def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None: ...
+
+
+def make_app(backend: Backend, token: str | None) -> web.Application:
+    """The aiohttp application of the interface."""
+
+    async def index(_: web.Request) -> web.Response:
+        return _json(index_bytes(await backend.packages()))
+
+    async def manifest(request: web.Request) -> web.StreamResponse:
+        # Rebuilt from the parsed name, so that no path of the client's making reaches the file system.
+        package = Package.parse(request.match_info["stem"])
+        if package is None:
+            raise web.HTTPNotFound(text=f"{request.match_info['stem']!r} is not the name of a package")
+        return await backend.manifest(package)
+
+    async def chunk(request: web.Request) -> web.StreamResponse:
+        return await backend.chunk(request, request.match_info["sha256"])
+
+    async def pin(request: web.Request) -> web.Response:
+        body = await _body(request)
+        have = None if body.get("have") is None else _version(body, "have")
+        route = await backend.route(_version(body, "version"), have)
+        return _json(route.to_bytes())
+
+    async def renew(request: web.Request) -> web.Response:
+        await backend.renew(request.match_info["pin"])
+        return web.Response()
+
+    async def unpin(request: web.Request) -> web.Response:
+        await backend.unpin(request.match_info["pin"])
+        return web.Response()
+
+    async def acknowledge(request: web.Request) -> web.Response:
+        body = await _body(request)
+        receiver, sha256 = _text(body, "receiver", _RECEIVER), _text(body, "weights_sha256", _SHA256)
+        await backend.acknowledge(receiver, _version(body, "version"), sha256)
+        return web.Response()
+
+    app = web.Application(middlewares=[_authorised(token), _explained])
+    app.router.add_get("/v1/packages", index)
+    app.router.add_get("/v1/packages/{stem}.json", manifest)
+    app.router.add_get(f"/v1/chunks/{{sha256:{_SHA256.pattern}}}", chunk)
+    app.router.add_post("/v1/pins", pin)
+    app.router.add_put(f"/v1/pins/{{pin:{PIN.pattern}}}", renew)
+    app.router.add_delete(f"/v1/pins/{{pin:{PIN.pattern}}}", unpin)
+    app.router.add_post("/v1/acks", acknowledge)
+    return app
+
+
+class Server:
+    """Serves an application from a thread of its own until `stop`. Port 0 takes a free one; `url` says which.
+
+    Raises ValueError for an address other hosts can reach without a token.
+    """
+
+    def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
+        if not is_loopback(host) and not token:
+            raise ValueError(f"host {host!r} is reachable from other machines: give a token, or bind 127.0.0.1")
+        self._app = app
+        self._host = host
+        self._port = port
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL for receivers; valid once started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    def start(self) -> Self:
+        """Serve; returns once the port is bound. Raises OSError if it cannot be, and what the application raises."""
+        assert self._thread is None, "already started"
+        loop = asyncio.new_event_loop()
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=1.0)
+        bound = threading.Event()
+        failure: list[Exception] = []
+
+        async def bind() -> None:
+            await runner.setup()
+            await web.TCPSite(runner, self._host, self._port).start()
+            self._port = runner.addresses[0][1]
+
+        def serve() -> None:
+            try:
+                loop.run_until_complete(bind())
+            except Exception as error:
+                failure.append(error)
+            bound.set()
+            if not failure:
+                loop.run_forever()
+            loop.run_until_complete(runner.cleanup())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+        thread = threading.Thread(target=serve, name="rose-weights-server", daemon=True)
+        thread.start()
+        bound.wait()
+        if failure:
+            thread.join()
+            raise failure[0]
+        self._loop, self._thread = loop, thread
+        return self
+
+    def stop(self) -> None:
+        """Stop serving; transfers under way are cut after a second. Does nothing if not started."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop = self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class StoreServer(Server):
+    """Serves a store. A receiver's pin lasts `pin_ttl_s` from when it was last renewed."""
+
+    def __init__(
+        self,
+        store: VersionStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        *,
+        pin_ttl_s: float = 120.0,
+    ) -> None:
+        super().__init__(make_app(_StoreBackend(store, pin_ttl_s), token), host, port, token)
+
+
+class _StoreBackend:
+    """Answers from a store's folder; everything that touches it runs in a thread."""
+
+    def __init__(self, store: VersionStore, pin_ttl_s: float) -> None:
+        self._store = store
+        self._pin_ttl_s = pin_ttl_s
+        #: The version that was acknowledged last, and its hash: a thousand receivers acknowledge the same one.
+        self._known: tuple[int, str] | None = None
+
+    async def packages(self) -> list[Package]:
+        return await asyncio.to_thread(self._store.packages)
+
+    async def manifest(self, package: Package) -> web.StreamResponse:
+        return _file(self._store.folder / f"{package.stem}.json", f"package {package.stem}")
+
+    async def chunk(self, _: web.Request, sha256: str) -> web.StreamResponse:
+        return _file(self._store.folder / "chunks" / sha256[:2] / sha256, f"chunk {sha256}")
+
+    async def route(self, version: int, have: int | None) -> Route:
+        return await asyncio.to_thread(self._route, version, have)
+
+    async def renew(self, pin: str) -> None:
+        await asyncio.to_thread(self._store.renew, pin, self._pin_ttl_s)
+
+    async def unpin(self, pin: str) -> None:
+        await asyncio.to_thread(self._store.unpin, pin)
+
+    async def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
+        await asyncio.to_thread(self._acknowledge, receiver, version, weights_sha256)
+
+    def _route(self, version: int, have: int | None) -> Route:
+        for _ in range(_PLANS):
+            packages = tuple(plan(self._store.packages(), version, have))
+            pin = self._store.pin(packages, self._pin_ttl_s)
+            if set(packages) <= set(self._store.packages()):
+                return Route(packages, pin, self._pin_ttl_s)
+            self._store.unpin(pin)  # Some of them were removed in between.
+        raise BrokenError(f"packages that lead to version {version} are removed as fast as they are found; try again")
+
+    def _acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
+        # A run that begins anew in this folder uses the same numbers: nobody is refused for what was known before.
+        if self._known != (version, weights_sha256):
+            package = next((package for package in self._store.packages() if package.version == version), None)
+            if package is None:
+                raise GoneError(f"the store holds no version {version}")
+            expected = self._store.manifest(package).weights_sha256
+            self._known = (version, expected)
+            if weights_sha256 != expected:
+                raise RefusedError(
+                    f"receiver {receiver!r} holds weights {weights_sha256} as version {version}, expected "
+                    f"{expected}: it has drifted; bring it back from an anchor"
+                )
+        self._store.acknowledge(receiver, version)
+
+
+def _authorised(token: str | None) -> Any:
+    @web.middleware
+    async def authorised(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if token is not None:
+            given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+            if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+                raise web.HTTPUnauthorized(text="a bearer token is required")
+        return await handler(request)
+
+    return authorised
+
+
+@web.middleware
+async def _explained(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except GoneError as error:
+        raise web.HTTPNotFound(text=str(error))
+    except BrokenError as error:
+        raise web.HTTPBadGateway(text=str(error))
+    except RefusedError as error:
+        raise web.HTTPConflict(text=str(error))
+    except TransferError as error:
+        raise web.HTTPUnprocessableEntity(text=str(error))
+
+
+def _file(path: Any, what: str) -> web.StreamResponse:
+    if not path.is_file():
+        raise GoneError(f"the store holds no {what}")
+    return web.FileResponse(path)
+
+
+def _json(data: bytes) -> web.Response:
+    return web.Response(body=data, content_type="application/json")
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.read())
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise web.HTTPBadRequest(text="the body is not a JSON object")
+    return body
+
+
+def _version(body: dict[str, Any], field: str) -> int:
+    value = body.get(field)
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise web.HTTPBadRequest(text=f"{field!r} is {value!r}, expected a version")
+    return value
+
+
+def _text(body: dict[str, Any], field: str, pattern: re.Pattern[str]) -> str:
+    value = body.get(field)
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise web.HTTPBadRequest(text=f"{field!r} is {value!r}, expected text like {pattern.pattern}")
+    return value

@@ -1,0 +1,147 @@
+"""`on_each_device` runs a test on CPU cores and, as `pytest.mark.cuda`, on a card."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from rose.runtime.transfer.apply.apply import Prepared, prepare
+from rose.runtime.transfer.apply.aside import Aside
+from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.bits import from_bits, to_bits, torch_dtype
+from rose.runtime.transfer.codec.fingerprint import of_tensor
+from rose.runtime.transfer.codec.header import Bits
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.turns import Turn, at_once
+from rose.runtime.transfer.wire.receiver import Receiver
+from tests.runtime.coserving.hand_made_engine import random_weights, stepped
+from tests.runtime.transfer.apply.test_device import on_each_device, versions
+
+V0 = random_weights()
+V1 = stepped(V0, 1)
+V2 = stepped(V1, 2)
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> list[Staged]:
+    """To version 1 from 0, and to 2 from 1."""
+    folder: Path = tmp_path_factory.mktemp("ways")
+    store = VersionStore(folder / "store")
+    for version, weights in enumerate((V0, V1, V2)):
+        store.publish(version, weights)
+    receiver = Receiver(f"file://{store.folder}", None, folder / "staging")
+    return [receiver.fetch(version, version - 1) for version in (1, 2)]
+
+
+def engine_at(weights: dict[str, torch.Tensor], where: str) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(where, copy=True) for name, tensor in weights.items()}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor.cpu(), right[name]) for name, tensor in left.items())
+
+
+@on_each_device
+@settings(deadline=None, max_examples=100)
+@given(made=versions())
+def test_a_patch_of_bits_is_that_of_tensors(where: str, made: tuple[str, Bits, Bits]) -> None:
+    dtype, base, new = made
+    aside, engine = Aside(torch.device(where)), from_bits(base.copy(), dtype).to(where)
+    with aside.lane() as lane:
+        old = lane.read("t", engine)
+        assert np.array_equal(old, base)
+        decoded = codec.decode(old, codec.encode(base, new), lane.room(old, dtype))
+        patch = lane.patch(old, decoded, dtype, aside.waiting)
+    with aside.lane() as again:  # What the lane lent is written over; the patch is not.
+        again.read("t", torch.zeros(base.shape, dtype=torch_dtype(dtype), device=where))
+    patch.write(engine)
+    assert np.array_equal(to_bits("t", engine), new)
+    if patch.positions is not None:
+        assert patch.positions.tolist() == np.flatnonzero(base != new).tolist()
+        assert patch.positions.nbytes + patch.values.nbytes < max(new.nbytes, 1)
+
+
+@on_each_device
+def test_versions_are_written_where_the_parameters_lie_and_their_fingerprints_known(
+    where: str, ways: list[Staged]
+) -> None:
+    engine, aside = engine_at(V0, where), Aside(torch.device(where))
+    places = [tensor.data_ptr() for tensor in engine.values()]
+    for staged, expected in zip(ways, (V1, V2), strict=True):
+        prepared = prepare(staged, engine, aside=aside)
+        assert not same(engine, expected)
+        whole = sum(tensor.nbytes for tensor in engine.values())
+        assert 0.2 * whole < prepared.write_bytes < 0.5 * whole  # One in ten, each with its place.
+        prepared.commit()
+        assert same(engine, expected)
+        numbers = {name: of_tensor(tensor, tensor.dtype) for name, tensor in engine.items()}
+        assert prepared.fingerprints == numbers
+    assert [tensor.data_ptr() for tensor in engine.values()] == places
+
+
+@on_each_device
+def test_a_tensor_whose_elements_do_not_lie_in_order_is_written_whole(where: str, ways: list[Staged]) -> None:
+    engine = {
+        name: tensor.T.contiguous().T if tensor.ndim > 1 else tensor for name, tensor in engine_at(V0, where).items()
+    }
+    prepare(ways[0], engine, aside=Aside(torch.device(where))).commit()
+    assert same(engine, V1)
+
+
+class Seen(Aside):
+    """Knows which threads have entered it."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.inside: set[int] = set()
+
+    def entered(self) -> AbstractContextManager[None]:
+        @contextmanager
+        def enter() -> Iterator[None]:
+            with super(Seen, self).entered():
+                self.inside.add(threading.get_ident())
+                yield
+                self.inside.discard(threading.get_ident())
+
+        return enter()
+
+
+@on_each_device
+def test_every_thread_that_works_on_the_device_is_on_the_stream(where: str, ways: list[Staged]) -> None:
+    aside, threads = Seen(torch.device(where)), set()
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        assert threading.get_ident() in aside.inside
+        if where == "cuda":
+            assert torch.cuda.current_stream() == aside.stream
+        threads.add(threading.get_ident())
+        yield
+
+    prepare(ways[0], engine_at(V0, where), turn=turn, aside=aside)
+    assert threads
+    assert threading.get_ident() not in threads
+    assert not aside.inside
+
+
+@on_each_device
+def test_host_memory_is_taken_once(where: str, ways: list[Staged], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # One thread, so that it is known how many lanes are.
+    aside = Aside(torch.device(where))
+
+    def once(turn: Turn = at_once) -> Prepared:
+        return prepare(ways[0], engine_at(V0, where), turn=turn, aside=aside)
+
+    places = [patch.values.data_ptr() for patch in once()._patches.values()]
+    kept = aside.host_bytes
+    assert kept > 0
+    assert [patch.values.data_ptr() for patch in once()._patches.values()] == places
+    assert aside.host_bytes == kept

@@ -1,0 +1,124 @@
+"""`on_each_device` runs a test on CPU cores and, as `pytest.mark.cuda`, on a card."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer import turns
+from rose.runtime.transfer.codec import dtypes, fingerprint
+from rose.runtime.transfer.codec.bits import from_bits, torch_dtype
+from rose.runtime.transfer.codec.fingerprint import of_bits, of_tensor
+from rose.runtime.transfer.codec.header import Bits
+from tests.runtime.transfer.apply.test_device import SHAPES, on_each_device
+
+WORD = (1 << 64) - 1
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[str, Bits]:
+    """A dtype, and an array of any bit patterns."""
+    dtype, shape = draw(st.sampled_from(dtypes.NAMES)), draw(st.sampled_from([*SHAPES, (5,), (1031,), (16, 8)]))
+    unsigned = dtypes.bits_dtype(dtype)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return dtype, rng.integers(0, 2 ** (8 * unsigned.itemsize), shape).astype(unsigned)
+
+
+def in_words(bits: Bits) -> int:
+    """As it is defined, in Python's own integers."""
+    memory, total = bits.tobytes(), 0
+    for place, at in enumerate(range(0, len(memory), 8)):
+        word = int.from_bytes(memory[at : at + 8], "little") + place * fingerprint._STEP & WORD
+        for factor in fingerprint._FACTORS:
+            word = (word ^ word >> 32) * factor & WORD
+        total += word ^ word >> 32
+    return total & WORD
+
+
+@on_each_device
+@settings(deadline=None, max_examples=100)
+@given(made=arrays(), block=st.sampled_from([5, 64, 1 << 21]))
+def test_host_and_device_come_to_the_same_number(where: str, made: tuple[str, Bits], block: int) -> None:
+    dtype, bits = made
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fingerprint, "_BLOCK_WORDS", block)
+        patched.setattr(fingerprint, "PORTION_BYTES", 8 * block)
+        there = of_tensor(from_bits(bits, dtype).to(where), torch_dtype(dtype))
+        assert of_bits(bits) == there == in_words(bits)
+
+
+@on_each_device
+@settings(deadline=None, max_examples=100)
+@given(made=arrays(), data=st.data())
+def test_any_flip_within_one_element_is_seen(where: str, made: tuple[str, Bits], data: st.DataObject) -> None:
+    dtype, bits = made
+    if not bits.size:
+        return
+    other = bits.copy().reshape(-1)
+    other[data.draw(st.integers(0, bits.size - 1))] ^= data.draw(st.integers(1, 2 ** (8 * bits.itemsize) - 1))
+    before, after = (
+        of_tensor(from_bits(each, dtype).to(where), torch_dtype(dtype)) for each in (bits, other.reshape(bits.shape))
+    )
+    assert before != after
+    assert of_bits(other) == after
+
+
+def test_flips_of_the_same_bits_in_many_words_do_not_cancel_out() -> None:
+    """A sum of products would miss half of all pairs of flipped top bits, or all."""
+    rng = np.random.default_rng(0)
+    for pattern in (1 << 63, 1 << 31, 0x8000800080008000, 1):
+        words = rng.integers(0, 2**64, 1 << 18, dtype=np.uint64)
+        one, other = (np.array([of_bits(word) for word in some[:2048]], np.uint64) for some in (words, words ^ pattern))
+        moved = other - one
+        assert np.unique(np.minimum(moved, -moved)).size == moved.size
+
+
+def test_places_count() -> None:
+    bits = np.arange(64, dtype=np.uint16)
+    assert of_bits(bits) != of_bits(bits[::-1])
+    assert of_bits(np.roll(bits, 4)) != of_bits(bits)
+
+
+@on_each_device
+def test_nothing_has_the_number_zero(where: str) -> None:
+    assert of_bits(np.empty((0, 3), np.uint16)) == of_tensor(torch.empty(0, 3, device=where), torch.float32) == 0
+
+
+@on_each_device
+@pytest.mark.parametrize("offset", [1, 2, 4, 7])
+def test_a_view_counts_from_its_own_start_wherever_that_lies(where: str, offset: int) -> None:
+    whole = torch.randn(101, 3).bfloat16().to(where)
+    expected = of_bits(whole[offset:].cpu().view(torch.int16).numpy().view(np.uint16))
+    assert of_tensor(whole[offset:], torch.bfloat16) == expected
+    assert of_tensor(whole[offset:].T.contiguous().T, torch.bfloat16) == expected
+
+
+@on_each_device
+def test_a_wider_type_has_the_number_of_what_it_holds_and_none_if_it_holds_more(where: str) -> None:
+    published = torch.randn(1001).bfloat16()
+    wide = published.float().to(where)
+    assert of_tensor(wide, torch.bfloat16) == of_tensor(published, torch.bfloat16)
+    wide[1000] *= 1 + 2**-20
+    assert of_tensor(wide, torch.bfloat16) is None
+
+
+def test_each_portion_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "PORTION_BYTES", 80)
+    monkeypatch.setattr(fingerprint, "_BLOCK_WORDS", 10)
+    assert turns.PORTION_BYTES % 8 == 0
+    entered = []
+
+    @contextmanager
+    def turn():  # type: ignore[no-untyped-def]
+        entered.append(None)
+        yield
+
+    of_bits(np.zeros(400, np.uint16), turn)
+    assert len(entered) == 10
+    of_tensor(torch.zeros(400, dtype=torch.bfloat16), torch.bfloat16, turn)
+    assert len(entered) == 10 + 1 + 10

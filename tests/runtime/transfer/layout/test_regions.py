@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region, flat_regions, grid, overlapping
+
+SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
+
+
+def boxes(shape: tuple[int, ...]) -> st.SearchStrategy[Region]:
+    """Boxes inside of a tensor, empty ones too."""
+    sides = [st.tuples(st.integers(0, side), st.integers(0, side)).map(sorted) for side in shape]
+    return st.tuples(*sides).map(lambda box: Region(tuple(a for a, _ in box), tuple(b for _, b in box)))
+
+
+def mask(shape: tuple[int, ...], region: Region | None) -> np.ndarray:
+    filled = np.zeros(shape, bool)
+    if region is not None:
+        filled[region.slices] = True
+    return filled
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    a, b = data.draw(boxes(shape)), data.draw(boxes(shape))
+    both = mask(shape, a) & mask(shape, b)
+    assert a.elements == mask(shape, a).sum()
+    assert mask(shape, a)[a.slices].shape == a.shape
+    np.testing.assert_array_equal(mask(shape, a.intersect(b)), both)
+    assert (a.intersect(b) is None) == (not both.any())
+    if b.elements:
+        assert a.contains(b) == bool(mask(shape, a)[b.slices].all())
+    if a.contains(b):
+        array = np.arange(mask(shape, None).size).reshape(shape)
+        np.testing.assert_array_equal(array[a.slices][b.within(a).slices], array[b.slices])
+    else:
+        with pytest.raises(TransferError, match="is not inside of"):
+            b.within(a)
+    for axis in range(len(shape)):
+        slab = np.zeros(shape, bool)
+        slab[(slice(None),) * axis + (slice(1, 4),)] = True
+        np.testing.assert_array_equal(mask(shape, a.between(axis, 1, 4)), mask(shape, a) & slab)
+
+
+def test_regions_have_an_order_a_hash_and_a_readable_form() -> None:
+    first, second = Region((0, 4), (2, 8)), Region((2, 4), (4, 8))
+    assert sorted({second, first, Region((0, 4), (2, 8))}) == [first, second]
+    assert str(first) == "[0:2, 4:8]"
+    assert Region.whole(()).elements == 1
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    array = np.arange(int(np.prod(shape))).reshape(shape)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, array.size), st.integers(0, array.size))))
+    regions = flat_regions(shape, start, stop)
+    found = [array[region.slices] for region in regions]
+    assert [element for part in found for element in part.reshape(-1).tolist()] == list(range(start, stop))
+    assert all(part.size and part.flags["C_CONTIGUOUS"] for part in found)
+    assert len(regions) <= max(1, 2 * len(shape) - 1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    regions = data.draw(st.lists(boxes(shape), max_size=4))
+    whole = data.draw(boxes(shape).filter(lambda box: box.elements > 0))
+    cut = grid(whole, regions)
+    assert cut == sorted(cut)
+    np.testing.assert_array_equal(sum(mask(shape, box).astype(int) for box in cut), mask(shape, whole))
+    for box in cut:
+        for region in regions:
+            assert box.intersect(region) in (None, box)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_an_overlap_is_found_exactly_when_there_is_one(data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    regions = data.draw(st.lists(boxes(shape).filter(lambda box: box.elements > 0), max_size=5))
+    counts = sum((mask(shape, region).astype(int) for region in regions), np.zeros(shape, int))
+    pair = overlapping(regions)
+    assert (pair is None) == (counts.max() <= 1)
+    if pair:
+        assert (mask(shape, pair[0]) & mask(shape, pair[1])).any()
+
+
+def test_what_is_no_box_is_refused() -> None:
+    with pytest.raises(TransferError, match=r"from \(2, 0\) to \(1, 4\): expected 0 <= start <= stop"):
+        Region((2, 0), (1, 4))
+    with pytest.raises(TransferError, match="expected 0 <= start"):
+        Region((-1,), (1,))
+    with pytest.raises(TransferError, match="same number of axes"):
+        Region((0,), (1, 1))
+    with pytest.raises(TransferError, match=r"\[0:2\] and \[0:1, 0:1\] have different numbers of axes"):
+        Region((0,), (2,)).intersect(Region((0, 0), (1, 1)))
+    with pytest.raises(TransferError, match=r"elements 2 up to 7 are not inside of a tensor of shape \(2, 3\)"):
+        flat_regions((2, 3), 2, 7)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.shards import Cell, ModelShape, Piece, cells, pieces, receiver_regions
+from tests.runtime.transfer.random_model import INNER, RANKS, Arrays, models, random_weights, runs_on
+
+LAYER = "model.layers.0"
+
+
+def sglang_holds(weights: Arrays, model: ModelShape, tp: int, rank: int) -> Arrays:
+    """A rank of SGLang written down anew: fill its fused parameters as its loaders do, then take the parts out."""
+    q_heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
+    kv_rank = rank // max(1, tp // model.num_kv_heads)
+    rows = {
+        "q_proj": q_heads * model.head_dim,
+        "k_proj": kv_heads * model.head_dim,
+        "v_proj": kv_heads * model.head_dim,
+    }
+    per_rank = next(padded // tp for padded in padded_sizes(model.vocab_size, tp) if padded % tp == 0)
+    held: Arrays = {}
+    for name, array in weights.items():
+        module, leaf = name.split(".")[-2:] if "." in name else ("", name)
+        if module in rows:
+            fused = np.zeros((sum(rows.values()), *array.shape[1:]), array.dtype)
+            offset = {"q_proj": 0, "k_proj": rows["q_proj"], "v_proj": rows["q_proj"] + rows["k_proj"]}[module]
+            size, source = rows[module], rank if module == "q_proj" else kv_rank
+            fused[offset : offset + size] = array[source * size : source * size + size]
+            held[name] = fused[offset : offset + size]
+        elif module in ("gate_proj", "up_proj"):
+            held[name] = np.split(array, tp)[rank]
+        elif module in ("o_proj", "down_proj") and leaf == "weight":
+            held[name] = np.split(array, tp, axis=1)[rank]
+        elif module in ("embed_tokens", "lm_head"):
+            tokens = [token for token in range(model.vocab_size) if token // per_rank == rank]
+            if tokens:
+                held[name] = array[tokens]
+        else:
+            held[name] = array
+    return held
+
+
+def padded_sizes(vocab_size: int, tp: int) -> list[int]:
+    return [-(-vocab_size // multiple) * multiple for multiple in (64, 64 * tp)]
+
+
+@settings(max_examples=70, deadline=None)
+@given(models(), st.sampled_from(RANKS))
+def test_a_receiver_holds_what_sglang_loads(model: ModelShape, tp: int) -> None:
+    if not runs_on(model, tp):
+        with pytest.raises(TransferError, match=f"{tp} "):
+            receiver_regions(model, tp, 0)
+        return
+    weights = random_weights(model)
+    for rank in range(tp):
+        regions = receiver_regions(model, tp, rank)
+        expected = sglang_holds(weights, model, tp, rank)
+        assert list(regions) == list(expected)
+        for name, region in regions.items():
+            np.testing.assert_array_equal(weights[name][region.slices], expected[name], err_msg=name)
+
+
+def vocabulary(vocab_size: int, heads: int, kv_heads: int = 1) -> ModelShape:
+    return ModelShape({"model.embed_tokens.weight": (vocab_size, 4)}, heads, kv_heads, 2, vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "tp", "rows"),
+    [
+        (100, 2, [(0, 64), (64, 100)]),
+        (100, 4, [(0, 32), (32, 64), (64, 96), (96, 100)]),
+        (100, 8, [*((16 * r, 16 * r + 16) for r in range(6)), (96, 100), None]),
+        (100, 6, [(0, 64), (64, 100), None, None, None, None]),
+        (64, 128, [(0, 64), *(None for _ in range(127))]),
+        (49152, 2, [(0, 24576), (24576, 49152)]),
+    ],
+)
+def test_the_vocabulary_ends_before_its_padding(vocab_size: int, tp: int, rows: list[tuple[int, int] | None]) -> None:
+    held = [receiver_regions(vocabulary(vocab_size, tp), tp, rank) for rank in range(tp)]
+    assert [next(((r.start[0], r.stop[0]) for r in regions.values()), None) for regions in held] == rows
+
+
+@settings(max_examples=70, deadline=None)
+@given(models(), st.sampled_from(RANKS))
+def test_cells_cover_once_and_no_receiver_splits_one(model: ModelShape, tp: int) -> None:
+    if not runs_on(model, tp):
+        return
+    cut = cells(model, tp)
+    finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
+    for name in model.shapes:
+        counts = np.zeros(model.published(name).shape, int)
+        for cell in cut[name]:
+            counts[cell.region.slices] += 1
+            assert cell.holders
+            assert cell.holders == {r for r in range(tp) if name in finest[r] and finest[r][name].contains(cell.region)}
+        assert (counts == 1).all()
+        for count in (count for count in RANKS if tp % count == 0 and runs_on(model, count)):
+            for rank in range(count):
+                region = receiver_regions(model, count, rank).get(name)
+                if region is not None:
+                    shared = [cell.region.intersect(region) for cell in cut[name]]
+                    assert all(box in (None, cell.region) for box, cell in zip(shared, cut[name], strict=True))
+                    assert sum(box.elements for box in shared if box) == region.elements
+
+
+def test_cells_of_grouped_heads() -> None:
+    shapes = {f"{LAYER}.self_attn.{part}_proj.weight": (8 if part == "q" else 4, 3) for part in "qkv"}
+    model = ModelShape({**shapes, "norm": (3,)}, num_heads=4, num_kv_heads=2, head_dim=2, vocab_size=1)
+    cut = cells(model, 4)
+    assert cut[f"{LAYER}.self_attn.q_proj.weight"] == tuple(
+        Cell(Region((2 * r, 0), (2 * r + 2, 3)), frozenset({r})) for r in range(4)
+    )
+    assert cut[f"{LAYER}.self_attn.v_proj.weight"] == (
+        Cell(Region((0, 0), (2, 3)), frozenset({0, 1})),
+        Cell(Region((2, 0), (4, 3)), frozenset({2, 3})),
+    )
+    assert cut["norm"] == (Cell(Region((0,), (3,)), frozenset(range(4))),)
+
+
+def test_ranks_that_hold_a_cell_are_the_same_ones_at_every_size() -> None:
+    """A coarser rank wants all cells of a set of holders or none, so what shares holders can share a chunk."""
+    shapes: dict[str, tuple[int, ...]]
+    shapes = {f"{LAYER}.self_attn.{part}_proj.weight": (16 if part == "q" else 4, 3) for part in "qkv"}
+    shapes |= {f"{LAYER}.mlp.down_proj.weight": (3, INNER), "lm_head.weight": (1000, 3), "norm": (3,)}
+    model = ModelShape(shapes, num_heads=8, num_kv_heads=2, head_dim=2, vocab_size=1000)
+    cut = cells(model, 8)
+    for count in (1, 2, 4, 8):
+        for rank in range(count):
+            regions = receiver_regions(model, count, rank)
+            wanted = {
+                (cell.holders, name in regions and regions[name].contains(cell.region))
+                for name, found in cut.items()
+                for cell in found
+            }
+            assert len(wanted) == len({holders for holders, _ in wanted})
+
+
+def test_pieces_are_boxes_cut_by_cells() -> None:
+    name = f"{LAYER}.mlp.up_proj.weight"
+    model = ModelShape({name: (4, 3)}, num_heads=2, num_kv_heads=2, head_dim=1, vocab_size=1)
+    held = {name: (Region((1, 1), (2, 3)), Region((2, 0), (4, 3)))}
+    assert pieces(held, cells(model, 1)) == [Piece(name, region, frozenset({0})) for region in held[name]]
+    assert pieces({name: (Region((1, 0), (3, 2)),)}, cells(model, 2)) == [
+        Piece(name, Region((1, 0), (2, 2)), frozenset({0})),
+        Piece(name, Region((2, 0), (3, 2)), frozenset({1})),
+    ]
+
+
+def test_pieces_outside_of_the_model_are_refused() -> None:
+    model = vocabulary(10, 1)
+    cut = cells(model, 1)
+    with pytest.raises(TransferError, match=r"embed_tokens\.weight': only 8 of the 12 elements of \[8:11, 0:4\]"):
+        pieces({"model.embed_tokens.weight": (Region((8, 0), (11, 4)),)}, cut)
+    with pytest.raises(TransferError, match="'other': only 0 of the 2 elements"):
+        pieces({"other": (Region((0,), (2,)),)}, cut)
+
+
+def test_padding_is_not_published() -> None:
+    model = ModelShape({"lm_head.weight": (64, 4), "lm_head.bias": (64,), "norm": (4,)}, 2, 1, 2, vocab_size=50)
+    assert model.published("lm_head.weight") == Region((0, 0), (50, 4))
+    assert model.published("lm_head.bias") == Region((0,), (50,))
+    assert model.published("norm") == Region((0,), (4,))
+    with pytest.raises(TransferError, match="'lm_tail' is not one of the model's 3"):
+        model.published("lm_tail")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "numbers", "message"),
+    [
+        ({}, (3, 2, 2, 8), "num_heads is 3, expected a multiple of num_kv_heads, 2"),
+        ({}, (4, 0, 2, 8), "num_kv_heads is 0, expected 1 or more"),
+        ({"a.q_proj.weight": (6, 4)}, (4, 2, 2, 8), r"'a\.q_proj\.weight' has shape \(6, 4\), expected 8 rows"),
+        ({"a.k_proj.bias": (8,)}, (4, 2, 2, 8), r"'a\.k_proj\.bias' has shape \(8,\), expected 4 rows"),
+        ({"a.o_proj.weight": (8, 4)}, (4, 2, 2, 8), r"'a\.o_proj\.weight' has shape \(8, 4\), expected 8 columns"),
+        (
+            {"embed_tokens.weight": (7, 4)},
+            (4, 2, 2, 8),
+            r"embed_tokens\.weight' has shape \(7, 4\), expected at least 8",
+        ),
+        ({"a.norm.weight": (0,)}, (4, 2, 2, 8), r"'a\.norm\.weight' has shape \(0,\) and so no elements"),
+    ],
+)
+def test_a_model_that_does_not_add_up_is_refused(
+    shapes: dict[str, tuple[int, ...]], numbers: tuple[int, int, int, int], message: str
+) -> None:
+    with pytest.raises(TransferError, match=message):
+        ModelShape(shapes, *numbers)
+
+
+def test_ranks_that_sglang_could_not_run_are_refused() -> None:
+    name = f"{LAYER}.mlp.gate_proj.weight"
+    model = ModelShape({name: (6, 4)}, num_heads=12, num_kv_heads=6, head_dim=2, vocab_size=8)
+    with pytest.raises(TransferError, match="12 heads cannot be split over 5 tensor-parallel ranks"):
+        receiver_regions(model, 5, 0)
+    with pytest.raises(TransferError, match="6 key and value heads can be neither split over 4 ranks nor"):
+        receiver_regions(model, 4, 0)
+    with pytest.raises(TransferError, match=r"gate_proj\.weight' of shape \(6, 4\) cannot be split over 12 ranks"):
+        receiver_regions(model, 12, 0)
+    for rank in (-1, 2):
+        with pytest.raises(TransferError, match=f"rank {rank} of 2 ranks"):
+            receiver_regions(model, 2, rank)
+    with pytest.raises(TransferError, match="rank 0 of 0 ranks"):
+        cells(model, 0)

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import (
+    Chunk,
+    Manifest,
+    Package,
+    check_chain,
+    index_bytes,
+    merge_parts,
+    plan,
+    read_index,
+)
+from rose.runtime.transfer.package.tables import canonical, pack, unpack
+from tests.runtime.transfer.made_manifests import A, B, C, manifest, piece, with_piece
+
+
+def test_round_trip_and_totals() -> None:
+    original = manifest()
+    assert Manifest.from_bytes(original.to_bytes()) == original
+    body = json.loads(original.to_bytes().partition(b"\n")[0])
+    assert (body["total_elements"], body["changed_elements"]) == (71, 20)
+    assert (original.dense_bytes, original.blob_bytes) == (2 * 64 + 4 * 7, 190)
+    assert [(info.name, info.elements) for info in original.tensors] == [("a", 32), ("b", 32), ("c", 7)]
+
+
+def test_a_receiver_wants_the_chunks_its_boxes_touch() -> None:
+    both = manifest()
+    left = {"a": Region((0, 0), (4, 4)), "b": Region.whole((4, 8)), "c": Region.whole((7,))}
+    right = {**left, "a": Region((0, 4), (4, 8))}
+    assert [chunk.sha256 for chunk in both.chunks_for(left)] == [A, C]
+    assert [chunk.sha256 for chunk in both.chunks_for(right)] == [B, C]
+    assert both.chunks_for({"a": Region((0, 3), (1, 5))}) == both.chunks[:2]
+    assert both.chunks_for(None) == both.chunks
+    assert both.chunks_for({}) == ()
+
+
+def test_a_chunk_named_twice_counts_once() -> None:
+    good = manifest()
+    alike = replace(
+        good,
+        chunks=(Chunk(A, 50), Chunk(A, 50), Chunk(C, 80)),
+        pieces=(good.pieces[0], replace(good.pieces[1], length=50), *good.pieces[2:]),
+    )
+    read = Manifest.from_bytes(alike.to_bytes())
+    assert (read.blob_bytes, read.chunks_for(None)) == (130, (Chunk(A, 50), Chunk(C, 80)))
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    data = manifest().to_bytes()
+    rng = random.Random(0)
+    for bit in {*range(0, 8 * len(data), 13), *rng.sample(range(8 * len(data)), 500)}:
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(TransferError):
+            Manifest.from_bytes(bytes(damaged))
+
+
+@settings(max_examples=40)
+@given(
+    st.binary(max_size=200) | st.recursive(st.none() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode())
+)
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(TransferError):
+        Manifest.from_bytes(data)
+    with pytest.raises(TransferError):
+        read_index(data)
+
+
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 1.0, 1e999, 10**5000, 1 << 70, "x", "\ud800", [], [[]], {}, [None], ["a", 1]]
+)
+
+
+def altered(data: st.DataObject, value: Any) -> Any:
+    """The same JSON, but for one value somewhere in it."""
+    if isinstance(value, dict | list) and value and data.draw(st.integers(0, 9)):
+        key = data.draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+        copy: Any = value.copy()
+        copy[key] = altered(data, value[key])
+        return copy
+    return data.draw(ODD)
+
+
+def sealed(body: dict[str, Any], packed: bytes) -> bytes:
+    """With a SHA-256 that fits, as somebody would forge it."""
+    body = {name: value for name, value in body.items() if name != "manifest_sha256"}
+    body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
+    return canonical(body) + b"\n" + packed
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_forged_value_is_refused_or_means_what_it_says(data: st.DataObject) -> None:
+    line, _, packed = manifest().to_bytes().partition(b"\n")
+    body, tables = json.loads(line), json.loads(unpack(packed))
+    assert sealed(body, packed) == manifest().to_bytes()
+    try:
+        if data.draw(st.booleans()):
+            forged = sealed(altered(data, body), packed)
+        else:
+            forged = sealed(body, pack(canonical(altered(data, tables))))
+    except (ValueError, AttributeError, TypeError):  # No JSON can be made of it.
+        return
+    try:
+        read = Manifest.from_bytes(forged)
+    except TransferError:
+        return
+    assert read.to_bytes() == forged
+    assert len(read.weights_sha256) == 64
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_forged_index_is_refused_or_means_what_it_says(data: st.DataObject) -> None:
+    packages = [Package(0, None, 100), Package(1, 0, 7), Package(2, 0, 9)]
+    try:
+        forged = canonical(altered(data, json.loads(index_bytes(packages))))
+    except (ValueError, AttributeError):
+        return
+    try:
+        read = read_index(forged)
+    except TransferError:
+        return
+    assert index_bytes(read) == forged
+    with suppress(TransferError):
+        plan(read, 2, None)
+
+
+@pytest.mark.parametrize("wrong", ["x", None, -1, True, 1.0, [1]])
+@pytest.mark.parametrize("field", ["blob_bytes", "version"])
+def test_a_field_of_another_type_makes_no_index(field: str, wrong: object) -> None:
+    row = {"base_version": None, "blob_bytes": 7, "version": 3, field: wrong}
+    with pytest.raises(TransferError, match="not a list of packages"):
+        read_index(canonical({"packages": [row]}))
+
+
+def test_weights_identity_does_not_depend_on_the_way() -> None:
+    assert manifest(3, 2).weights_sha256 == manifest(3, None).weights_sha256 == manifest(3, 1).weights_sha256
+    assert with_piece(1, result_xxh3="2" * 32).weights_sha256 != manifest().weights_sha256
+
+
+def test_parts_of_several_ranks_make_one_manifest() -> None:
+    good = manifest()
+    left = replace(good, encode_ns=9, chunks=(Chunk(A, 50),), pieces=good.pieces[:1])
+    right = replace(good, chunks=good.chunks[1:], pieces=tuple(replace(p, chunk=p.chunk - 1) for p in good.pieces[1:]))
+    assert Manifest.from_bytes(right.to_bytes(), whole=False) == right
+    with pytest.raises(TransferError, match="hold 16 of its 32 elements"):
+        Manifest.from_bytes(right.to_bytes())
+    assert merge_parts([left, right]) == replace(good, encode_ns=16)
+    assert merge_parts([right, left]).weights_sha256 == good.weights_sha256
+    with pytest.raises(TransferError, match="hold 16 of its 32 elements"):
+        merge_parts([right])
+    with pytest.raises(TransferError, match="does not come after"):
+        merge_parts([left, left, right])
+    with pytest.raises(TransferError, match=r"different versions: \[\(3, 1\), \(3, 2\)\]"):
+        merge_parts([left, replace(right, base_version=1)])
+
+
+def test_a_chain_must_meet_piece_by_piece() -> None:
+    first, second = manifest(3, 2), manifest(4, 3)
+    second = replace(second, pieces=tuple(replace(p, base_xxh3="1" * 32) for p in second.pieces))
+    check_chain([manifest(2, None), replace(first, pieces=tuple(replace(p, base_xxh3="1" * 32) for p in first.pieces))])
+    check_chain([first, second])
+    with pytest.raises(TransferError, match="from version 3 cannot follow version 2"):
+        check_chain([manifest(2, None), second])
+    wrong = replace(second, pieces=(replace(second.pieces[0], base_xxh3="9" * 32), *second.pieces[1:]))
+    with pytest.raises(TransferError, match=r"'a' at \[0, 0\]: delta to version 4 expects base 9{32}, version 3 is 1"):
+        check_chain([first, wrong])
+    with pytest.raises(TransferError, match="differ in names, dtypes or shapes"):
+        check_chain([first, replace(second, pieces=second.pieces[:-1])])
+    # Cut otherwise: what can be compared here still meets.
+    recut = (piece("a", (0, 0), (4, 8), base_xxh3="7" * 32), *second.pieces[2:])
+    check_chain([first, replace(second, pieces=recut)])
+
+
+@pytest.mark.parametrize("package", [Package(0, None), Package(7, 6), Package(123_456_789, 3)])
+def test_file_names_read_back(package: Package) -> None:
+    assert Package.parse(package.stem) == package
+
+
+@pytest.mark.parametrize(
+    "stem", ["", "1-anchor", "00000001", "00000001-from-", "../00000001-anchor", "00000001-anchorx"]
+)
+def test_other_file_names_are_no_packages(stem: str) -> None:
+    assert Package.parse(stem) is None
+
+
+def test_the_index_reads_back_and_nothing_else_does() -> None:
+    packages = [Package(0, None, 100), Package(1, 0, 7), Package(2, 0, 9)]
+    read = read_index(index_bytes(packages))
+    assert read == packages
+    assert [package.blob_bytes for package in read] == [100, 7, 9]
+    for wrong in (b"{}", b'{"packages":[{"version":1}]}', b'{"packages":[7]}', index_bytes(packages) + b" "):
+        with pytest.raises(TransferError, match="not a list of packages"):
+            read_index(wrong)
+    with pytest.raises(TransferError, match="not a list of packages"):
+        read_index(index_bytes([Package(-1, None)]))
+
+
+def test_plan_prefers_the_fewest_bytes() -> None:
+    packages = [Package(0, None, 100), *(Package(v, v - 1, 10) for v in range(1, 9)), Package(6, None, 100)]
+    assert plan(packages, 8, 7) == [Package(8, 7)]
+    assert plan(packages, 4, 1) == [Package(2, 1), Package(3, 2), Package(4, 3)]
+    assert plan(packages, 8, None) == [Package(6, None), Package(7, 6), Package(8, 7)]
+    composite = [*packages, Package(5, 1, 15)]
+    assert plan(composite, 5, 1) == [Package(5, 1)]
+    costly = [Package(v, v - 1, 90) for v in range(1, 4)] + [Package(3, None, 100)]
+    assert plan(costly, 3, 1) == [Package(3, None)]
+
+
+@settings(max_examples=100)
+@given(
+    st.sets(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 8))),
+    st.integers(0, 9),
+    st.none() | st.integers(0, 9),
+)
+def test_a_plan_is_a_chain_or_an_error(ids: set[tuple[int, int | None]], version: int, have: int | None) -> None:
+    packages = [Package(v, base, 1 + v) for v, base in ids if base is None or base < v]
+    try:
+        chain = plan(packages, version, have)
+    except TransferError:
+        assert not any(package.version == version and package.base_version is None for package in packages) or (
+            have == version
+        )
+        return
+    assert chain[-1].version == version
+    assert chain[0].base_version in (None, have)
+    assert all(after.base_version == before.version for before, after in itertools.pairwise(chain))
+
+
+def test_no_way_names_what_there_is() -> None:
+    with pytest.raises(TransferError, match=r"from version 1 to version 9: the store holds versions \[3\]"):
+        plan([Package(3, 2)], 9, 1)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.codec import changes, codec
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.cuts import Cut
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import Manifest, TensorInfo
+from rose.runtime.transfer.store.chunks import ChunkFolder
+from rose.runtime.transfer.store.encoder import Held, _in_threads, composites, encode_first, encode_more
+
+BOX = Region.whole((40,))
+INFO = TensorInfo("w", "float16", (40,))
+
+
+def cuts(array: np.ndarray) -> list[Cut]:
+    return [Cut(INFO, BOX, frozenset({0}), torch.from_numpy(array).view(torch.float16))]
+
+
+def arrays(count: int) -> list[np.ndarray]:
+    """Each differs from the one before in a few elements; some go back to what they were."""
+    rng = np.random.default_rng(1)
+    made = [rng.integers(-(2**15), 2**15, 40, dtype=np.int16)]
+    for _ in range(count - 1):
+        array = made[-1].copy()
+        array[rng.integers(0, 40, 4)] += rng.integers(-1, 2, 4, dtype=np.int16)
+        made.append(array)
+    return made
+
+
+def encode(
+    version: int, array: np.ndarray, held: Held | None, folder: ChunkFolder, *, anchor: bool = False, stride_max: int
+) -> tuple[list[Manifest], Held]:
+    """All packages of a version, and what is held then."""
+    first, now = encode_first(version, cuts(array), held, folder, anchor=anchor)
+    if held is None:
+        return [first], now
+    return [first, *encode_more(cuts(array), now, folder, anchor=anchor, stride_max=stride_max)], now
+
+
+def decode(folder: ChunkFolder, manifest: Manifest, base: np.ndarray) -> np.ndarray:
+    (piece,) = manifest.pieces
+    blob = folder.open(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
+    return codec.decode(base.view(np.uint16), blob).view(np.int16)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.integers(0, 40), min_size=2, max_size=14), st.sampled_from([1, 2, 8, 64]))
+def test_every_delta_leads_from_its_base_to_the_version(
+    tmp_path_factory: pytest.TempPathFactory, published: set[int], stride_max: int
+) -> None:
+    """Also where versions are left out: a composite needs both its ends."""
+    folder = ChunkFolder(tmp_path_factory.mktemp("chunks"))
+    all_arrays = arrays(41)
+    held: Held | None = None
+    before: list[int] = []
+    for version in sorted(published):
+        manifests, held = encode(version, all_arrays[version], held, folder, stride_max=stride_max)
+        strides = {1 << power for power in range(1, 7) if 1 << power <= stride_max and version % (1 << power) == 0}
+        expected = {version - stride for stride in strides} & set(before)
+        if before:
+            expected.add(before[-1])
+        assert [manifest.base_version for manifest in manifests] == (sorted(expected, reverse=True) or [None])
+        for manifest in manifests:
+            base = all_arrays[manifest.base_version or 0]
+            assert np.array_equal(decode(folder, manifest, base), all_arrays[version])
+        before.append(version)
+        assert held.version == version
+        assert len(held.spans) < max(2, stride_max)
+
+
+def test_spans_add_up_as_a_binary_counter(tmp_path: Path) -> None:
+    held: Held | None = None
+    begins = []
+    for version, array in enumerate(arrays(18)):
+        _, held = encode(version, array, held, ChunkFolder(tmp_path), stride_max=16)
+        begins.append([span.base_version for span in held.spans])
+    assert begins[7] == [0, 4, 6]
+    assert begins[8] == [0]
+    assert begins[15] == [0, 8, 12, 14]
+    # At 16 nothing could begin at 0 any more.
+    assert begins[16:] == [[], [16]]
+
+
+def test_which_composites() -> None:
+    assert composites([0, 4, 6, 7], 8, 16) == [2, 1, 0]
+    assert composites([0, 4, 6], 7, 16) == []
+    assert composites([0, 8, 12, 14], 16, 4) == [3, 2]
+    assert composites([1, 3], 4, 16) == []
+
+
+def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
+    held: Held | None = None
+    made = arrays(3)
+    for version in range(2):
+        _, held = encode(version, made[version], held, ChunkFolder(tmp_path), stride_max=8)
+    assert held is not None
+    span = held.spans[0]
+    span.changes = {key: changes.merge(done, done) for key, done in span.changes.items()}
+    with pytest.raises(TransferError, match="the changes since version 0 are wrong"):
+        encode(2, made[2], held, ChunkFolder(tmp_path), stride_max=8)
+
+
+def test_what_is_held_lies_where_the_version_before_did_and_not_in_the_trainer(tmp_path: Path) -> None:
+    folder, made = ChunkFolder(tmp_path), arrays(3)
+    _, held = encode(0, made[0], None, folder, stride_max=8)
+    before = held.bits["w", BOX]
+    first, now = encode_first(1, cuts(made[1]), held, folder, anchor=True)
+    assert np.array_equal(decode(folder, first, made[0]), made[1])
+    assert now.bits["w", BOX] is before
+    expected = made[1].copy()
+    made[1] += 1
+    assert np.array_equal(before.view(np.int16), expected)
+    (anchor,) = encode_more(cuts(made[1]), now, folder, anchor=True, stride_max=8)
+    assert np.array_equal(decode(folder, anchor, expected), expected)
+    assert np.array_equal(before.view(np.int16), expected)
+
+
+def test_what_does_not_decode_to_what_was_encoded_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = arrays(2)
+    _, held = encode(0, made[0], None, ChunkFolder(tmp_path), stride_max=8)
+    advance = codec.advance
+    monkeypatch.setattr(codec, "advance", lambda base, new, **others: advance(base, new ^ 1, **others))
+    with pytest.raises(TransferError, match="'w' of version 1 does not decode to what was encoded"):
+        encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path), anchor=False)
+
+
+def test_few_results_wait_to_be_taken_and_failures_come_through() -> None:
+    begun: list[int] = []
+
+    def act(job: int) -> int:
+        begun.append(job)
+        if job == 70:
+            raise ValueError("seventy")
+        return job * job
+
+    results = _in_threads(act, range(100))
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    time.sleep(0.05)
+    assert len(begun) <= 4 + 2 * len(os.sched_getaffinity(0))
+    with pytest.raises(ValueError, match="seventy"):
+        list(results)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rose-encode")]

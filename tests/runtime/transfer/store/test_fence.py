@@ -1,0 +1,95 @@
+"""Publishers of one folder, and of several runs: real stores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Manifest, index_bytes, read_index
+from rose.runtime.transfer.store.fence import FencedError
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
+
+
+def weights(version):
+    return {"w": torch.arange(64, dtype=torch.float32) + version}
+
+
+def test_of_two_publishers_the_newer_goes_on_and_the_older_is_refused(tmp_path):
+    first = VersionStore(tmp_path, run_id="a")
+    first.publish(0, weights(0))
+    second = VersionStore(tmp_path, run_id="a")
+    second.publish(1, weights(1))
+    with pytest.raises(FencedError, match=r"taken over by a newer publisher \(fence 2, this one has 1\)"):
+        first.publish(2, weights(2))
+    second.publish(2, weights(2))
+    assert second.latest() == 2
+
+
+def test_a_number_that_was_given_counts_in_whatever_order_publishers_come(tmp_path):
+    VersionStore(tmp_path, run_id="a", fence=5).publish(0, weights(0))
+    with pytest.raises(FencedError):
+        VersionStore(tmp_path, run_id="a", fence=4).publish(1, weights(1))
+    # Ranks of one publisher, and one that begins anew, have the same.
+    VersionStore(tmp_path, run_id="a", fence=5).publish(1, weights(1))
+    VersionStore(tmp_path, run_id="a", fence=6).publish(2, weights(2))
+
+
+def test_a_publisher_that_was_taken_over_while_it_encoded_makes_nothing_visible(tmp_path, monkeypatch):
+    slow = VersionStore(tmp_path, run_id="a", fence=1)
+    slow.publish(0, weights(0))
+    complete = slow._complete
+
+    def overtaken(part, writer):
+        VersionStore(tmp_path, run_id="a", fence=2).publish(1, weights(7))
+        return complete(part, writer)
+
+    monkeypatch.setattr(slow, "_complete", overtaken)
+    with pytest.raises(FencedError):
+        slow.publish(1, weights(1))
+    assert slow.latest() == 1
+
+
+def test_a_run_does_not_publish_into_another_ones_folder(tmp_path):
+    VersionStore(tmp_path).publish(0, weights(0))
+    with pytest.raises(TransferError, match="holds versions of no run, and this publisher is of run 'a'"):
+        VersionStore(tmp_path, run_id="a").publish(1, weights(1))
+
+
+def test_manifest_and_index_name_the_run_and_without_one_are_as_they_were(tmp_path):
+    store = VersionStore(tmp_path / "a", run_id="a", anchor_every=2)
+    for version in range(3):
+        store.publish(version, weights(version))
+    packages = store.packages()
+    assert {package.run_id for package in packages} == {"a"}
+    assert {store.manifest(package).run_id for package in packages} == {"a"}
+    assert {package.run_id for package in read_index(index_bytes(packages))} == {"a"}
+    with pytest.raises(TransferError, match="not a list"):
+        read_index(index_bytes(packages).replace(b'"run_id":"a"', b'"run_id":7'))
+    old = VersionStore(tmp_path / "old")
+    published = old.publish(0, weights(0)).manifest
+    assert b"run_id" not in published.to_bytes() + index_bytes(old.packages())
+    assert Manifest.from_bytes(published.to_bytes()).run_id == ""
+
+
+def test_the_manifests_hash_covers_the_run(tmp_path):
+    data = VersionStore(tmp_path, run_id="a").publish(0, weights(0)).manifest.to_bytes()
+    for other in (b'"run_id":"b"', b'"run_id":""', b'"run_id":null'):
+        with pytest.raises(TransferError):
+            Manifest.from_bytes(data.replace(b'"run_id":"a"', other))
+
+
+def test_a_receiver_refuses_another_runs_package_before_it_fetches_a_chunk(tmp_path):
+    one, other = VersionStore(tmp_path / "one", run_id="a"), VersionStore(tmp_path / "other", run_id="b")
+    one.publish(0, weights(0))
+    other.publish(0, weights(9))
+    staging = tmp_path / "staging"
+    with StoreServer(one) as at_one, StoreServer(other) as at_other:
+        Receiver(at_one.url, None, staging, run_id="a").fetch(0, None)
+        with pytest.raises(TransferError, match=r"version 0 at .* is of run 'b', expected one of run 'a'"):
+            Receiver(at_other.url, None, staging / "x", run_id="a").fetch(0, None)
+        # What another run left there under the same name is not taken for this one's.
+        staged = Receiver(at_other.url, None, staging, run_id="b").fetch(0, None)
+    assert [manifest.run_id for manifest in staged.manifests] == ["b"]

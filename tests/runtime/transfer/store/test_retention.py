@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.package.manifest import Package, plan
+from rose.runtime.transfer.store.retention import unneeded
+
+#: Anchors at 0, 4, 8; a delta to each version; composites of two.
+PACKAGES = [
+    *(Package(version, None, 100) for version in (0, 4, 8)),
+    *(Package(version, version - 1, 10) for version in range(1, 11)),
+    *(Package(version, version - 2, 15) for version in range(2, 11, 2)),
+]
+
+
+def kept(packages: Iterable[Package], **claims: Any) -> set[Package]:
+    return set(packages) - set(unneeded(list(packages), **claims))
+
+
+def since(version: int) -> set[Package]:
+    return {p for p in PACKAGES if (p.version if p.base_version is None else p.base_version) >= version}
+
+
+def test_the_newest_anchors_and_what_leads_on() -> None:
+    for anchors, oldest in ((1, 8), (2, 4), (3, 0), (4, 0)):
+        assert kept(PACKAGES, anchors_kept=anchors, pinned=[], acknowledged=[]) == since(oldest)
+    assert kept([], anchors_kept=1, pinned=[], acknowledged=[3]) == set()
+
+
+def test_what_is_pinned_and_what_leads_on_from_there() -> None:
+    pinned = [["00000000-anchor", "00000003-from-00000002"], ["00000099-anchor"]]
+    keep = kept(PACKAGES, anchors_kept=1, pinned=pinned, acknowledged=[])
+    assert keep - since(8) == {Package(0, None), Package(3, 2), Package(4, 3), Package(6, 4), Package(8, 6)}
+
+
+def test_the_cheapest_way_from_where_a_receiver_is() -> None:
+    keep = kept(PACKAGES, anchors_kept=1, pinned=[], acknowledged=[3, 10, 77])
+    assert keep - since(8) == {Package(4, 3), Package(6, 4), Package(8, 6)}
+
+
+@given(st.sets(st.integers(0, 10)), st.sets(st.sampled_from(PACKAGES)), st.integers(1, 3))
+def test_nobody_is_cut_off(acknowledged: set[int], pinned: set[Package], anchors: int) -> None:
+    stems = [[package.stem] for package in pinned]
+    keep = kept(PACKAGES, anchors_kept=anchors, pinned=stems, acknowledged=acknowledged)
+    assert pinned <= keep <= set(PACKAGES)
+    plan(keep, 10, None)
+    for version in acknowledged - {10}:
+        assert plan(keep, 10, version) == plan(PACKAGES, 10, version)
+    # Once more changes nothing.
+    assert kept(keep, anchors_kept=anchors, pinned=stems, acknowledged=acknowledged) == keep

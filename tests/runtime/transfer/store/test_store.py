@@ -1,0 +1,171 @@
+"""What is published, as receivers find it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.shards import ModelShape
+from rose.runtime.transfer.package.manifest import Package, plan, read_index
+from rose.runtime.transfer.store.store import VersionStore
+from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stems, weights
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder where fsync costs nothing."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def test_deltas_composites_at_powers_of_two_and_an_anchor_every_n(memory: Path) -> None:
+    store = VersionStore(memory, anchor_every=8)
+    for version in range(12):
+        published = store.publish(version, weights(version))
+        assert (published.delta is None) == (version == 0)
+        assert (published.anchor is not None) == (version in (0, 8))
+        strides = [version - (manifest.base_version or 0) for manifest in published.composites]
+        assert strides == [stride for stride in (2, 4, 8) if version and version % stride == 0]
+    assert store.latest() == 11
+    assert stems(store)[:6] == [
+        "00000000-anchor",
+        "00000001-from-00000000",
+        "00000002-from-00000001",
+        "00000002-from-00000000",
+        "00000003-from-00000002",
+        "00000004-from-00000003",
+    ]
+    assert read_index((memory / "index.json").read_bytes()) == store.packages()
+    assert [package.blob_bytes for package in store.packages()] == [
+        sum((memory / "chunks" / c.sha256[:2] / c.sha256).stat().st_size for c in store.manifest(package).chunks)
+        for package in store.packages()
+    ]
+    assert chunks_in(store) == chunks_of(store)
+    assert not [path for path in memory.rglob("*") if path.name.endswith(".tmp")]
+
+
+def test_every_version_is_reached_from_everywhere_by_few_packages(memory: Path) -> None:
+    store = VersionStore(memory / "store", anchor_every=16)
+    for version in range(30):
+        store.publish(version, weights(version))
+    alike = [Package(package.version, package.base_version, 1) for package in store.packages()]
+    for version in range(1, 30):
+        for have in range(version):
+            assert len(plan(alike, version, have)) <= 2 * (version - have).bit_length()
+        joiner = plan([package for package in alike if package.version != 16 or package.base_version], version, None)
+        assert len(joiner) <= 1 + version.bit_length(), "an anchor, and log2 of the distance and one deltas"
+    for version, have in ((29, None), (29, 0), (29, 13), (16, 0), (8, 4), (15, None), (28, 27)):
+        assert same(join(store, version, have, memory / "staged"), weights(version))
+
+
+def test_one_identity_for_a_version_whatever_the_way(memory: Path) -> None:
+    store = VersionStore(memory, anchor_every=4)
+    for version in range(5):
+        published = store.publish(version, weights(version))
+    ways = [published.manifest, *published.composites, published.anchor]
+    assert len(ways) == 4
+    assert len({manifest.weights_sha256 for manifest in ways if manifest is not None}) == 1
+
+
+def test_old_packages_go_but_never_those_since_the_last_anchor_but_one(memory: Path) -> None:
+    store = VersionStore(memory, anchor_every=2, anchors_kept=2)
+    for version in range(8):
+        store.publish(version, weights(version))
+    assert stems(store) == [
+        "00000004-anchor",
+        "00000005-from-00000004",
+        "00000006-from-00000005",
+        "00000006-from-00000004",
+        "00000006-anchor",
+        "00000007-from-00000006",
+    ]
+    assert chunks_in(store) == chunks_of(store)
+    assert read_index((memory / "index.json").read_bytes()) == store.packages()
+
+
+def test_a_composite_that_saves_nothing_is_left_out_where_an_anchor_is(memory: Path) -> None:
+    store = VersionStore(memory / "store", anchor_every=4)
+    generator = torch.Generator().manual_seed(0)
+    for version in range(5):
+        random_bits = torch.randint(-(2**15), 2**15, (64,), generator=generator, dtype=torch.int16)
+        published = store.publish(version, {"w": random_bits.view(torch.bfloat16)})
+    assert published.anchor is not None
+    assert published.composites == ()
+    assert [manifest.encoding for manifest in published.delta.pieces] == ["dense"] if published.delta else False
+    assert chunks_in(store) == chunks_of(store)
+
+
+def test_identical_chunks_are_stored_once(memory: Path) -> None:
+    store = VersionStore(memory, anchor_every=100)
+    for version in range(4):
+        store.publish(version, weights(0))
+    # One anchor, and one delta that says that nothing changed, which is all there is to know of all steps.
+    assert len(chunks_in(store)) == 2
+    assert len(store.packages()) == 5
+
+
+def test_the_delta_is_visible_before_what_joiners_need_is_made(memory: Path) -> None:
+    store = VersionStore(memory / "store", anchor_every=4)
+    found: list[list[str]] = []
+
+    def look() -> None:
+        reader = VersionStore(store.folder)
+        assert read_index((store.folder / "index.json").read_bytes()) == reader.packages()
+        latest = reader.latest()
+        assert latest is not None
+        assert same(join(reader, latest, latest - 1 if latest else None, memory / "staged"), weights(latest))
+        found.append([package.stem for package in reader.packages() if package.version == latest])
+
+    for version in range(5):
+        store.publish(version, weights(version), visible=look)
+    assert found == [["00000000-anchor"], *([f"{v:08d}-from-{v - 1:08d}"] for v in range(1, 5))]
+    last = [package.stem for package in store.packages() if package.version == 4]
+    assert last == ["00000004-from-00000003", "00000004-from-00000002", "00000004-from-00000000", "00000004-anchor"]
+
+
+def test_a_new_process_continues_the_chain(memory: Path) -> None:
+    for version in range(6):
+        published = VersionStore(memory / "store", anchor_every=4).publish(version, weights(version))
+        assert (published.delta is None) == (version == 0)
+        assert (published.anchor is None) == (version not in (0, 4))
+    expected = VersionStore(memory / "fresh").publish(5, weights(5))
+    assert published.manifest.base_version == 4
+    assert published.manifest.weights_sha256 == expected.manifest.weights_sha256
+    assert same(join(VersionStore(memory / "store"), 5, 2, memory / "staged"), weights(5))
+
+
+def test_tied_tensors_are_published_once(memory: Path) -> None:
+    tensors = weights(0)
+    tensors["lm_head"] = tensors["embed"]
+    published = VersionStore(memory).publish(0, tensors)
+    assert [info.name for info in published.manifest.tensors] == ["eighth", "embed", "head", "none", "norm"]
+
+
+def test_the_trainer_may_go_on_changing_its_tensors(memory: Path) -> None:
+    tensors = weights(0)
+    store = VersionStore(memory)
+    store.publish(0, tensors)
+    tensors["embed"][3] += 1
+    delta = store.publish(1, tensors).delta
+    assert delta is not None
+    bits, before = (each["embed"].view(torch.int16) for each in (tensors, weights(0)))
+    assert delta.changed_elements == int((bits != before).sum()) > 0
+
+
+def test_tensors_are_cut_for_the_ranks_that_hold_them(memory: Path) -> None:
+    model = ModelShape({"gate_proj.weight": (8, 4), "norm.weight": (4,)}, 4, 4, 2, 8)
+    tensors = {name: torch.randn(shape) for name, shape in model.shapes.items()}
+    manifest = VersionStore(memory, tp=4, model=model).publish(0, tensors).manifest
+    assert [(piece.name, piece.start, piece.chunk) for piece in manifest.pieces] == [
+        *(("gate_proj.weight", (2 * rank, 0), 0 if rank == 0 else rank + 1) for rank in range(4)),
+        ("norm.weight", (0,), 1),
+    ]
+    with pytest.raises(ValueError, match="tp is 2: give the model's shape"):
+        VersionStore(memory, tp=2)
+    with pytest.raises(TransferError, match=r"'norm\.weight' has shape \[5\], expected \[4\]"):
+        VersionStore(memory, tp=2, model=model).publish(1, {**tensors, "norm.weight": torch.randn(5)})

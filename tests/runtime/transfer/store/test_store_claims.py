@@ -1,0 +1,227 @@
+"""Pins and acknowledgements: nothing disappears that a receiver needs, whatever else goes on."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Package, plan
+from rose.runtime.transfer.store.store import VersionStore
+from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stage, stems, weights
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder where fsync costs nothing."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 3)),
+    st.tuples(st.just("pin"), st.integers(0, 9)),
+    st.tuples(st.just("renew"), st.integers(0, 9)),
+    st.tuples(st.just("unpin"), st.integers(0, 9)),
+    st.tuples(st.just("acknowledge"), st.integers(0, 9)),
+    st.tuples(st.just("pass"), st.integers(1, 60)),
+    st.tuples(st.just("prune"), st.just(0)),
+    st.tuples(st.just("join"), st.integers(0, 9)),
+    st.tuples(st.just("restart"), st.just(0)),
+)
+
+
+class Interleaving:
+    """A store, the claims upon it as they should be, and what must hold after each operation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.version = 0
+        self.pins: dict[str, tuple[float, list[Package]]] = {}
+        self.acks: dict[str, tuple[float, int]] = {}
+        self.restart(0)
+        self.store.publish(0, weights(0))
+
+    def restart(self, _: int) -> None:
+        self.store = VersionStore(
+            self.folder / "store", anchor_every=3, anchors_kept=1, receiver_ttl_s=50, now=self.clock
+        )
+
+    def pick_version(self, number: int) -> int | None:
+        there = sorted({package.version for package in self.store.packages()})
+        return None if number == 0 else there[number % len(there)]
+
+    def publish(self, times: int) -> None:
+        for _ in range(times):
+            before = {self.version: 0, **self.needs()}
+            self.version += 1
+            delta = self.store.publish(self.version, weights(self.version)).delta
+            assert delta is not None
+            for version, cost in self.needs().items():
+                assert cost <= before[version] + delta.blob_bytes, "to follow step by step would have been cheaper"
+
+    def pin(self, number: int) -> None:
+        have = self.pick_version(number)
+        if have != self.version:
+            way = plan(self.store.packages(), self.version, have)
+            self.pins[self.store.pin(way, ttl_s=20)] = (self.clock.now_s + 20, way)
+
+    def renew(self, number: int) -> None:
+        if self.pins:
+            pin = sorted(self.pins)[number % len(self.pins)]
+            until, way = self.pins[pin]
+            if until > self.clock.now_s:
+                self.store.renew(pin, 30)
+                self.pins[pin] = (self.clock.now_s + 30, way)
+            else:
+                with pytest.raises(TransferError, match="no pin"):
+                    self.store.renew(pin, 30)
+
+    def unpin(self, number: int) -> None:
+        if self.pins:
+            pin = sorted(self.pins)[number % len(self.pins)]
+            self.store.unpin(pin)
+            del self.pins[pin]
+
+    def acknowledge(self, number: int) -> None:
+        version = self.pick_version(number)
+        if version is not None:
+            receiver = f"../receiver {number % 3}"
+            self.store.acknowledge(receiver, version)
+            self.acks[receiver] = (self.clock.now_s, version)
+
+    def prune(self, _: int) -> None:
+        self.store.prune()
+
+    def join(self, number: int) -> None:
+        have = self.pick_version(number)
+        if have != self.version:
+            assert same(join(self.store, self.version, have, self.folder / "staged"), weights(self.version))
+
+    def needs(self) -> dict[int, int]:
+        """The bytes of the cheapest way to the newest version, from where each receiver is or will be."""
+        live = {version for at, version in self.acks.values() if at > self.clock.now_s - 50}
+        live |= {way[-1].version for until, way in self.pins.values() if until > self.clock.now_s}
+        packages = self.store.packages()
+        return {
+            version: sum(package.blob_bytes for package in plan(packages, self.version, version))
+            for version in live - {self.version}
+        }
+
+    def check(self) -> None:
+        there, chunks = set(self.store.packages()), chunks_in(self.store)
+        live = [way for until, way in self.pins.values() if until > self.clock.now_s]
+        for way in live:
+            assert set(way) <= there
+            assert {c.sha256 for package in way for c in self.store.manifest(package).chunks} <= chunks
+        assert chunks_of(self.store) <= chunks
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(OPERATIONS, min_size=5, max_size=40))
+def test_nothing_pinned_or_needed_ever_disappears(operations: list[tuple[str, int]]) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        world = Interleaving(Path(name))
+        for operation, number in operations:
+            before = world.needs()
+            if operation == "pass":
+                world.clock.now_s += number
+            else:
+                getattr(world, operation)(number)
+            if operation == "prune":
+                assert world.needs() == before, "the cheapest way is still there"
+            world.check()
+        for until, way in world.pins.values():
+            if until > world.clock.now_s:
+                stage(world.store, way, Path(name) / "pinned")
+        world.join(0)
+
+
+def test_what_is_not_claimed_any_more_goes(memory: Path) -> None:
+    clock = Clock()
+    store = VersionStore(memory, anchor_every=2, anchors_kept=1, receiver_ttl_s=100, now=clock)
+    store.publish(0, weights(0))
+    pin = store.pin(store.packages(), ttl_s=10)
+    store.acknowledge("late", 1)
+    for version in range(1, 6):
+        store.publish(version, weights(version))
+    assert "00000000-anchor" in stems(store)
+    assert "00000002-from-00000001" in stems(store)
+    store.unpin(pin)
+    store.unpin(pin)
+    store.unpin("../../x")
+    store.prune()
+    assert "00000000-anchor" not in stems(store)
+    assert "00000002-from-00000001" in stems(store)
+    clock.now_s += 100
+    store.prune()
+    assert stems(store) == ["00000004-anchor", "00000005-from-00000004"]
+    with pytest.raises(TransferError, match="no pin"):
+        store.renew(pin, 1)
+    with pytest.raises(TransferError, match="no pin"):
+        store.renew("../index", 1)
+
+
+def test_receivers_join_while_versions_come_and_go(memory: Path) -> None:
+    """Threads as servers and receivers have them, against a publisher that keeps one anchor only."""
+    store = VersionStore(memory / "store", anchor_every=2, anchors_kept=1)
+    store.publish(0, weights(0))
+    done = threading.Event()
+    failures: list[BaseException] = []
+    joins: list[tuple[int | None, int]] = []
+
+    def receive(name: str) -> None:
+        reader, have = VersionStore(store.folder), None
+        try:
+            while not done.is_set():
+                version = reader.latest()
+                assert version is not None
+                if version == have:
+                    continue
+                way = plan(reader.packages(), version, have)
+                pin = reader.pin(way, 60)
+                if set(way) <= set(reader.packages()):  # Else it was removed before it was pinned.
+                    engine = join_by(reader, way, have, memory / name)
+                    assert same(engine, weights(version)), (have, version)
+                    reader.acknowledge(name, version)
+                    joins.append((have, version))
+                    have = version
+                reader.unpin(pin)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=receive, args=(f"receiver-{index}",)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for version in range(1, 25):
+        store.publish(version, weights(version))
+    time.sleep(0.1)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert len(joins) > 4
+
+
+def join_by(store: VersionStore, way: list[Package], have: int | None, folder: Path) -> dict[str, torch.Tensor]:
+    engine = weights(have or 0)
+    prepare(stage(store, way, folder), engine).commit()
+    return engine

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rose.cli import app
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.wire.receiver import Receiver
+from tests.runtime.transfer.served import process, put, run_command, until
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["weights", "relay", *arguments])
+
+
+def test_a_relay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [b"1234"])
+    (tmp_path / "token").write_text("secret\n")
+    arguments = ["--origin", (tmp_path / "store").as_uri(), "--folder", str(tmp_path / "cache")]
+    options = ["--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"), "--max-mb-per-s", "100"]
+    output = tmp_path / "output"
+    with process(run_command, ["weights", "relay", *arguments, *options], output) as relay:
+        until(lambda: output.exists() and "(Ctrl-C ends it)" in output.read_text())
+        url = output.read_text().split(" at ")[1].split()[0]
+        with pytest.raises(TransferError, match="answered 401"):
+            Receiver(url, None, tmp_path / "staging").latest()
+        staged = Receiver(url, "secret", tmp_path / "staging").fetch(0, None)
+        assert staged.version == 0
+        assert "cache of another relay" in run(*arguments, "--listen", "127.0.0.1:0").stderr
+        assert relay.pid is not None
+        os.kill(relay.pid, signal.SIGTERM)
+        relay.join(10)
+        assert relay.exitcode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--origin", "weights"], "origin 'weights' is neither http://HOST:PORT nor"),
+        (["--origin", "nosuch://x"], "cannot open nosuch://x"),
+        (["--origin", "memory://w", "--listen", "8816"], "'8816' is not an address; give HOST:PORT"),
+        (["--origin", "memory://w", "--listen", "0.0.0.0:0"], "reachable from other machines: give a token"),
+        (["--origin", "memory://w", "--token-file", "nowhere"], "--token-file nowhere: "),
+        (["--origin", "memory://w", "--origin-token-file", "/dev/null"], "/dev/null is empty"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("ROSE_WEIGHTS_TOKEN", "ROSE_WEIGHTS_ORIGIN_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    done = run("--folder", "cache", *arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("rose: ")
+    assert says in done.stderr
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("--folder", str(tmp_path / "cache"), "--origin", "memory://w", "--listen", address)
+    assert done.exit_code == 2
+    assert f"cannot serve {tmp_path / 'cache'} at {address}: " in done.stderr
+    assert "address already in use" in done.stderr
+
+
+def test_the_command_line_loads_no_torch() -> None:
+    loaded = "import sys, rose.cli; print(sorted({'torch', 'numba', 'aiohttp', 'fsspec'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

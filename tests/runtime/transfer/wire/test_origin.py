@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.engines.ports import free_port
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package
+from rose.runtime.transfer.wire.origin import (
+    BLOCK_BYTES,
+    BrokenError,
+    GoneError,
+    Origin,
+    RefusedError,
+    Route,
+    open_origin,
+)
+from rose.runtime.transfer.wire.server import Server
+from tests.runtime.transfer.served import Scripted, noise, put, send_file, send_nothing, until
+
+#: Larger than what is asked of an object store at a time.
+CONTENTS = [noise(1, 5_000_000), noise(2, 1000)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    put(folder, 0, None, CONTENTS)
+    put(folder, 1, 0, CONTENTS[1:] * 2)
+    return folder
+
+
+@pytest.fixture(params=["http", "file", "memory"])
+def origin(request: pytest.FixtureRequest, folder: Path) -> Iterator[Origin]:
+    if request.param == "http":
+        with Scripted(folder).served() as url:
+            yield from opened(url)
+    elif request.param == "file":
+        yield from opened(folder.as_uri())
+    else:
+        memory = fsspec.filesystem("memory")
+        memory.put(str(folder), "/weights", recursive=True)
+        yield from opened("memory://weights/")
+        memory.rm("/weights", recursive=True)
+
+
+def opened(url: str) -> Iterator[Origin]:
+    origin = open_origin(url, None)
+    yield origin
+    origin.close()
+
+
+def read(origin: Origin, chunk: Chunk, offset: int = 0) -> bytes:
+    return b"".join(bytes(block) for block in origin.read_chunk(chunk, offset))
+
+
+def test_every_kind_of_origin_gives_the_same(origin: Origin, folder: Path) -> None:
+    assert origin.packages() == [Package(0, None), Package(1, 0)]
+    assert [package.blob_bytes for package in origin.packages()] == [5_001_000, 1000]
+    assert origin.route(1, 0).packages == (Package(1, 0),)
+    assert origin.route(1, None).packages == (Package(0, None), Package(1, 0))
+    data = origin.manifest_bytes(Package(0, None))
+    assert data == (folder / "00000000-anchor.json").read_bytes()
+    chunk = Manifest.from_bytes(data).chunks[0]
+    assert origin.chunk_bytes(chunk.sha256) == 5_000_000
+    before = origin.received_bytes
+    for offset in (0, 1, BLOCK_BYTES, 4_999_999):
+        assert read(origin, chunk, offset) == CONTENTS[0][offset:]
+    assert origin.received_bytes - before == sum(5_000_000 - offset for offset in (0, 1, BLOCK_BYTES, 4_999_999))
+
+
+def test_what_is_not_there_is_gone(origin: Origin) -> None:
+    package = Package(9, None)
+    for ask in (
+        lambda: origin.manifest_bytes(package),
+        lambda: origin.manifest_tag(package),
+        lambda: origin.chunk_bytes("0" * 64),
+        lambda: read(origin, Chunk("0" * 64, 10)),
+    ):
+        with pytest.raises(GoneError):
+            ask()
+
+
+def test_a_manifest_made_anew_has_another_tag(tmp_path: Path) -> None:
+    put(tmp_path, 0, None, [b"12"])
+    with Scripted(tmp_path).served() as url:
+        for place in (url, tmp_path.as_uri()):
+            origin = open_origin(place, None)
+            first = origin.manifest_tag(Package(0, None))
+            assert first == origin.manifest_tag(Package(0, None))
+            put(tmp_path, 0, None, [b"34"])
+            os.utime(tmp_path / "00000000-anchor.json", ns=(0, 7))
+            assert origin.manifest_tag(Package(0, None)) != first
+
+
+def test_a_truncated_object_is_refused(tmp_path: Path) -> None:
+    (chunk,) = put(tmp_path, 0, None, [b"123456"]).chunks
+    (tmp_path / "chunks" / chunk.sha256[:2] / chunk.sha256).write_bytes(b"1234")
+    with pytest.raises(TransferError, match=f"{chunk.sha256} ends at byte 4 of 6"):
+        read(open_origin(tmp_path.as_uri(), None), chunk)
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "says"),
+    [
+        ("weights", None, "'weights' is neither http://HOST:PORT nor a URL such as s3"),
+        ("http://", None, "is neither"),
+        ("file:///weights", "t", "takes no token"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, token: str | None, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        open_origin(url, token)
+    with pytest.raises(TransferError, match="cannot open nosuch://x"):
+        open_origin("nosuch://x", None)
+
+
+def test_pins_and_acknowledgements(folder: Path) -> None:
+    scripted = Scripted(folder)
+    scripted.pin = "abc"
+    with scripted.served() as url:
+        origin = open_origin(url, None)
+        assert origin.route(1, 0) == Route((Package(1, 0),), "abc", 60.0)
+        origin.renew("abc")
+        origin.unpin("abc")
+        origin.acknowledge("me", 1, "f" * 64)
+        origin.close()
+    assert scripted.pins == ["PUT abc", "DELETE abc"]
+    assert scripted.acks == [{"receiver": "me", "version": 1, "weights_sha256": "f" * 64}]
+
+
+def test_an_object_store_takes_them_and_does_nothing(folder: Path) -> None:
+    origin = open_origin(folder.as_uri(), None)
+    assert origin.route(1, 0).pin is None
+    origin.acknowledge("me", 1, "f" * 64)
+
+
+def test_a_kept_connection_that_the_server_dropped_is_opened_again(folder: Path) -> None:
+    port = free_port()
+    app = Scripted(folder).app
+    with Server(app(), "127.0.0.1", port, None):
+        origin = open_origin(f"http://127.0.0.1:{port}", None)
+        origin.packages()
+    with Server(app(), "127.0.0.1", port, None):
+        assert len(origin.packages()) == 2
+    with pytest.raises(BrokenError, match=f"transfer from {origin.url} broke off .*refused.*try again"):
+        origin.packages()
+
+
+def test_one_connection_serves_requests_of_several_threads_one_after_the_other(folder: Path) -> None:
+    scripted, peers = Scripted(folder), set()
+
+    async def noted(request: web.Request, path: Path) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return await send_file(request, path)
+
+    scripted.send_manifest = scripted.send_chunk = noted
+    with scripted.served() as url, ThreadPoolExecutor(2) as pool:
+        origin = open_origin(url, None)
+        package = origin.packages()[0]
+        manifest = Manifest.from_bytes(pool.submit(origin.manifest_bytes, package).result())
+        for chunk in manifest.chunks:
+            assert len(pool.submit(read, origin, chunk).result()) == chunk.size_bytes
+        origin.close()
+    assert len(peers) == 1
+
+
+def test_a_body_left_in_the_middle_does_not_get_into_the_next_answer(folder: Path) -> None:
+    scripted = Scripted(folder)
+    with scripted.served() as url:
+        origin = open_origin(url, None)
+        chunk = Manifest.from_bytes(origin.manifest_bytes(Package(0, None))).chunks[0]
+        blocks = origin.read_chunk(chunk, 0)
+        next(blocks)
+        del blocks
+        assert len(origin.packages()) == 2
+        origin.close()
+
+
+@contextmanager
+def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Iterator[Origin]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    with Server(app, "127.0.0.1", 0, None) as server:
+        yield from opened(server.url)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, GoneError),
+        (409, RefusedError),
+        (422, TransferError),
+        (401, TransferError),
+        (302, TransferError),
+        (500, BrokenError),
+    ],
+)
+def test_what_is_said_of_a_bad_answer(status: int, kind: type[TransferError]) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text="so it is")
+
+    with answering(answer) as origin, pytest.raises(TransferError, match=f"answered {status} .*: so it is") as raised:
+        origin.packages()
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (200, b"12345", {}),
+        (200, b"1234567", {}),
+        (206, b"456", {}),
+        (206, b"456", {"Content-Range": "bytes 2-4/6"}),
+        (206, b"456", {"Content-Range": "bytes 3-5/7"}),
+        (206, b"45", {"Content-Range": "bytes 3-5/6"}),
+    ],
+)
+def test_a_body_of_another_length_or_place_is_refused(status: int, body: bytes, headers: dict[str, str]) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body, headers=headers)
+
+    with answering(answer) as origin, pytest.raises(TransferError, match=f"announces {len(body)} bytes") as raised:
+        read(origin, Chunk("a" * 64, 6), 3)
+    assert type(raised.value) is TransferError
+
+
+def test_a_proxy_that_knows_no_ranges_sends_all_and_the_rest_is_taken() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=CONTENTS[0])
+
+    with answering(answer) as origin:
+        assert read(origin, Chunk("a" * 64, 5_000_000), 4_000_001) == CONTENTS[0][4_000_001:]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Transfer-Encoding": "chunked"}, {"Content-Length": str(1 << 40)}], ids=["unknown", "huge"]
+)
+def test_an_answer_without_a_bound_is_refused(headers: dict[str, str]) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        return response
+
+    with answering(answer) as origin, pytest.raises(TransferError, match="is this a weight store"):
+        origin.manifest_bytes(Package(0, None))
+
+
+def test_a_server_that_is_no_weight_store_is_refused() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>")
+
+    with answering(answer) as origin:
+        for ask in (origin.packages, lambda: origin.route(1, None), lambda: origin.manifest_tag(Package(0, None))):
+            with pytest.raises(TransferError, match="weight store"):
+                ask()
+
+
+JSON = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([])
+    | st.just({})
+)
+
+
+@given(JSON, JSON, JSON)
+def test_anything_else_than_a_route_is_refused(packages: object, pin: object, ttl_s: object) -> None:
+    try:
+        route = Route.from_bytes(json.dumps({"packages": packages, "pin": pin, "ttl_s": ttl_s}).encode())
+    except TransferError:
+        return
+    assert Route.from_bytes(route.to_bytes()) == route
+
+
+def test_a_number_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(TransferError, match="too large"):
+        Route.from_bytes(json.dumps({"packages": [], "pin": None, "ttl_s": 10**400}).encode())
+
+
+def test_an_interrupt_wakes_who_waits(tmp_path: Path) -> None:
+    (chunk,) = put(tmp_path, 0, None, [b"1234"]).chunks
+    scripted = Scripted(tmp_path)
+    scripted.send_chunk = send_nothing
+    with scripted.served() as url:
+        origin = open_origin(url, None)
+
+        def interrupt() -> None:
+            until(lambda: bool(scripted.gets))
+            origin.interrupt()
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(BrokenError):
+            read(origin, chunk)
+        thread.join()

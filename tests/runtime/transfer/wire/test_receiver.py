@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+from aiohttp import web
+
+from rose.runtime.engines.ports import free_port
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.fused import hf_views
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.manifest import Package
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.origin import BLOCK_BYTES, GoneError, RefusedError
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.transfer.served import (
+    ELEMENTS,
+    Scripted,
+    kill,
+    listening,
+    noise,
+    process,
+    put,
+    remove,
+    run_store,
+    send_file,
+    send_nothing,
+    until,
+    warm_up,
+)
+
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4, 2, 8, 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes() -> None:
+    warm_up()
+
+
+def trainer_weights(seed: int) -> dict[str, torch.Tensor]:
+    """Weights of one attention block under checkpoint names, fp32 masters."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = {"q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM}
+    named = {
+        f"model.layers.0.self_attn.{part}_proj.weight": 0.02 * torch.randn(count, HIDDEN, generator=generator)
+        for part, count in rows.items()
+    }
+    named["model.norm.weight"] = 1 + 0.02 * torch.randn(HIDDEN, generator=generator)
+    return named
+
+
+def bf16(masters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(torch.bfloat16) for name, tensor in masters.items()}
+
+
+def step(masters: dict[str, torch.Tensor], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in masters.values():
+        tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=1e-5)
+
+
+class Engine(torch.nn.Module):
+    """The fused parameters of SGLang's Llama attention, in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        attention = torch.nn.Module()
+        attention.qkv_proj = torch.nn.Linear(HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM, bias=False)
+        layer = torch.nn.Module()
+        layer.self_attn = attention
+        self.model = torch.nn.Module()
+        self.model.layers = torch.nn.ModuleList([layer])
+        self.model.norm = torch.nn.RMSNorm(HIDDEN)
+        self.to(torch.bfloat16)
+
+    def views(self) -> dict[str, torch.Tensor]:
+        return hf_views(self.named_parameters(), HEADS, KV_HEADS, HEAD_DIM)
+
+
+def assert_same_bits(views: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert views.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(views[name].contiguous().view(torch.int16), tensor.view(torch.int16)), name
+
+
+def contents_of(staged: Staged) -> list[bytes]:
+    return [bytes(staged.chunk(chunk)) for manifest in staged.manifests for chunk in manifest.chunks]
+
+
+def staged_folders(staging: Path) -> list[str]:
+    return sorted(path.name for path in staging.iterdir() if path.name != "partial")
+
+
+def test_store_to_engine_over_http(tmp_path: Path) -> None:
+    """Each version in turn: an anchor to begin with, then a delta each, acknowledged once it is in the engine."""
+    store = VersionStore(tmp_path / "store", anchor_every=3)
+    masters = trainer_weights(0)
+    engine = Engine()
+    address = engine.model.layers[0].self_attn.qkv_proj.weight.data_ptr()
+    with StoreServer(store, token="t") as server:
+        receiver = Receiver(server.url, "t", tmp_path / "staging")
+        assert receiver.latest() is None
+        have = None
+        for version in range(5):
+            published = store.publish(version, bf16(masters))
+            assert receiver.latest() == version
+            staged = receiver.fetch(version, have)
+            assert (staged.version, staged.base_version) == (version, have)
+            assert staged.encoding == ("dense" if version == 0 else "delta")
+            assert staged.wire_bytes > sum(manifest.blob_bytes for manifest in staged.manifests)
+            assert staged.fetch_ns > 0
+            assert staged.verify_ns > 0
+            assert prepare(staged, engine.views()).commit() > 0
+            assert staged.manifests[-1].weights_sha256 == published.manifest.weights_sha256
+            assert_same_bits(engine.views(), bf16(masters))
+            receiver.acknowledge(version, published.manifest.weights_sha256)
+            staged.remove()
+            have = version
+            step(masters, version)
+        with pytest.raises(RefusedError, match=r"answered 409 Conflict: .*has drifted; bring it back from an anchor"):
+            receiver.acknowledge(4, "0" * 64)
+        with pytest.raises(GoneError, match="holds no version 9"):
+            receiver.acknowledge(9, "0" * 64)
+    assert engine.model.layers[0].self_attn.qkv_proj.weight.data_ptr() == address
+    assert staged_folders(tmp_path / "staging") == []
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[VersionStore, list[dict[str, torch.Tensor]]]:
+    """A store of seven versions, and what they are."""
+    store = VersionStore(tmp_path_factory.mktemp("store"), anchor_every=4)
+    masters = trainer_weights(1)
+    versions = []
+    for version in range(7):
+        versions.append(bf16(masters))
+        store.publish(version, versions[-1])
+        step(masters, version)
+    return store, versions
+
+
+@pytest.mark.parametrize("have", [None, 0, 2, 5])
+@pytest.mark.parametrize("kind", ["http", "file", "memory"])
+def test_a_joiner_and_a_laggard_reach_the_same_bits(
+    tmp_path: Path,
+    published: tuple[VersionStore, list[dict[str, torch.Tensor]]],
+    have: int | None,
+    kind: str,
+) -> None:
+    store, versions = published
+    engine = Engine()
+    if have is not None:
+        for name, view in engine.views().items():
+            view.copy_(versions[have][name])
+    if kind == "http":
+        with StoreServer(store) as server:
+            staged = Receiver(server.url, None, tmp_path / "staging").fetch(6, have)
+    elif kind == "file":
+        staged = Receiver(store.folder.as_uri(), None, tmp_path / "staging").fetch(6, have)
+    else:
+        fsspec.filesystem("memory").put(str(store.folder), f"/{tmp_path.name}", recursive=True)
+        staged = Receiver(f"memory://{tmp_path.name}", None, tmp_path / "staging").fetch(6, have)
+    prepare(staged, engine.views()).commit()
+    assert_same_bits(engine.views(), versions[-1])
+
+
+def test_what_is_staged_is_used_again_unless_it_is_damaged(tmp_path: Path) -> None:
+    manifest = put(tmp_path / "store", 0, None, [b"1234", b"567"])
+    receiver = Receiver((tmp_path / "store").as_uri(), None, tmp_path / "staging")
+    first = receiver.fetch(0, None)
+    assert first.folder == receiver.folder(0, None)
+    again = receiver.fetch(0, None)
+    assert again.wire_bytes == 0
+    assert Staged.open(receiver.folder(0, None)).manifests == first.manifests == again.manifests
+    chunk = first.folder / "chunks" / manifest.chunks[0].sha256
+    for damage in (lambda: chunk.write_bytes(b"1235"), chunk.unlink):
+        damage()
+        assert receiver.fetch(0, None).wire_bytes > 0
+        assert contents_of(receiver.fetch(0, None)) == [b"1234", b"567"]
+
+
+def test_only_what_the_regions_need_is_fetched(tmp_path: Path) -> None:
+    contents = [noise(seed, 1000) for seed in range(3)]
+    put(tmp_path / "store", 0, None, contents)
+    scripted = Scripted(tmp_path / "store")
+    with scripted.served() as url:
+        receiver = Receiver(url, None, tmp_path / "staging")
+        for number, regions in enumerate(({"t001": Region((0,), (1,))}, {"t002": Region.whole((ELEMENTS,))}), 1):
+            staged = receiver.fetch(0, None, regions)
+            (chunk,) = staged.manifests[0].chunks_for(regions)
+            assert staged.chunk(chunk) == contents[number]
+            assert [path.name for path in (staged.folder / "chunks").iterdir()] == [chunk.sha256]
+            assert receiver.fetch(0, None, regions).folder == staged.folder == receiver.folder(0, None, regions)
+        assert len(staged_folders(tmp_path / "staging")) == 2
+    assert sum(scripted.gets.values()) == 2 + 2
+
+
+@pytest.mark.parametrize("part", ["chunk", "manifest", "index"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "lengthen", "remove"])
+def test_a_damaged_origin_is_refused_and_stages_nothing(tmp_path: Path, part: str, damage: str) -> None:
+    (chunk,) = put(tmp_path / "store", 0, None, [noise(0, 500)]).chunks
+    path = tmp_path / "store" / {
+        "chunk": f"chunks/{chunk.sha256[:2]}/{chunk.sha256}", "manifest": "00000000-anchor.json", "index": "index.json"
+    }[part]  # fmt: skip
+    data = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        flipped = data[:30] + bytes([data[30] ^ 1]) + data[31:]
+        path.write_bytes({"flip": flipped, "cut": data[:-1], "lengthen": data + b"\n"}[damage])
+    receiver = Receiver((tmp_path / "store").as_uri(), None, tmp_path / "staging", retries=0)
+    if (part, damage) == ("chunk", "lengthen"):
+        assert contents_of(receiver.fetch(0, None)) == [data]  # What is behind a chunk is never asked for.
+        return
+    with pytest.raises(TransferError):
+        receiver.fetch(0, None)
+    assert staged_folders(receiver.staging) == []
+
+
+def test_errors_name_the_origin_and_the_way_out(tmp_path: Path) -> None:
+    store = VersionStore(tmp_path / "store")
+    store.publish(0, bf16(trainer_weights(3)))
+    with StoreServer(store, token="right") as server:
+        url = server.url
+        with pytest.raises(TransferError, match=f"{url}/v1/pins answered 401"):
+            Receiver(url, "wrong", tmp_path / "staging").fetch(0, None)
+        with pytest.raises(TransferError, match=r"no way from nothing to version 9: the store holds versions \[0\]"):
+            Receiver(url, "right", tmp_path / "staging").fetch(9, None)
+    with pytest.raises(TransferError, match=f"transfer from {url} broke off .*try again"):
+        Receiver(url, "right", tmp_path / "staging", retries=1).fetch(0, None)
+
+
+@pytest.mark.parametrize(
+    ("packages", "says"),
+    [
+        ([], "leads from and to None, asked for"),
+        ([(2, 0)], r"leads from and to \(0, 2\), asked for \(1, 2\)"),
+        ([(1, None)], r"leads from and to \(None, 1\)"),
+        ([(0, None), (2, 1)], "delta from version 1 cannot follow version 0"),
+    ],
+)
+def test_a_way_that_leads_elsewhere_is_refused(
+    tmp_path: Path, packages: list[tuple[int, int | None]], says: str
+) -> None:
+    for version, base in ((0, None), (1, None), (2, 0), (2, 1)):
+        put(tmp_path / "store", version, base, [b"1234"])
+    scripted = Scripted(tmp_path / "store")
+    scripted.plan = lambda *_: [p for p in scripted.packages() if (p.version, p.base_version) in packages]
+    with scripted.served() as url, pytest.raises(TransferError, match=says):
+        Receiver(url, None, tmp_path / "staging").fetch(2, 1)
+
+
+def test_another_package_than_asked_for_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [b"1234"])
+    put(tmp_path / "store", 1, None, [b"1234"])
+    (tmp_path / "store" / "00000001-anchor.json").write_bytes(
+        (tmp_path / "store" / "00000000-anchor.json").read_bytes()
+    )
+    with Scripted(tmp_path / "store").served() as url:
+        with pytest.raises(TransferError, match="asked for package 00000001-anchor, got 00000000-anchor"):
+            Receiver(url, None, tmp_path / "staging").fetch(1, None)
+
+
+def test_a_manifest_with_more_bytes_than_the_weights_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [bytes(2 * ELEMENTS + 1000)])
+    with pytest.raises(TransferError, match=f"00000000-anchor has chunks of {2 * ELEMENTS + 1000} bytes, expected at"):
+        Receiver((tmp_path / "store").as_uri(), None, tmp_path / "staging").fetch(0, None)
+    assert not list((tmp_path / "staging" / "partial").glob("[0-9a-f]*"))
+
+
+@pytest.mark.parametrize("sends", ["send_chunk", "send_manifest"])
+def test_a_version_pruned_on_the_way_is_reached_another_way(tmp_path: Path, sends: str) -> None:
+    store = tmp_path / "store"
+    old = [put(store, 0, None, [noise(0, 1000)]), put(store, 1, 0, [b"2"]), put(store, 2, 1, [b"4"])]
+    scripted = Scripted(store)
+
+    async def prune(request: web.Request, path: Path) -> web.StreamResponse:
+        if old:
+            put(store, 2, None, [noise(1, 1000)])
+            while old:
+                remove(store, old.pop())
+        return await send_file(request, path)
+
+    setattr(scripted, sends, prune)
+    with scripted.served() as url:
+        staged = Receiver(url, None, tmp_path / "staging").fetch(2, None)
+    assert [manifest.package for manifest in staged.manifests] == [Package(2, None)]
+    assert contents_of(staged) == [noise(1, 1000)]
+    assert staged.wire_bytes > 1000
+
+
+def test_what_is_gone_for_good_is_planned_twice_and_no_more(tmp_path: Path) -> None:
+    manifest = put(tmp_path / "store", 0, None, [b"1234"])
+    scripted = Scripted(tmp_path / "store")
+    scripted.plan = lambda *_: [manifest.package]
+    remove(tmp_path / "store", manifest)
+    with scripted.served() as url, pytest.raises(GoneError, match=r"00000000-anchor\.json answered 404"):
+        Receiver(url, None, tmp_path / "staging").fetch(0, None)
+    assert scripted.gets["00000000-anchor.json"] == 2
+
+
+def test_the_cap_holds_over_all_threads(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [noise(seed, 100_000) for seed in range(4)])
+    started_s = time.monotonic()
+    receiver = Receiver((tmp_path / "store").as_uri(), None, tmp_path / "staging", max_bytes_per_s=1e6)
+    staged = receiver.fetch(0, None)
+    assert staged.wire_bytes > 400_000
+    assert time.monotonic() - started_s >= staged.wire_bytes / 1e6
+
+
+def test_receivers_of_one_folder_wait_for_each_other(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [noise(seed, 300_000) for seed in range(3)])
+    scripted = Scripted(tmp_path / "store")
+    with scripted.served() as url, ThreadPoolExecutor() as pool:
+        receivers = [Receiver(url, None, tmp_path / "staging") for _ in range(4)]
+        staged = list(pool.map(lambda receiver: receiver.fetch(0, None), receivers))
+    assert sum(one.wire_bytes > 0 for one in staged) == 1
+    assert set(scripted.gets.values()) == {1}
+
+
+def test_one_chunk_that_fails_ends_the_others(tmp_path: Path) -> None:
+    chunks = put(tmp_path / "store", 0, None, [noise(seed, 1000) for seed in range(4)]).chunks
+    scripted = Scripted(tmp_path / "store")
+
+    async def bad_or_stuck(request: web.Request, path: Path) -> web.StreamResponse:
+        if path.name == chunks[2].sha256:
+            return web.Response(status=403, text="not this one")
+        return await send_nothing(request, path)
+
+    scripted.send_chunk = bad_or_stuck
+    with scripted.served() as url, pytest.raises(TransferError, match="403 Forbidden: not this one"):
+        Receiver(url, None, tmp_path / "staging").fetch(0, None)
+
+
+def test_a_server_killed_in_mid_chunk_and_started_again_costs_no_byte_twice(tmp_path: Path) -> None:
+    store = VersionStore(tmp_path / "store")
+    weights = {"w": torch.frombuffer(bytearray(noise(0, 16 << 20)), dtype=torch.float32)}
+    manifest = store.publish(0, weights).manifest
+    port = free_port()
+    receiver = Receiver(
+        f"http://127.0.0.1:{port}", None, tmp_path / "staging", retries=12, max_bytes_per_s=20e6, timeout_s=20
+    )
+    partial = receiver.staging / "partial" / manifest.chunks[0].sha256
+    with ThreadPoolExecutor() as pool, process(run_store, store.folder, port) as first:
+        listening(port)
+        fetching = pool.submit(receiver.fetch, 0, None)
+        until(lambda: partial.exists() and partial.stat().st_size > 0)
+        kill(first)
+        assert not fetching.done()
+        with process(run_store, store.folder, port):
+            staged = fetching.result()
+    assert staged.manifests == (manifest,)
+    assert Staged.open(staged.folder).version == 0
+    assert 0 < staged.wire_bytes - manifest.blob_bytes - len(manifest.to_bytes()) < BLOCK_BYTES
+
+
+def fetch_slowly(url: str, staging: Path) -> None:
+    Receiver(url, None, staging, max_bytes_per_s=4e6).fetch(0, None)
+
+
+def test_a_receiver_killed_in_mid_chunk_is_continued_by_another(tmp_path: Path) -> None:
+    contents = [noise(seed, 3 << 20) for seed in range(2)]
+    manifest = put(tmp_path / "store", 0, None, contents)
+    scripted = Scripted(tmp_path / "store")
+    partial = tmp_path / "staging" / "partial"
+    with scripted.served() as url:
+        with process(fetch_slowly, url, tmp_path / "staging") as receiver:
+            until(lambda: partial.exists() and sum(path.stat().st_size for path in partial.iterdir()) > 1 << 20)
+            kill(receiver)
+        came = sum(path.stat().st_size for path in partial.iterdir())
+        (partial / hashlib.sha256(b"of another version").hexdigest()).write_bytes(b"x")
+        staged = Receiver(url, None, tmp_path / "staging").fetch(0, None)
+    assert contents_of(staged) == contents
+    assert 0 < came < manifest.blob_bytes
+    assert 0 < staged.wire_bytes - (manifest.blob_bytes - came) < 10_000
+    assert [path.name for path in partial.iterdir()] == ["lock"]

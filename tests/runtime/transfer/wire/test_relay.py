@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp import web
+
+from rose.runtime.engines.ports import free_port
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Manifest
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.wire.origin import BLOCK_BYTES
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.relay import RelayServer
+from tests.runtime.transfer.served import (
+    Scripted,
+    kill,
+    listening,
+    noise,
+    process,
+    put,
+    run_relay,
+    send_file,
+    until,
+    warm_up,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes() -> None:
+    warm_up()
+
+
+def contents_of(staged: Staged) -> list[bytes]:
+    return [bytes(staged.chunk(chunk)) for manifest in staged.manifests for chunk in manifest.chunks]
+
+
+def status(url: str, token: str | None = None) -> dict[str, Any]:
+    request = urllib.request.Request(f"{url}/v1/status")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=10) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def get(url: str, chunk: str, span: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    request = urllib.request.Request(f"{url}/v1/chunks/{chunk}", method=method)
+    if span is not None:
+        request.add_header("Range", f"bytes={span}")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, dict(response.headers), response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read()
+
+
+def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
+    """Through two relays in a row, each with a token of its own."""
+    store = tmp_path / "store"
+    contents = [noise(seed, 700_000) for seed in range(3)]
+    put(store, 0, None, contents[:1] * 2)
+    manifests = [put(store, 1, 0, contents[1:])]
+    manifests.insert(0, Manifest.from_bytes((store / "00000000-anchor.json").read_bytes()))
+    scripted = Scripted(store)
+    with (
+        scripted.served() as origin,
+        RelayServer(origin, tmp_path / "a", 1 << 30, token="a") as first,
+        RelayServer(first.url, tmp_path / "b", 1 << 30, token="b", origin_token="a") as second,
+    ):
+
+        def fetch(number: int) -> list[bytes]:
+            receiver = Receiver(second.url, "b", tmp_path / f"staging-{number}")
+            assert receiver.latest() == 1
+            return contents_of(receiver.fetch(1, None))
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(fetch, range(8))) == [[contents[0], *contents]] * 8
+        assert set(scripted.gets.values()) == {1}
+        names = {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}
+        assert set(scripted.gets) == names | {f"{manifest.package.stem}.json" for manifest in manifests}
+        told = status(second.url, "b")
+        once = 3 * 700_000 + sum(len(manifest.to_bytes()) for manifest in manifests)
+        assert told["served_bytes"] == 8 * once
+        assert once < told["origin_bytes"] < once + 8 * 1000
+        assert (told["misses"], told["hits"]) == (5, 7 * 5)
+        assert told["cached_bytes"] == once
+        for wrong in (None, "a"):
+            with pytest.raises(TransferError, match="answered 401"):
+                Receiver(second.url, wrong, tmp_path / "wrong").latest()
+        with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token="b") as third:
+            with pytest.raises(TransferError, match=r"answered 422 Unprocessable Entity: .*answered 401"):
+                Receiver(third.url, None, tmp_path / "wrong").latest()
+
+
+def test_clients_get_bytes_while_they_arrive(tmp_path: Path) -> None:
+    content = noise(0, 4 * BLOCK_BYTES)
+    (chunk,) = put(tmp_path / "store", 0, None, [content]).chunks
+    scripted = Scripted(tmp_path / "store")
+    go_on = threading.Event()
+
+    async def in_two_parts(request: web.Request, _: Path) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(len(content))})
+        await response.prepare(request)
+        await response.write(content[: 2 * BLOCK_BYTES])
+        await asyncio.to_thread(go_on.wait)
+        await response.write(content[2 * BLOCK_BYTES :])
+        return response
+
+    scripted.send_chunk = in_two_parts
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
+        with urllib.request.urlopen(f"{relay.url}/v1/chunks/{chunk.sha256}", timeout=10) as response:
+            assert response.read(BLOCK_BYTES) == content[:BLOCK_BYTES]
+            status_, headers, body = get(relay.url, chunk.sha256, "7-16")
+            assert (status_, body) == (206, content[7:17])
+            assert headers["Content-Range"] == f"bytes 7-16/{len(content)}"
+            assert get(relay.url, chunk.sha256, f"{len(content)}-")[0] == 416
+            assert get(relay.url, chunk.sha256, method="HEAD")[1]["Content-Length"] == str(len(content))
+            go_on.set()
+            assert response.read() == content[BLOCK_BYTES:]
+        until(lambda: not status(relay.url)["downloads"])
+        assert get(relay.url, chunk.sha256, "-10")[::2] == (206, content[-10:])
+    assert scripted.gets[chunk.sha256] == 1
+
+
+def test_the_budget_holds_whatever_is_asked_for(tmp_path: Path) -> None:
+    contents = [noise(seed, 100_000) for seed in range(5)]
+    chunks = put(tmp_path / "store", 0, None, contents).chunks
+    scripted = Scripted(tmp_path / "store")
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 250_000) as relay:
+        for _ in range(2):
+            for chunk, content in zip(chunks, contents, strict=True):
+                assert get(relay.url, chunk.sha256)[2] == content
+                kept = sum(path.stat().st_size for path in (tmp_path / "cache").iterdir())
+                assert kept == status(relay.url)["cached_bytes"] <= 250_000
+        assert get(relay.url, chunks[-1].sha256)[0] == 200
+        assert scripted.gets[chunks[-1].sha256] == 2
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "small", 99_999) as relay:
+        code, _, why = get(relay.url, chunks[0].sha256)
+        assert (code, b"enlarge it" in why) == (422, True)
+
+
+def test_a_client_is_cut_off_when_the_rest_does_not_come(tmp_path: Path) -> None:
+    content = noise(0, 4 * BLOCK_BYTES)
+    (chunk,) = put(tmp_path / "store", 0, None, [content]).chunks
+    scripted = Scripted(tmp_path / "store")
+
+    async def half(request: web.Request, _: Path) -> web.StreamResponse:
+        if scripted.gets[chunk.sha256] > 1:
+            return web.Response(status=503)
+        response = web.StreamResponse(headers={"Content-Length": str(len(content))})
+        await response.prepare(request)
+        await response.write(content[: 2 * BLOCK_BYTES])
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    scripted.send_chunk = half
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30, retries=0) as relay:
+        kept_open = http.client.HTTPConnection(urlsplit(relay.url).netloc, timeout=10)
+        kept_open.request("GET", f"/v1/chunks/{chunk.sha256}")
+        response = kept_open.getresponse()
+        assert response.read(2 * BLOCK_BYTES) == content[: 2 * BLOCK_BYTES]
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            response.read()
+        kept_open.close()
+        scripted.send_chunk = send_file
+        assert get(relay.url, chunk.sha256)[2] == content
+        assert status(relay.url)["origin_bytes"] == len(content)
+
+
+def test_what_is_being_sent_is_not_thrown_out(tmp_path: Path) -> None:
+    # More than the buffers between the two ends take.
+    contents = [noise(seed, 16 << 20) for seed in range(2)]
+    first, second = put(tmp_path / "store", 0, None, contents).chunks
+    with (
+        RelayServer((tmp_path / "store").as_uri(), tmp_path / "cache", 20 << 20) as relay,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert get(relay.url, first.sha256)[0] == 200
+        with urllib.request.urlopen(f"{relay.url}/v1/chunks/{first.sha256}", timeout=10) as response:
+            assert response.read(1000) == contents[0][:1000]
+            waiting = pool.submit(get, relay.url, second.sha256)
+            until(lambda: status(relay.url)["misses"] == 2)
+            assert (tmp_path / "cache" / first.sha256).exists()
+            assert not waiting.done()
+            assert response.read() == contents[0][1000:]
+        assert waiting.result()[2] == contents[1]
+        assert not (tmp_path / "cache" / first.sha256).exists()
+
+
+def test_the_cap_holds_for_the_origin_and_not_for_clients(tmp_path: Path) -> None:
+    (chunk,) = put(tmp_path / "store", 0, None, [noise(0, 300_000)]).chunks
+    started_s = time.monotonic()
+    with RelayServer((tmp_path / "store").as_uri(), tmp_path / "cache", 1 << 30, max_bytes_per_s=1e6) as relay:
+        for _ in range(20):
+            assert get(relay.url, chunk.sha256)[0] == 200
+        told = status(relay.url)
+    assert (told["origin_bytes"], told["served_bytes"]) == (300_000, 6_000_000)
+    assert time.monotonic() - started_s >= 0.3
+
+
+def test_what_does_not_match_its_hash_is_not_kept(tmp_path: Path) -> None:
+    content = noise(0, 600_000)
+    (chunk,) = put(tmp_path / "store", 0, None, [content]).chunks
+    scripted = Scripted(tmp_path / "store")
+    bodies = [bytes(600_000), content, *[bytes(600_000)] * 20]
+
+    async def next_body(*_: object) -> web.StreamResponse:
+        return web.Response(body=bodies.pop(0))
+
+    scripted.send_chunk = next_body
+    with scripted.served() as origin:
+        with RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
+            assert contents_of(Receiver(relay.url, None, tmp_path / "a").fetch(0, None)) == [content]
+            assert scripted.gets[chunk.sha256] == 2
+        with RelayServer(origin, tmp_path / "other", 1 << 30) as relay:
+            with pytest.raises(
+                TransferError, match=f"chunk {chunk.sha256} from {relay.url} has SHA-256|{origin} has SHA"
+            ):
+                Receiver(relay.url, None, tmp_path / "b").fetch(0, None)
+            until(lambda: not status(relay.url)["downloads"])
+            assert status(relay.url)["cached_bytes"] == sum(
+                path.stat().st_size for path in (tmp_path / "other").glob("*.json")
+            ) + len((tmp_path / "store" / "00000000-anchor.json").read_bytes())
+
+
+def test_a_trainer_that_begins_anew_is_not_answered_for_with_the_old_one(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [b"old-"])
+    scripted = Scripted(tmp_path / "store")
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
+        for number, content in enumerate((b"old-", b"new---")):
+            put(tmp_path / "store", 0, None, [content])
+            assert contents_of(Receiver(relay.url, None, tmp_path / f"{number}").fetch(0, None)) == [content]
+
+
+def test_pins_and_acknowledgements_reach_the_origin(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [b"1234"])
+    scripted = Scripted(tmp_path / "store")
+    scripted.pin, scripted.ttl_s = "mine", 0.3
+    go_on = threading.Event()
+
+    async def wait(request: web.Request, path: Path) -> web.StreamResponse:
+        await asyncio.to_thread(go_on.wait)
+        return await send_file(request, path)
+
+    scripted.send_chunk = wait
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
+        receiver = Receiver(relay.url, None, tmp_path / "staging", name="me")
+        with ThreadPoolExecutor() as pool:
+            fetching = pool.submit(receiver.fetch, 0, None)
+            until(lambda: scripted.pins.count("PUT mine") == 2)
+            go_on.set()
+            fetching.result()
+        until(lambda: scripted.pins[-1] == "DELETE mine")
+        receiver.acknowledge(0, "a" * 64)
+    assert scripted.acks == [{"receiver": "me", "version": 0, "weights_sha256": "a" * 64}]
+
+
+def test_an_origin_that_is_down_is_told_as_such(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with RelayServer(url, tmp_path / "cache", 1 << 30, retries=0) as relay:
+        with pytest.raises(TransferError, match=f"answered 502 Bad Gateway: transfer from {url} broke off"):
+            Receiver(relay.url, None, tmp_path / "staging", retries=0).fetch(0, None)
+        code, _, why = get(relay.url, "0" * 64)
+        assert (code, b"broke off" in why) == (502, True)
+
+
+def test_a_chunk_that_is_not_there_is_not_there(tmp_path: Path) -> None:
+    put(tmp_path / "store", 0, None, [b"1234"])
+    with RelayServer((tmp_path / "store").as_uri(), tmp_path / "cache", 1 << 30) as relay:
+        assert get(relay.url, "0" * 64)[0] == 404
+        assert get(relay.url, "0" * 64, method="HEAD")[0] == 404
+        assert get(relay.url, "../secret")[0] == 404
+
+
+def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: Path) -> None:
+    with RelayServer("memory://w", tmp_path / "cache", 1 << 30):
+        with pytest.raises(TransferError, match="cache of another relay"):
+            RelayServer("memory://w", tmp_path / "cache", 1 << 30).start()
+    with pytest.raises(ValueError, match="reachable from other machines"):
+        RelayServer("memory://w", tmp_path / "cache", 1 << 30, host="0.0.0.0")
+    with RelayServer("memory://w", tmp_path / "cache", 1 << 30):
+        pass
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_relay_killed_in_mid_transfer_goes_on_where_it_was(tmp_path: Path, damaged: bool) -> None:
+    content = noise(0, 16 << 20)
+    (chunk,) = put(tmp_path / "store", 0, None, [content]).chunks
+    origin, port = (tmp_path / "store").as_uri(), free_port()
+    partial = tmp_path / "cache" / chunk.sha256
+    receiver = Receiver(f"http://127.0.0.1:{port}", None, tmp_path / "staging", retries=10)
+    with ThreadPoolExecutor() as pool:
+        with process(run_relay, origin, tmp_path / "cache", port, 40e6) as relay:
+            listening(port)
+            fetching = pool.submit(receiver.fetch, 0, None)
+            until(lambda: partial.exists() and partial.stat().st_size > 0)
+            kill(relay)
+        came = partial.stat().st_size
+        assert 0 < came < len(content)
+        if damaged:
+            partial.write_bytes(b"x" + content[1:came])
+        with process(run_relay, origin, tmp_path / "cache", port, None):
+            assert contents_of(fetching.result()) == [content]
+            url = f"http://127.0.0.1:{port}"
+            until(lambda: not status(url)["downloads"])
+            assert get(url, chunk.sha256)[2] == content
+            once = len(content) if damaged else 0
+            assert 0 <= status(url)["origin_bytes"] - (len(content) - came + once) < 10_000

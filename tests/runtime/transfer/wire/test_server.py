@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+from rose.runtime.transfer.package.manifest import Package, index_bytes
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.origin import Route
+from rose.runtime.transfer.wire.server import StoreServer
+
+
+class Clock:
+    unix_s = 1e9
+
+    def __call__(self) -> float:
+        return self.unix_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> VersionStore:
+    store = VersionStore(tmp_path / "store", anchor_every=1, anchors_kept=1, now=clock)
+    store.publish(0, {"w": torch.ones(10)})
+    (tmp_path / "secret.json").write_text("{}")
+    return store
+
+
+def ask(url: str, method: str = "GET", body: Any = None, token: str | None = None, **headers: str) -> tuple[int, bytes]:
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers, method=method)
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def chunk_of(store: VersionStore) -> str:
+    return store.manifest(store.packages()[0]).chunks[0].sha256
+
+
+def test_serves_what_the_store_holds_and_sees_new_versions(store: VersionStore) -> None:
+    with StoreServer(store) as server:
+        assert ask(f"{server.url}/v1/packages") == (200, index_bytes(store.packages()))
+        store.publish(1, {"w": torch.full((10,), 2.0)})
+        assert ask(f"{server.url}/v1/packages") == (200, (store.folder / "index.json").read_bytes())
+        (package,) = store.packages()
+        assert package.version == 1
+        name = f"{package.stem}.json"
+        assert ask(f"{server.url}/v1/packages/{name}") == (200, (store.folder / name).read_bytes())
+        sha256 = chunk_of(store)
+        content = (store.folder / "chunks" / sha256[:2] / sha256).read_bytes()
+        url = f"{server.url}/v1/chunks/{sha256}"
+        assert ask(url) == (200, content)
+        assert ask(url, Range="bytes=5-") == (206, content[5:])
+        assert ask(url, Range=f"bytes={len(content)}-")[0] == 416
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "packages/00000009-anchor.json",
+        "packages/..%2Fsecret.json",
+        "packages/%2e%2e/secret.json",
+        "packages/00000000-anchor",
+        "packages/x.json",
+        "chunks/..%2f..%2fsecret.json",
+        f"chunks/{'0' * 64}",
+        f"chunks/{'A' * 64}",
+        f"chunks/{'0' * 63}",
+        "pins",
+    ],
+)
+def test_only_packages_and_chunks_can_be_read(store: VersionStore, path: str) -> None:
+    with StoreServer(store) as server:
+        assert ask(f"{server.url}/v1/{path}")[0] in (404, 405)
+
+
+def test_a_pin_keeps_a_way_until_it_is_let_go_of_or_expires(store: VersionStore, clock: Clock) -> None:
+    first = Package(0, None)
+    with StoreServer(store, pin_ttl_s=60) as server:
+        routes = []
+        for _ in range(2):
+            status, body = ask(f"{server.url}/v1/pins", "POST", {"version": 0, "have": None})
+            assert status == 200
+            routes.append(Route.from_bytes(body))
+            assert (routes[-1].packages, routes[-1].ttl_s) == ((first,), 60)
+        store.publish(1, {"w": torch.zeros(10)})
+        assert ask(f"{server.url}/v1/pins/{routes[0].pin}", "DELETE")[0] == 200
+        clock.unix_s += 59
+        assert ask(f"{server.url}/v1/pins/{routes[1].pin}", "PUT")[0] == 200
+        clock.unix_s += 59
+        store.prune()
+        assert first in store.packages()
+        clock.unix_s += 2
+        store.prune()
+        assert first not in store.packages()
+        status, why = ask(f"{server.url}/v1/pins/{routes[1].pin}", "PUT")
+        assert (status, b"has expired" in why) == (422, True)
+        assert ask(f"{server.url}/v1/pins", "POST", {"version": 0, "have": 5}) == (
+            422,
+            b"no way from version 5 to version 0: the store holds versions [1]",
+        )
+
+
+def test_an_acknowledgement_is_noted_only_if_the_hash_is_that_of_the_version(store: VersionStore) -> None:
+    sha256 = store.manifest(Package(0, None)).weights_sha256
+    with StoreServer(store) as server:
+
+        def acknowledge(version: int, weights_sha256: str) -> tuple[int, bytes]:
+            body = {"receiver": "engine-0", "version": version, "weights_sha256": weights_sha256}
+            return ask(f"{server.url}/v1/acks", "POST", body)
+
+        status, why = acknowledge(0, "0" * 64)
+        assert status == 409
+        assert f"engine-0' holds weights {'0' * 64} as version 0, expected {sha256}: it has drifted".encode() in why
+        assert acknowledge(7, sha256) == (404, b"the store holds no version 7")
+        assert not list((store.folder / "acks").iterdir())
+        assert acknowledge(0, sha256) == (200, b"")
+        (noted,) = (store.folder / "acks").iterdir()
+        assert json.loads(noted.read_bytes())["version"] == 0
+
+
+def test_a_version_that_was_published_anew_under_its_number_is_known_by_its_new_hash(
+    store: VersionStore, tmp_path: Path
+) -> None:
+    before = store.manifest(Package(0, None)).weights_sha256
+    again = VersionStore(tmp_path / "again").publish(0, {"w": torch.zeros(10)}).manifest.weights_sha256
+    with StoreServer(store) as server:
+
+        def acknowledge(weights_sha256: str) -> int:
+            body = {"receiver": "engine-0", "version": 0, "weights_sha256": weights_sha256}
+            return ask(f"{server.url}/v1/acks", "POST", body)[0]
+
+        assert acknowledge(before) == 200
+        store.folder.rename(tmp_path / "before")
+        (tmp_path / "again").rename(store.folder)
+        assert acknowledge(again) == 200
+        assert acknowledge(before) == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("pins", b"{"),
+        ("pins", []),
+        ("pins", b"[" * 100_000),
+        ("pins", b"\xff"),
+        ("pins", {}),
+        ("pins", {"version": True}),
+        ("pins", {"version": -1}),
+        ("pins", {"version": 1 << 63}),
+        ("pins", {"version": "0"}),
+        ("pins", {"version": 0, "have": 0.5}),
+        ("acks", {"receiver": "../../x", "version": 0, "weights_sha256": "0" * 64}),
+        ("acks", {"receiver": "x" * 129, "version": 0, "weights_sha256": "0" * 64}),
+        ("acks", {"receiver": "x", "version": 0, "weights_sha256": "0"}),
+        ("acks", {"receiver": "x", "version": None, "weights_sha256": "0" * 64}),
+        ("acks", {"receiver": ["x"], "version": 0, "weights_sha256": "0" * 64}),
+    ],
+)
+def test_a_body_that_says_nothing_is_refused(store: VersionStore, path: str, body: Any) -> None:
+    with StoreServer(store) as server:
+        assert ask(f"{server.url}/v1/{path}", "POST", body)[0] == 400
+
+
+def test_a_token_is_needed_for_everything(store: VersionStore) -> None:
+    with StoreServer(store, token="right") as server:
+        for path in ("packages", "packages/00000000-anchor.json", f"chunks/{chunk_of(store)}"):
+            url = f"{server.url}/v1/{path}"
+            assert ask(url)[0] == 401
+            assert ask(url, token="wrong")[0] == 401
+            assert ask(url, token="right")[0] == 200
+        for method, path in (("POST", "pins"), ("PUT", "pins/a"), ("DELETE", "pins/a"), ("POST", "acks")):
+            assert ask(f"{server.url}/v1/{path}", method)[0] == 401
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
+        connection.putrequest("GET", "/v1/packages")
+        connection.putheader("Authorization", b"Bearer \xff\xc3\xa9")
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+        connection.close()
+
+
+def test_other_hosts_need_a_token(store: VersionStore) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(ValueError, match=f"'{host}' is reachable from other machines"):
+            StoreServer(store, host=host)
+        with pytest.raises(ValueError, match="give a token"):
+            StoreServer(store, host=host, token="")
+
+
+def test_a_taken_port_raises_and_stop_frees_it(store: VersionStore) -> None:
+    with StoreServer(store) as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        with pytest.raises(OSError, match="address already in use"):
+            StoreServer(store, port=port).start()
+    with StoreServer(store, port=port) as server:
+        assert ask(f"{server.url}/v1/packages")[0] == 200
