@@ -25,7 +25,7 @@ from rose.pricing.commands.invoice import invoice_command
 from rose.pricing.commands.reconcile import reconcile_command
 from rose.pricing.commands.spend import cost_command, forecast_command, saved_command
 from rose.pricing.jobs import planned
-from rose.runtime.coserving.commands import attach_command, detach_command
+from rose.runtime.coserving.attach.commands import attach_command, detach_command
 from rose.runtime.service.commands import (
     down_command,
     drain_command,

@@ -173,7 +173,7 @@ def _gpus() -> list[Finding]:
 def _gpu_power() -> Finding:
     import pynvml
 
-    from rose.runtime.coserving import meter_gpu
+    from rose.runtime.coserving.meter import meter_gpu
 
     try:
         lines = meter_gpu.survey()
@@ -185,7 +185,7 @@ def _gpu_power() -> Finding:
 
 
 def _cores_power() -> Finding:
-    from rose.runtime.coserving import meter_cores
+    from rose.runtime.coserving.meter import meter_cores
 
     how = meter_cores.survey(sorted(os.sched_getaffinity(0)))
     detail = f"busy share and resident memory of a device's cores are recorded; {how}"

@@ -50,7 +50,7 @@ ENDLESS = {
     ("api", "serve"): None,
     ("ledger", "metrics"): "--listen",
 }
-#: Those of them that need an SGLang server: tests/runtime/coserving/test_commands.py runs them, as they are written.
+#: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
 NEED_SERVER = (["attach", "--url"], ["alerts", "send"], ["alerts", "run"])
 #: Documents whose programs need a server, and the tests that run them.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from rose.runtime.coserving.accounts.slices import slice_time
 from rose.runtime.coserving.page import Span, SpanRecord
-from rose.runtime.coserving.slices import slice_time
 from rose.runtime.policy.slack import Hold
 
 _Interval = tuple[int, int]

@@ -20,8 +20,8 @@ import psutil
 from benchmarks.coserve.policies import Policy
 from rose.config import CoservingConfig, FleetConfig
 from rose.errors import UserError
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import cpu, models, placement
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.ports import free_port

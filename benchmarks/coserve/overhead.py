@@ -19,7 +19,7 @@ from benchmarks.coserve.rounds import Served, as_served, serving_command
 from benchmarks.coserve.traffic import Arrivals
 from benchmarks.coserve.worker import Worker
 from benchmarks.report import Report, phase
-from rose.runtime.coserving.attaching import OwnedEngine
+from rose.runtime.coserving.attach.attaching import OwnedEngine
 
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 24
 _SEED = 1_000_000

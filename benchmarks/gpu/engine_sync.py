@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.coserve.host import ROLLOUT, Host
 from benchmarks.gpu import engine_models
 from benchmarks.gpu.stage import StageReport
-from rose.runtime.coserving.sync import EngineSync
-from rose.runtime.coserving.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync
+from rose.runtime.coserving.weights.target import Target
 from rose.runtime.training.policy_model import PolicyShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer

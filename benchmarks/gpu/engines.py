@@ -27,7 +27,7 @@ from benchmarks.coserve.rounds import Round, Scene, order
 from benchmarks.coserve.worker import Worker
 from benchmarks.gpu import engine_faults, engine_models, engine_sync
 from benchmarks.gpu.stage import Scope, SkippedError, StageReport
-from rose.runtime.coserving.attachment import described
+from rose.runtime.coserving.attach.attachment import described
 from rose.runtime.engines import gpu
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.traffic.trace import Trace

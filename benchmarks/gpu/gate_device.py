@@ -23,11 +23,11 @@ from benchmarks.gpu.gate_messages import (
 )
 from rose.clock import Anchor, monotonic_ns
 from rose.events import DeviceSlice, Event
-from rose.runtime.coserving.accountant import Accountant
-from rose.runtime.coserving.leasing import LeaseChange
+from rose.runtime.coserving.accounts.accountant import Accountant
+from rose.runtime.coserving.accounts.slices import slice_time
+from rose.runtime.coserving.hooks.runahead import LAYERS_AHEAD
+from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import ArbiterPage, Party, SpanRecord
-from rose.runtime.coserving.runahead import LAYERS_AHEAD
-from rose.runtime.coserving.slices import slice_time
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms

@@ -32,13 +32,13 @@ from benchmarks.gpu.gate_messages import (
 )
 from benchmarks.gpu.gate_scheduler import Request, Scheduler, View
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
-from rose.runtime.coserving.memory import KvGuard
+from rose.runtime.coserving.hooks.gate import RolloutGate, add_layer_hooks
+from rose.runtime.coserving.hooks.runahead import RunAhead
+from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
+from rose.runtime.coserving.hooks.serving import ServingPlugin
+from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
+from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.runahead import RunAhead
-from rose.runtime.coserving.scheduler import StepAbandonedError
-from rose.runtime.coserving.serving import ServingPlugin
-from rose.runtime.coserving.telemetry import RolloutTelemetry
 
 #: Rollout layers are shorter than serving's, as a decode's are beside a prefill's.
 _LAYER_NS = {"cuda": (400_000, 250_000), "cpu": (800_000, 400_000)}
@@ -306,7 +306,7 @@ def _ends_a_segment(before_layer: Callable[[int], None]) -> Callable[[int], None
     os.environ.setdefault(gpu.NATIVE_KERNELS, "1")
     try:
         gpu.install()
-        from rose.runtime.coserving.layered_graphs import before_each_layer
+        from rose.runtime.coserving.hooks.layered_graphs import before_each_layer
 
         return before_each_layer(before_layer)
     except Exception as error:

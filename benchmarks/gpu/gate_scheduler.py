@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Literal
 
-from rose.runtime.coserving.scheduler import SchedulerView
+from rose.runtime.coserving.hooks.scheduler import SchedulerView
 
 KV_TOKENS = 100_000
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from rose.runtime.coserving.asking import Verb
+from rose.runtime.coserving.hooks.asking import Verb
+from rose.runtime.coserving.hooks.ranks import Ranks
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.coserving.parameters import EngineWeights
-from rose.runtime.coserving.ranks import Ranks
-from rose.runtime.coserving.weights import WeightUpdater
+from rose.runtime.coserving.weights.parameters import EngineWeights
+from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.codec.bits import integers
 
 _SCALE = 0.02

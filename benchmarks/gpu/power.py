@@ -12,8 +12,8 @@ from benchmarks.gpu.stage import Scope, StageReport
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import Event, Power
-from rose.runtime.coserving.meter import DeviceMeter
-from rose.runtime.coserving.meter_gpu import mean_mw
+from rose.runtime.coserving.meter.meter import DeviceMeter
+from rose.runtime.coserving.meter.meter_gpu import mean_mw
 
 _SIDE = 4096
 _ERROR_MAX = 0.05

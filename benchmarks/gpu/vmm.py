@@ -23,7 +23,7 @@ from benchmarks.gpu.vmm_neighbour import Neighbour
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.coserving.device_memory import CudaMemory, PieceMemory, Reservation
+    from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory, Reservation
 
 #: As with an engine on a card: 2 MiB, of which a row of 2 KiB makes blocks of 1,024 slots.
 PIECE_BYTES = 2 << 20
@@ -91,7 +91,7 @@ def _parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Neighb
 def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
     import torch
 
-    from rose.runtime.coserving.device_memory import CudaMemory, DriverError
+    from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError
 
     try:
         report.fact("cuda-bindings", importlib.metadata.version("cuda-bindings"))
@@ -153,7 +153,7 @@ class Pool:
     def __init__(self, sizes: Sizes, memory: PieceMemory) -> None:
         import torch
 
-        from rose.runtime.coserving.device_memory import Reservation
+        from rose.runtime.coserving.kv.device_memory import Reservation
 
         self._sizes, self._memory = sizes, memory
         self._all = sizes.stays + sizes.moved
@@ -214,7 +214,7 @@ def kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
     """The same pieces, with what is in them, mapped here or there; none is created for a move."""
     import torch
 
-    from rose.runtime.coserving.device_memory import CudaMemory, Reservation
+    from rose.runtime.coserving.kv.device_memory import CudaMemory, Reservation
 
     if isinstance(memory, CudaMemory):
         if not memory.attribute(_ATTRIBUTES[1]):
@@ -255,7 +255,7 @@ def kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
 
 def by_piece(report: StageReport, sizes: Sizes, memory: PieceMemory) -> None:
     """What larger pieces would save, within one process; the detail has it."""
-    from rose.runtime.coserving.device_memory import Reservation
+    from rose.runtime.coserving.kv.device_memory import Reservation
 
     times = {}
     for larger in (1, 4, 16):

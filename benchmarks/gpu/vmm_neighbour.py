@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.report import ROOT
 
 if TYPE_CHECKING:
-    from rose.runtime.coserving.device_memory import PieceMemory, Reservation
+    from rose.runtime.coserving.kv.device_memory import PieceMemory, Reservation
 
 _PACKET_BYTES = 1 << 16
 _DESCRIPTORS = 253
@@ -82,8 +82,8 @@ class Taker:
     def __init__(self, device: str) -> None:
         import torch
 
-        from rose.runtime.coserving.device_memory import CudaMemory
-        from rose.runtime.coserving.host_memory import HostMemory
+        from rose.runtime.coserving.kv.device_memory import CudaMemory
+        from rose.runtime.coserving.kv.host_memory import HostMemory
 
         self._torch = torch
         if device != "cpu":
@@ -110,7 +110,7 @@ class Taker:
 
     def take(self, _descriptors: list[int], pieces: int, piece_bytes: int, spare_bytes: int) -> dict[str, object]:
         """As an engine does: all of it, if the device then still has `spare_bytes`."""
-        from rose.runtime.coserving.device_memory import Reservation
+        from rose.runtime.coserving.kv.device_memory import Reservation
 
         if self._memory.free_bytes() - pieces * piece_bytes < spare_bytes:
             return {"taken_bytes": 0}
@@ -125,7 +125,7 @@ class Taker:
 
     def map_adopted(self, _descriptors: list[int], piece_bytes: int) -> dict[str, object]:
         """All pieces that were handed over, whose handles are kept."""
-        from rose.runtime.coserving.device_memory import Reservation
+        from rose.runtime.coserving.kv.device_memory import Reservation
 
         self._pieces, self._piece_bytes = len(self._handles), piece_bytes
         self._taken = Reservation(self._memory, self._pieces, piece_bytes)

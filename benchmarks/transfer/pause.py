@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save_file
 from benchmarks.report import Report
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.coserving.sync import EngineSync
-from rose.runtime.coserving.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync
+from rose.runtime.coserving.weights.target import Target
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec

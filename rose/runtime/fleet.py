@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
-from rose.runtime.coserving.activation import LEASED_ARGUMENTS
-from rose.runtime.coserving.agent import AgentSpec
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.agent.agent import AgentSpec
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
 from rose.runtime.engines import gpu
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.engines.gpu import mps

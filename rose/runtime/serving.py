@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.runtime.coserving.attaching import AttachError, OwnedEngine, has_engine
-from rose.runtime.coserving.settings import PAGES
+from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, has_engine
+from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.gate_parties import WatchedPage
 from benchmarks.report import ROOT
 from rose.clock import Anchor, monotonic_ns
 from rose.events import DeviceSlice
-from rose.runtime.coserving.gate import layers_of
+from rose.runtime.coserving.hooks.gate import layers_of
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.slack import Hold
 

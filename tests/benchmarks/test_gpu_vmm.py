@@ -12,7 +12,7 @@ from benchmarks.gpu.stage import STAGES, StageReport
 from benchmarks.gpu.vmm import Sizes
 from benchmarks.gpu.vmm_neighbour import Neighbour
 from benchmarks.report import Report
-from rose.runtime.coserving.host_memory import HostMemory
+from rose.runtime.coserving.kv.host_memory import HostMemory
 
 SIZES = Sizes(moved=300, stays=4, piece_bytes=64 << 10, spare_bytes=0, rounds=2)
 

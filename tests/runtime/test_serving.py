@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from rose.runtime import serving as serving_module
-from rose.runtime.coserving.attaching import AttachError, OwnedEngine
+from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine
+from rose.runtime.coserving.hooks.serving import RELEASE
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.coserving.serving import RELEASE
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import AddressInUseError
 from rose.runtime.serving import ServingDevice, ServingEngines, answers

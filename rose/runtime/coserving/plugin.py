@@ -11,14 +11,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from rose.runtime.coserving.attachment import STATE, EngineState
-from rose.runtime.coserving.gate import add_layer_hooks
-from rose.runtime.coserving.layered_graphs import before_each_layer, capture_in_layers
-from rose.runtime.coserving.remap import asked, create_buffers
-from rose.runtime.coserving.rollout import RolloutPlugin
-from rose.runtime.coserving.scheduler import StepAbandonedError
-from rose.runtime.coserving.serving import ATTACH, RELEASE, ServingPlugin, refusal
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.attach.attachment import STATE, EngineState
+from rose.runtime.coserving.hooks.gate import add_layer_hooks
+from rose.runtime.coserving.hooks.layered_graphs import before_each_layer, capture_in_layers
+from rose.runtime.coserving.hooks.rollout import RolloutPlugin
+from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
+from rose.runtime.coserving.hooks.serving import ATTACH, RELEASE, ServingPlugin, refusal
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.kv.remap import asked, create_buffers
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from rose.errors import UserError
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord
 from rose.runtime.engines.detach import start_detached

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.asking import question
+from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.scheduling.engine_connections import EngineConnections, Response
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turn_queue import Placed

@@ -22,10 +22,10 @@ from rose.errors import UserError
 from rose.ledger.hosts.forward import Forwarder, Progress
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
-from rose.runtime.coserving.agent_spec import AgentSpec
-from rose.runtime.coserving.host_agent import HostAgent
-from rose.runtime.coserving.lease_file import LeaseFile
-from rose.runtime.coserving.relays import Relays
+from rose.runtime.coserving.agent.agent_spec import AgentSpec
+from rose.runtime.coserving.agent.host_agent import HostAgent
+from rose.runtime.coserving.leases.lease_file import LeaseFile
+from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.engines import models
 from rose.runtime.engines.door import Door
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec

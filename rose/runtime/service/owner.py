@@ -27,7 +27,7 @@ from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime import preflight
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import leftovers, models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.fleet import FleetPlan

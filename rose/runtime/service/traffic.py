@@ -16,7 +16,7 @@ from rose.clock import monotonic_ns
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.leasing import lease_id_of
+from rose.runtime.coserving.leases.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
 from rose.runtime.fleet import host_cores, writer_name
 from rose.runtime.service import memory, owner, places

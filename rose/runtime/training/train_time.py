@@ -43,7 +43,7 @@ class TrainTime:
 
 def page_of(device_id: str) -> Path:
     """The page of a device of this host whose agent is at work. Raises NoPageError naming those there are."""
-    from rose.runtime.coserving.attaching import pages_in_use
+    from rose.runtime.coserving.attach.attaching import pages_in_use
 
     folders = dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir())))
     pages = [Path(use.page) for folder in folders for use in pages_in_use(folder) if use.agent]

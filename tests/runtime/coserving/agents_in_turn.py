@@ -14,9 +14,9 @@ from rose import config
 from rose.clock import Anchor, monotonic_ns
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.coserving.succession import last_lease, predecessor, same_anchor
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.policy.slack import Budgets
@@ -29,7 +29,7 @@ AGENT = """
 import pickle, sys, time
 from pathlib import Path
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent import DeviceAgent
+from rose.runtime.coserving.agent.agent import DeviceAgent
 spec, ledger, make = pickle.loads(Path(sys.argv[1]).read_bytes())
 writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
 agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import torch
 
-from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.ranks import Ranks
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.coserving.ranks import Ranks
-from rose.runtime.coserving.weights import WeightUpdater
+from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB = 4, 2, 8, 16, 24, 70

@@ -14,7 +14,7 @@ import json, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
 from rose.runtime.engines import adoption
 adoption.watch_from_within()

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from rose.runtime.coserving.attachment import EngineState
+from rose.runtime.coserving.attach.attachment import EngineState
+from rose.runtime.coserving.hooks.serving import DETACH
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
-from rose.runtime.coserving.serving import DETACH
 
 
 class Owner:

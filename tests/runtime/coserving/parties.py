@@ -10,7 +10,7 @@ _SCRIPT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from rose.runtime.coserving.attachment import Attachment, describe
+from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.slack import Hold, ServingLoad
 path, me = Path(sys.argv[1]), Party(int(sys.argv[2]))

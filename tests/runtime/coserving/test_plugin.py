@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rose.runtime.coserving.hooks.rollout import cache_key
 from rose.runtime.coserving.plugin import _Attach
-from rose.runtime.coserving.rollout import cache_key
 
 clients = st.one_of(st.none(), st.text(alphabet="ro-v|0123", max_size=8), st.just("rose-1-v7|"))
 states = st.sampled_from([(None, 0), (7, 1), (8, 2), (7, 3)])

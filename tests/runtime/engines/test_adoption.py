@@ -11,7 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, spec_sha256
 from rose.runtime.engines.detach import start_detached

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import placement
 from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine
 from rose.runtime.engines.ports import free_port

@@ -21,7 +21,7 @@ forkserver_main._apply({
     "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "ROSE_PLUGIN_ROLE": "serving",
     "ROSE_ENGINE_START_CORES": str(cores[-1]),
 })
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.hooks.settings import PluginSettings
 assert huggingface_hub.is_offline_mode() and constants.HF_HUB_OFFLINE
 assert torch.get_num_threads() == 2
 assert "OTHER" not in os.environ and os.environ["ROSE_PLUGIN_ROLE"] == "serving"

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
-from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat

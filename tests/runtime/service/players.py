@@ -17,9 +17,9 @@ from pathlib import Path
 from aiohttp import web
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
-from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines import adoption, door
 from rose.runtime.policy.slack import ServingLoad
 from rose.runtime.rollout import vocabulary

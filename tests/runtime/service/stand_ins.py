@@ -52,7 +52,7 @@ class StandIn(EngineProcess):
 async def rollout(port: int, path: Path) -> None:
     from aiohttp import web
 
-    from rose.runtime.coserving.asking import TAKEN, asked
+    from rose.runtime.coserving.hooks.asking import TAKEN, asked
     from rose.runtime.coserving.page import ArbiterPage, Party
     from tests.runtime.scheduling.stand_ins import FakeEngine
 
@@ -85,7 +85,7 @@ async def rollout(port: int, path: Path) -> None:
 
 
 def serving() -> None:
-    from rose.runtime.coserving.settings import PAGES
+    from rose.runtime.coserving.hooks.settings import PAGES
     from tests.runtime.coserving.owned_server import Owner, served
 
     PAGES.mkdir(exist_ok=True)

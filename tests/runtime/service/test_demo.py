@@ -21,7 +21,7 @@ from rose.events import BUCKETS
 from rose.ledger import catalog
 from rose.ledger.verify import verify
 from rose.pricing.run import report
-from rose.runtime.coserving.attachment import described
+from rose.runtime.coserving.attach.attachment import described
 from rose.runtime.service.places import HostPlan
 from tests.long_form import LONG
 

@@ -16,8 +16,8 @@ from rose.clock import Anchor
 from rose.ledger import catalog
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
-from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.policy.slack import Budgets

@@ -1,0 +1,165 @@
+"""Turns what the parties of a device wrote to its page into ledger events: device slices, and what was waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from rose.clock import Anchor
+from rose.events import DeviceSlice, Record
+from rose.runtime.coserving.accounts.assignments import Assignments
+from rose.runtime.coserving.accounts.slices import slice_time
+from rose.runtime.coserving.accounts.waits import Waits
+from rose.runtime.coserving.leases.leasing import LeaseChange
+from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord
+
+#: A slice ends this long before the time it is made: a span that began just before must have been announced by then.
+LAG_NS = 50_000_000
+#: No span is longer than this: a rollout engine looks up at least once a second.
+_HISTORY_NS = 60_000_000_000
+_WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
+
+
+class Accountant:
+    """Accounts for [joined, left) of one device in consecutive slices, with no gap and no overlap.
+
+    `moved` is called with each move of the rollout engine's memory, and the lease that was in force.
+    `began_ns` is a monotonic time. `leases` is the lease history, which the accountant trims as it goes: a slice ends
+    wherever a lease begins or ends, or the run changes, so that a slice belongs to one lease and one run whole. With
+    `takes_over` an agent before this one has accounted for the device until `began_ns`, and for nothing since.
+    """
+
+    def __init__(
+        self,
+        device_id: str,
+        page: ArbiterPage,
+        anchor: Anchor,
+        began_ns: int,
+        record: Record,
+        *,
+        engine_id: str | None,
+        leases: list[LeaseChange],
+        rollout_runs: Assignments | None = None,
+        train_runs: Assignments | None = None,
+        takes_over: bool = False,
+        moved: Callable[[SpanRecord, str | None], None] = lambda _span, _lease_id: None,
+    ) -> None:
+        self._moved = moved
+        self._device_id = device_id
+        self._page = page
+        self._anchor = anchor
+        self._until_ns = began_ns
+        self._record = record
+        self._leases = leases
+        self._rollout_runs, self._train_runs = rollout_runs or Assignments(), train_runs or Assignments()
+        lease_at = partial(self._lease_at, last=True)
+        self._waits = Waits(device_id, engine_id, anchor, record, lease_at, self._rollout_runs.at)
+        # What an agent before this one has accounted for lies in the rings still, and what it has not.
+        back = RING_SPANS if takes_over else 0
+        self._tails = {party: max(0, page.get(party, Field.HEAD) - back) for party in _WORKERS}
+        self._began_ns = began_ns
+        #: Since when an engine of the agent's is being started, 0: none is. It cannot write to the page yet.
+        self._starting_since_ns = 0
+        self._lock = threading.Lock()
+        self._pending: list[SpanRecord] = []
+        #: Spans that were counted up to the last slice's end while still in progress.
+        self._seen_open: set[tuple[Span, int]] = set()
+        #: Spans lost because a ring overflowed, and nanoseconds of spans that came after their slice was closed.
+        self.lost_spans = 0
+        self.late_ns = 0
+
+    def starts(self, at_ns: int) -> None:
+        """The agent begins to start its engine."""
+        self._starting_since_ns = at_ns
+
+    def started(self, at_ns: int) -> None:
+        """The engine answers, or its start was given up. It is charged to the engine that was started alone."""
+        with self._lock:
+            if self._starting_since_ns:
+                self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
+                self._starting_since_ns = 0
+
+    def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
+        """Record the slices from the end of the last one to `now_ns` less the lag (`final`: to `now_ns`)."""
+        until_ns = now_ns if final else now_ns - LAG_NS
+        if until_ns <= self._until_ns:
+            return []
+        with self._lock:
+            return self._close(until_ns, final=final)
+
+    def _close(self, until_ns: int, *, final: bool) -> list[DeviceSlice]:
+        open_spans = self._open_spans(until_ns)
+        for party in _WORKERS:
+            spans, self._tails[party], lost = self._page.drain(party, self._tails[party])
+            self.lost_spans += lost
+            spans = [span for span in spans if span.end_ns > self._began_ns]
+            self.late_ns += sum(
+                max(0, min(span.end_ns, self._until_ns) - max(span.start_ns, self._began_ns))
+                for span in spans
+                if (span.kind, span.start_ns) not in self._seen_open
+            )
+            self._pending += spans
+            self._waits.add(spans)
+            for span in spans:
+                if span.kind is Span.ACTIVATION:
+                    self._moved(span, self._lease_at(span.start_ns)[0])
+        # A span that was read as open and then closed meanwhile is in the ring as well: count it once.
+        closed = {(span.kind, span.start_ns) for span in self._pending}
+        counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
+        self._seen_open = {(span.kind, span.start_ns) for span in open_spans}
+        edges = {change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns}
+        for runs in (self._rollout_runs, self._train_runs):
+            edges.update(runs.between(self._until_ns, until_ns))
+        events = [self._slice(counted, edge) for edge in (*sorted(edges), until_ns)]
+        self._pending = [span for span in self._pending if span.end_ns > until_ns]
+        self._waits.tell(None if final else until_ns)
+        # A yield is read when it has ended, and belongs to the lease it began under: keep the history a while.
+        while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns - _HISTORY_NS:
+            del self._leases[0]
+        for runs in (self._rollout_runs, self._train_runs):
+            runs.forget(until_ns - _HISTORY_NS)
+        return events
+
+    def _open_spans(self, until_ns: int) -> list[SpanRecord]:
+        """Work in progress. A party that died in the middle of some does nothing any more."""
+        living = [party for party in _WORKERS if self._page.alive(party)]
+        spans = [span for party in living if (span := self._page.open(party, until_ns)) is not None]
+        if 0 < self._starting_since_ns < until_ns:
+            spans.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, until_ns))
+        return spans
+
+    def _slice(self, spans: list[SpanRecord], until_ns: int) -> DeviceSlice:
+        part = slice_time(spans, self._until_ns, until_ns)
+        by_bucket = part.by_bucket
+        lease_id, _ = self._lease_at(self._until_ns)
+        rollout_run_id = self._rollout_runs.at(self._until_ns) or None
+        train_run_id = self._train_runs.at(self._until_ns) or None
+        self._until_ns = until_ns
+        event = DeviceSlice(
+            at_us=self._anchor.utc_us(until_ns),
+            device_id=self._device_id,
+            lease_id=lease_id,
+            t0_ns=self._anchor.utc_ns(part.t0_ns),
+            t1_ns=self._anchor.utc_ns(part.t1_ns),
+            overlap_ns=part.overlap_ns,
+            serving_ns=by_bucket["serving"],
+            rollout_ns=by_bucket["rollout"],
+            train_ns=by_bucket["train"],
+            sync_ns=by_bucket["sync"],
+            activation_ns=by_bucket["activation"],
+            headroom_ns=by_bucket["headroom"],
+            idle_ns=by_bucket["idle"],
+            rollout_run_id=rollout_run_id,
+            train_run_id=train_run_id,
+        )
+        self._record(event)
+        return event
+
+    def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
+        """(lease, step) in force at a time; `last`: or else the last one before it."""
+        lease_and_step: tuple[str | None, int | None] = (None, None)
+        for change in self._leases:
+            if change.at_ns <= at_ns and not (last and change.lease_id is None):
+                lease_and_step = (change.lease_id, change.step)
+        return lease_and_step

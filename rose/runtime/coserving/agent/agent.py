@@ -1,0 +1,394 @@
+"""The agent of one device: its rollout engine, its leases, its accounts, its talk with the gateway.
+
+The serving engine is not the agent's: it comes to the device's page and leaves it as its owner likes, and nothing that
+happens to the agent or to the rollout engine touches it. One thread talks with the gateway, and each answer is acted
+on at once; another watches the page for what takes a lease back, and keeps the accounts; a third keeps the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal
+
+from rose.clock import monotonic_ns
+from rose.events import Event, Ledger, Record
+from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.accounts.accountant import Accountant
+from rose.runtime.coserving.accounts.assignments import Assignments
+from rose.runtime.coserving.agent.agent_spec import AgentSpec
+from rose.runtime.coserving.agent.control import Control
+from rose.runtime.coserving.agent.device_events import (
+    ServingWatch,
+    StepTimeWatch,
+    moved_event,
+    record_device,
+    rollout_event,
+)
+from rose.runtime.coserving.agent.engine_lives import EngineLives
+from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
+from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
+from rose.runtime.coserving.kv.activation import Move
+from rose.runtime.coserving.leases.lease_file import Remembered
+from rose.runtime.coserving.leases.leasing import Leasing
+from rose.runtime.coserving.leases.withholding import Withholding, rules
+from rose.runtime.coserving.meter.hardware import hardware_id
+from rose.runtime.coserving.meter.meter import DeviceMeter
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.targets import Targets
+from rose.runtime.engines.adoption import is_ending
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
+from rose.runtime.policy.policies import NAMES, POLICIES
+from rose.runtime.policy.serving import ServingHistory
+from rose.runtime.policy.slack import Hold
+from rose.runtime.scheduling.client import ControlClient
+from rose.runtime.scheduling.messages import EngineReport
+
+__all__ = ["AgentSpec", "DeviceAgent"]
+
+#: How often the page is looked at for what takes a lease back.
+WATCH_S = 0.05
+#: Device slices are recorded this often, ...
+SLICE_NS = 1_000_000_000
+#: ... and how well step times are predicted this often.
+STEP_TIME_NS = 60_000_000_000
+
+
+class DeviceAgent:
+    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say.
+
+    `before` is what the agents of the device before this one left; None: the device joins. `last_lease` is what the
+    ledger has of the device's last lease. `via` gives the way to a
+    target. With `persistent` an engine that does not start is tried again, and is not waited for.
+    """
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        record: Record,
+        ledger_failure: Callable[[], str | None] = lambda: None,
+        make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
+        before: Predecessor | None = None,
+        via: Callable[[Target], Target] = lambda target: target,
+        last_lease: Remembered = Remembered(),  # noqa: B008
+        persistent: bool = False,
+    ) -> None:
+        self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
+        self._page = ArbiterPage.create(spec.page)
+        self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
+        self._began_ns = now_ns = monotonic_ns()
+        if before is not None:
+            self._began_ns = before.until_ns
+        #: The RL runs that the engine works for, and that train on the device.
+        self._rollout_runs = Assignments("" if before is None else recorded_run(spec.staging))
+        self._train_runs = Assignments()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._failure: str | None = None
+        self._history = ServingHistory()
+        self._serving_share = 0.0
+        coserving = spec.coserving
+        policy = POLICIES[coserving.policy]
+        self._rules = LeaseRules(
+            ttl_ns=int(coserving.lease_ttl_s * 1e9),
+            compute_share=coserving.compute_share,
+            regret_share=coserving.regret_share,
+            borrow=policy.borrow,
+            guards=policy.guards,
+        )
+        self._control = Control(
+            spec.device.id,
+            ControlClient(spec.gateway_url, spec.gateway_token),
+            coserving.heartbeat_s,
+            self._report,
+            self._answered,
+            lambda: {"fault": self._not_lent(), "host": spec.host},
+            spec.anchor,
+        )
+        self._leasing: Leasing | None = None
+        if spec.rollout is not None and spec.device.pool == "serving":
+            engine_id = spec.rollout.engine_id
+            self._leasing = Leasing(
+                device_id=spec.device.id,
+                engine_id=engine_id,
+                page=self._page,
+                anchor=spec.anchor,
+                kv_bytes_per_token=spec.rollout_kv_bytes_per_token,
+                id_prefix=spec.run_id,
+                policy_number=NAMES.index(coserving.policy),
+                record=record,
+                take_back=lambda reason: self._control.take_back(engine_id, reason),
+                ledger_failure=ledger_failure,
+                run=lambda: self._rollout_runs.now,
+                ended_before=None if before is None else before.leases,
+                remembered=last_lease,
+            )
+            drawn_by = rules(coserving)
+            self._withholding = Withholding(spec.device.id, engine_id, drawn_by, spec.anchor, self._note, now_ns)
+        self._accountant = Accountant(
+            spec.device.id,
+            self._page,
+            spec.anchor,
+            self._began_ns,
+            self._note,
+            engine_id=None if spec.rollout is None else spec.rollout.engine_id,
+            leases=[] if self._leasing is None else self._leasing.history,
+            rollout_runs=self._rollout_runs,
+            train_runs=self._train_runs,
+            takes_over=before is not None,
+            moved=self._moved,
+        )
+        #: How long the rollout engine's memory last took to the device.
+        self._activation_ns = 0
+        #: Pid of the engine whose memory last came, and the lease that it came for.
+        self._activated_for: tuple[int | None, str | None] = (None, None)
+        self._serving = ServingWatch(spec, self._page, self._note)
+        self._step_times = StepTimeWatch(spec, self._page, self._note)
+        self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
+        self._lives = EngineLives(
+            spec,
+            self._accountant,
+            self._note,
+            assigned=self._rollout_runs,
+            swaps=lambda: self._page.get(Party.ROLLOUT, Field.SWAPS),
+            via=via,
+            changed=self._act,
+            take_out=self._take_out,
+        )
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
+        self._engine: RolloutEngine | None = None
+        if spec.rollout is not None:
+            self._engine = RolloutEngine(
+                spec.rollout, self._lives, make_engine, scheduling=self._has_scheduler, persistent=persistent
+            )
+        self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Launch the rollout engine and return when it has answered. Raises EngineError; nothing is left then."""
+        record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
+        self._spec.staging.mkdir(parents=True, exist_ok=True)
+        self._watch_thread.start()
+        self._meter.start()
+        if self._engine is None:
+            return
+        try:
+            self._engine.start()
+        except EngineError:
+            self.stop()
+            raise
+        self._targets.start()
+        self._control.start()
+
+    def stop(self, *, leave: bool = False) -> None:
+        """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice.
+
+        `leave` the engine to the next agent of the device, which goes on with its accounts, if it can outlive this one.
+        """
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        with self._lock:
+            if self._leasing is not None:
+                self._leasing.end("the agent stops")
+        self._control.stop()
+        self._targets.stop()
+        if self._watch_thread.is_alive():
+            self._watch_thread.join()
+        self._lives.stop_guard()
+        if self._engine is not None:
+            pid = None if self._lives.engine is None else self._lives.engine.pid
+            if self._engine.stop(leave=leave) and not leave:
+                self._note(rollout_event(self._spec, "stopped", pid))
+        self._meter.stop()
+        self._serving.close("the agent stopped")
+        self._step_times.tell()
+        self._tell_withheld()
+        left_ns = monotonic_ns()
+        self._accountant.close(left_ns, final=True)
+        # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
+        spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
+        self._note(Ledger(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
+        if not leave:
+            record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
+        self._page.close()
+
+    def check(self) -> str | None:
+        """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None
+        if all is well.
+
+        Raises EngineError if the agent itself failed.
+        """
+        device_id = self._spec.device.id
+        failure = self._failure or self._control.failure or self._lives.failure or self._targets.failure
+        if failure is not None:
+            raise EngineError(f"agent of device {device_id}: {failure}")
+        reason = self._not_lent()
+        return None if reason is None else f"{device_id}: {reason}"
+
+    def _not_lent(self) -> str | None:
+        leasing = self._leasing
+        if leasing is None:
+            return None if self._engine is None else self._engine_fault
+        if leasing.failure is not None:
+            return leasing.failure
+        with self._lock:
+            facts = self._facts(leasing.state)
+        wanted = facts.wanted_ns > 0 and not facts.state.in_force
+        return refusal(facts, monotonic_ns()) if wanted else None
+
+    # ------------------------------------------------------------------ what is known
+
+    def _facts(self, state: LeaseState) -> LeaseFacts:
+        assert self._leasing is not None
+        assert self._spec.rollout is not None
+        answer = self._control.answer
+        wanted_ns = 0 if answer.drained else answer.wanted_ns.get(self._spec.rollout.engine_id, 0)
+        fault = self._serving.fault
+        load = None if fault is not None else self._page.serving_load()
+        self._history = self._history.observe(load, monotonic_ns())
+        return LeaseFacts(
+            rules=self._rules,
+            state=state,
+            answered_ns=answer.answered_ns,
+            wanted_ns=wanted_ns,
+            lease_named=self._leasing.lease_id in answer.renew,
+            step=answer.step,
+            engine_fault=self._failure or self._engine_fault,
+            engine_memory=self._engine_memory(),
+            serving_fault=fault,
+            load=load,
+            history=self._history,
+            memory=self._page.memory() or self._spec.memory(),
+            idle_share=1.0 - self._serving_share,
+            # Weights come beside serving, before the engine is wanted: they are no part of what a lease costs.
+            switch_ns=self._activation_ns,
+            cut=self._leasing.engine_cut(),
+            withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
+            drained=answer.drained,
+        )
+
+    def _has_scheduler(self) -> bool:
+        page = self._page
+        return page.alive(Party.ROLLOUT) and not is_ending(page.get(Party.ROLLOUT, Field.PID))
+
+    @property
+    def _engine_fault(self) -> str | None:
+        """Why no turn can run on the rollout engine; None if one can."""
+        dying = None if self._engine is None else self._engine.dying
+        return self._lives.fault or dying
+
+    def _report(self) -> list[EngineReport]:
+        engine, leasing = self._lives.engine, self._leasing
+        if engine is None:
+            return []
+        state = None if leasing is None or not leasing.state.in_force else leasing.state
+        run_id, version = self._lives.held or ("", 0)
+        report = EngineReport(
+            engine_id=engine.spec.engine_id,
+            device_id=self._spec.device.id,
+            url=engine.spec.outer_url,
+            token=None if engine.spec.door is None else engine.spec.door.token,
+            borrowed=leasing is not None,
+            alive=engine.alive and self._engine_fault is None,
+            capacity=self._spec.rollout_capacity,
+            policy_version=version,
+            lease_id=None if leasing is None else leasing.lease_id,
+            lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
+            slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
+            run_id=run_id or None,
+            failed=self._targets.failed,
+        )
+        return [report]
+
+    def _engine_memory(self) -> Literal["present", "moving", "away"]:
+        opened = self._page.open(Party.ROLLOUT, monotonic_ns())
+        if opened is not None and opened.kind is Span.ACTIVATION:
+            return "moving"
+        return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
+
+    def _has_slack(self) -> bool:
+        """Whether a held rollout step waits for more than serving's current step."""
+        held = self._page.open(Party.ROLLOUT, monotonic_ns())
+        if held is None or held.kind is not Span.HELD:
+            return True
+        return self._page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.SERVING_STEP
+
+    # ------------------------------------------------------------------ what is done
+
+    def _answered(self) -> None:
+        """The controller has answered a heartbeat."""
+        answer = self._control.answer
+        self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
+        if self._spec.rollout is not None:
+            self._targets.aim(answer.targets.get(self._spec.rollout.engine_id))
+        self._act()
+
+    def _act(self) -> None:
+        """Carry out what is due of the device's lease."""
+        if self._leasing is None:
+            return
+        with self._lock:
+            if not self._stopping.is_set():
+                self._leasing.act(self._facts)
+
+    def _watch(self) -> None:
+        sliced_ns = told_ns = monotonic_ns()
+        try:
+            while not self._stopping.wait(WATCH_S):
+                self._serving.look()
+                self._act()
+                now_ns = monotonic_ns()
+                if now_ns - sliced_ns >= SLICE_NS:
+                    sliced_ns = now_ns
+                    self._close_slices(now_ns)
+                    self._tell_withheld()
+                if now_ns - told_ns >= STEP_TIME_NS:
+                    told_ns = now_ns
+                    self._step_times.tell()
+        except Exception as error:
+            self._failure = f"watching the page failed: {type(error).__name__}: {error}"
+            raise
+
+    def _close_slices(self, now_ns: int) -> None:
+        slices = self._accountant.close(now_ns)
+        total_ns = sum(part.t1_ns - part.t0_ns for part in slices)
+        if total_ns:
+            self._serving_share = sum(part.serving_ns for part in slices) / total_ns
+
+    def _tell_withheld(self) -> None:
+        if self._leasing is not None:
+            with self._lock:
+                self._withholding.tell()
+
+    def _moved(self, span: SpanRecord, lease_id: str | None) -> None:
+        pid = None if self._lives.engine is None else self._lives.engine.pid
+        move = Move.from_aux(span.aux)
+        if move.away:
+            # Of the lease that it came for; none, where it is what an engine has when it has started.
+            lease_id = self._activated_for[1] if self._activated_for[0] == pid else None
+            self._activated_for = (None, None)
+        else:
+            self._activated_for = (pid, None if move.weights_alone else lease_id)
+        event = moved_event(self._spec, span, lease_id, pid)
+        if event.action == "activated" and event.lease_id is not None:
+            self._activation_ns = span.end_ns - span.start_ns
+        # It has happened; the lease that it belongs to is in the ledger already.
+        self._note(event, durable=False)
+
+    def _take_out(self, reason: str) -> None:
+        """The rollout engine's weights are not what they should be: turns on it go on elsewhere, and none comes."""
+        assert self._spec.rollout is not None
+        self._act()
+        self._control.beat()
+        self._control.take_back(self._spec.rollout.engine_id, reason)
+
+    def _note(self, event: Event, *, durable: bool | None = None) -> None:
+        """Record what has happened whatever the ledger says: what cannot be written now waits in the writer's queue."""
+        with suppress(LedgerError):
+            self._record(event, durable=durable)

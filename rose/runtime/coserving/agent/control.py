@@ -1,0 +1,123 @@
+"""The agent's talk with the gateway: heartbeats that wait for news, so that demand is heard within milliseconds."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rose.clock import Anchor, monotonic_ns
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.scheduling.client import ControlClient
+from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
+
+#: No two heartbeats begin closer together than this, however often the gateway changes its mind.
+_SPACING_S = 0.01
+#: A gateway holds no heartbeat for longer.
+_HOLD_S_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the gateway last wanted of the device. `answered_ns` is monotonic; 0: it never answered."""
+
+    answered_ns: int = 0
+    renew: frozenset[str] = frozenset()
+    wanted_ns: Mapping[str, int] = field(default_factory=dict)
+    step: int | None = None
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    drained: bool = False
+    #: The RL run that trains on the device.
+    train_run_id: str | None = None
+
+
+class Control:
+    """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
+
+    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device, and `anchor`
+    is what the device's time is recorded by. A gateway that is away is asked again every `hold_s`.
+    """
+
+    def __init__(
+        self,
+        device_id: str,
+        client: ControlClient,
+        hold_s: float,
+        report: Callable[[], list[EngineReport]],
+        answered: Callable[[], None],
+        describe: Callable[[], dict[str, str | None]] = dict,
+        anchor: Anchor | None = None,
+    ) -> None:
+        self.answer = Answer()
+        #: Why the thread ended, if it was not asked to.
+        self.failure: str | None = None
+        self._device_id, self._report, self._answered, self._describe = device_id, report, answered, describe
+        self._anchor = anchor
+        self._hold_s = min(hold_s, _HOLD_S_MAX)
+        self._client = client
+        self._seen = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=f"control-{device_id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more. Returns when the last answer is in, or given up."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def beat(self, hold_s: float = 0.0) -> bool:
+        """One heartbeat; returns whether the gateway answered."""
+        now_ns, utc_ns = monotonic_ns(), time.time_ns()
+        device_time_ns = None if self._anchor is None else self._anchor.utc_ns(now_ns)
+        heartbeat = Heartbeat(
+            device_id=self._device_id,
+            engines=self._report(),
+            seen=self._seen,
+            hold_s=hold_s,
+            clock=ClockReading(monotonic_ns=now_ns, utc_ns=utc_ns, device_time_ns=device_time_ns),
+            **self._describe(),
+        )
+        try:
+            reply = self._client.heartbeat(heartbeat)
+        except (OSError, http.client.HTTPException, ValueError):
+            # Away, or no gateway of this version: it has asked for nothing.
+            return False
+        self._seen = reply.seq
+        self.answer = Answer(
+            monotonic_ns(),
+            frozenset(reply.renew),
+            reply.wanted_ns,
+            reply.step,
+            {name: Target(it.run_id, it.version, it.url, it.token) for name, it in reply.targets.items()},
+            reply.drained,
+            reply.train_run_id,
+        )
+        return True
+
+    def take_back(self, engine_id: str, reason: str) -> int:
+        """Have the gateway take all turns off an engine; returns how many. A gateway that is away has none there."""
+        try:
+            return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
+        except (OSError, http.client.HTTPException, ValueError):
+            return 0
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                began_ns, seen = monotonic_ns(), self._seen
+                answered = self.beat(self._hold_s)
+                if answered:
+                    self._answered()
+                # An answer with no news that did not wait for any is that of a gateway which cannot.
+                news = answered and self._seen != seen
+                pause_s = (_SPACING_S if news else self._hold_s) - (monotonic_ns() - began_ns) / 1e9
+                if pause_s > 0:
+                    self._stopping.wait(pause_s)
+        except Exception as error:
+            self.failure = f"talking with the gateway failed: {type(error).__name__}: {error}"
+            raise

@@ -1,0 +1,146 @@
+"""The agent of one host: the agents of its devices in one process, with one writer to the ledger.
+
+It can be killed at any time: started again over the same folders it takes up the engines that run, and goes on with
+each device's accounts. What fails on one device is tried again, and is none of the others'.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from rose.errors import UserError
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent.agent import DeviceAgent
+from rose.runtime.coserving.agent.agent_spec import AgentSpec
+from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
+from rose.runtime.coserving.page import PageError
+from rose.runtime.coserving.weights.relays import Relays
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+
+#: Wait before a device is tried again: the first, doubled each time up to the last.
+BACK_OFF_FIRST_S = 1.0
+BACK_OFF_MAX_S = 60.0
+_LOOK_S = 0.5
+
+
+class HostAgent:
+    """`start` returns at once; `faults` says how each device is. Their run is the writer's.
+
+    Rollout engines whose spec has `orphan_s` outlive this process. `relays` fetch what is published on other hosts;
+    without them each engine fetches from where it was published.
+    """
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        specs: Sequence[AgentSpec],
+        relays: Relays | None = None,
+        make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
+    ) -> None:
+        self._relays = relays
+        self._devices = {spec.device.id: _Device(spec, writer, relays, make_engine) for spec in specs}
+
+    def start(self) -> None:
+        for device in self._devices.values():
+            device.thread.start()
+
+    def stop(self, *, leave: bool = False) -> None:
+        """End all devices' agents, at once; `leave` their engines to the next one. Safe to call twice."""
+        if self._devices:
+            with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
+                list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
+        if self._relays is not None:
+            self._relays.stop()
+
+    def faults(self) -> Mapping[str, str]:
+        """Of each device that is not well, why."""
+        return {device_id: fault for device_id, device in self._devices.items() if (fault := device.fault) is not None}
+
+    def agent(self, device_id: str) -> DeviceAgent | None:
+        """The agent of a device, None while it has none."""
+        return self._devices[device_id].agent
+
+
+def _straight(target: Target) -> Target:
+    """From where it was published."""
+    return target
+
+
+class _Device:
+    """One device: its agent, made again where it failed, in a thread that looks after it."""
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        writer: LedgerWriter,
+        relays: Relays | None,
+        make_engine: Callable[[EngineSpec], EngineProcess],
+    ) -> None:
+        self.agent: DeviceAgent | None = None
+        self._spec, self._writer, self._make_engine = spec, writer, make_engine
+        self._via = _straight if relays is None else relays.via
+        self._failed: str | None = "its agent is being started"
+        self._stopping = threading.Event()
+        self._leave = False
+        self.thread = threading.Thread(target=self._keep, name=f"device-{spec.device.id}", daemon=True)
+
+    @property
+    def fault(self) -> str | None:
+        """Why it is not well, or lends nothing although that is wanted."""
+        agent = self.agent
+        if agent is None:
+            return self._failed
+        try:
+            return agent.check()
+        except UserError as error:
+            return str(error)
+
+    def stop(self, *, leave: bool) -> None:
+        self._leave = leave
+        self._stopping.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def _keep(self) -> None:
+        back_off_s = BACK_OFF_FIRST_S
+        while not self._stopping.is_set():
+            try:
+                self._live()
+                back_off_s = BACK_OFF_FIRST_S
+            # Whatever it is: the other devices go on, and this one does when it can.
+            except Exception as error:
+                text = str(error) if isinstance(error, UserError | PageError) else f"{type(error).__name__}: {error}"
+                self._failed = f"{text}; tried again"
+                self._stopping.wait(back_off_s)
+                back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
+
+    def _live(self) -> None:
+        """One life of the device's agent, to its end. Raises what ended it, if that was not `stop`."""
+        writer = self._writer
+        # What the agent before this one recorded has to be seen there.
+        writer.flush()
+        spec = replace(self._spec, anchor=same_anchor(self._spec.page, writer.run_id, self._spec.anchor))
+        before = predecessor(writer.root, writer.run_id, spec.device.id, spec.anchor)
+        agent = DeviceAgent(
+            spec,
+            writer.record,
+            lambda: writer.failure,
+            self._make_engine,
+            before=before,
+            last_lease=last_lease(writer.root, writer.run_id, spec.device.id),
+            via=self._via,
+            persistent=True,
+        )
+        try:
+            agent.start()
+            self.agent = agent
+            while not self._stopping.wait(_LOOK_S):
+                agent.check()
+        finally:
+            self.agent = None
+            self._failed = "its agent has ended"
+            agent.stop(leave=self._leave or not self._stopping.is_set())

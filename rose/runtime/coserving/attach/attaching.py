@@ -1,0 +1,268 @@
+"""Joins a serving engine that runs to the page of a device, and lets go of it: for its owner, and for a fleet.
+
+The engine is asked through SGLang's own `/set_internal_state` and `/server_info`, so it has to be on this host, but
+may belong to another user. What it serves goes on whatever the answer is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rose.errors import UserError
+from rose.runtime.coserving.attach.attachment import STATE, EngineState, described
+from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
+from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+
+#: A scheduler answers between two of its steps, and a step can be a long prefill.
+TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 15.0
+_POLL_S = 0.1
+_KEY_REFUSED = (401, 403)
+_NO_SUCH_PATH = 404
+
+
+class AttachError(UserError):
+    """The engine could not be attached or let go; the message says why and what to do. It serves as before."""
+
+    exit_code: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageUse:
+    """A page on this host, and who has its sections. `refused`: why an engine that was to take it did not."""
+
+    page: str
+    agent: bool
+    serving_pid: int | None
+    model: str = ""
+    refused: str | None = None
+
+
+class OwnedEngine:
+    """A serving engine at `url` that somebody else started. `token`: its `--admin-api-key`, or its `--api-key`.
+
+    All methods raise AttachError. `pages` is where the engine looks for the page of a number.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, pages: Path = PAGES, answer_timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self.url, self._token, self._pages = url.rstrip("/"), token, pages
+        self._answer_timeout_s = answer_timeout_s
+
+    def state(self) -> EngineState | None:
+        """Whether the engine is attached; None if it does not tell who has this key: a server may have two."""
+        try:
+            answer = self._call("/server_info")
+        except _KeyRefusedError:
+            return None
+        states = answer.get("internal_states") if isinstance(answer, dict) else None
+        if not isinstance(states, list) or not states:
+            raise AttachError(f"{self.url} is not an SGLang server of a tested version: it has no /server_info")
+        state = EngineState.from_message(states[0].get(STATE)) if isinstance(states[0], dict) else None
+        if state is None:
+            raise AttachError(
+                f"the SGLang server at {self.url} runs without ROSE's plugin: install rose-serving beside its SGLang "
+                "and start it without ROSE_PLUGIN_ROLE=off"
+            )
+        if state.role != "serving":
+            raise AttachError(f"{self.url} is a rollout engine of ROSE's: name the serving engine's URL")
+        return state
+
+    def attach(
+        self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
+    ) -> EngineState | None:
+        """Return once the engine has the serving section of `page`; None if it cannot be asked how it is.
+
+        `waiting` is called meanwhile; what it raises ends the wait. On an error the engine is left with no page.
+        """
+        page = page.absolute()
+        view = _opened(page)
+        try:
+            state = self.state()
+            if state is not None:
+                if state.attached and _same(state.page, page):
+                    return state
+                self._require_free(state)
+            if view.alive(Party.SERVING):
+                pid = view.get(Party.SERVING, Field.PID)
+                raise AttachError(f"another serving engine, pid {pid}, has {page}: detach or stop it first")
+            number = self._link(view)
+            try:
+                self._set(number)
+                return self._wait(view, waiting, time.monotonic() + timeout_s)
+            except BaseException:
+                with suppress(AttachError):
+                    self._set(RELEASE)
+                self._unlink(page)
+                raise
+        finally:
+            view.close()
+
+    def detach(self, *, by_owner: bool = True) -> EngineState | None:
+        """Have the engine let go; returns how it was before. One detached by its owner is left alone by deployments
+        that run, whether or not it had a page."""
+        state = self.state()
+        self._set(DETACH if by_owner else RELEASE)
+        if state is not None and state.page is not None:
+            self._unlink(Path(state.page))
+        return state
+
+    # ------------------------------------------------------------------ steps of attaching
+
+    def _require_free(self, state: EngineState) -> None:
+        """Not taken from an agent that is at work."""
+        if state.attached and state.page is not None and _use(Path(state.page)).agent:
+            raise AttachError(
+                f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it first"
+            )
+
+    def _link(self, view: ArbiterPage) -> int:
+        """The engine takes a number: no two pages of one file system have the same inode."""
+        try:
+            self._pages.mkdir(parents=True, exist_ok=True)
+            for old in self._pages.iterdir():
+                if not old.exists():
+                    old.unlink(missing_ok=True)
+            link = self._pages / str(view.inode)
+            link.unlink(missing_ok=True)
+            link.symlink_to(view.path)
+        except OSError as error:
+            raise AttachError(
+                f"{self._pages} cannot be written ({error.strerror}): attach as the user that it belongs to"
+            ) from None
+        return view.inode
+
+    def _unlink(self, page: Path) -> None:
+        with suppress(OSError):
+            for link in self._pages.iterdir():
+                if link.is_symlink() and link.readlink() == page:
+                    link.unlink(missing_ok=True)
+
+    def _set(self, number: int) -> None:
+        try:
+            taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
+        except _KeyRefusedError as error:
+            raise AttachError(str(error)) from None
+        # One answer for each scheduler.
+        if not isinstance(taken, list) or not taken or not all(taken):
+            raise AttachError(
+                f"serving at {self.url} knows no pages (it answered {taken}): install rose-serving beside its SGLang "
+                "and start it without ROSE_PLUGIN_ROLE=off"
+            )
+
+    def _wait(self, view: ArbiterPage, waiting: Callable[[], None], deadline: float) -> EngineState | None:
+        while True:
+            state = self.state()
+            if view.alive(Party.SERVING) and (state is None or state.attached):
+                return state
+            if state is not None and state.reason is not None:
+                raise AttachError(f"the engine at {self.url} does not take {view.path}: {self._explained(state)}")
+            if time.monotonic() >= deadline:
+                raise AttachError(
+                    f"the engine at {self.url} has not taken {view.path} and does not say why: its log does, in "
+                    "lines with ROSE"
+                )
+            waiting()
+            time.sleep(_POLL_S)
+
+    def _explained(self, state: EngineState) -> str:
+        assert state.reason is not None
+        if state.page is not None and state.reason == f"there is no page at {state.page}":
+            return (
+                f"{state.reason}, as the engine sees it. It has to run on this host, and in a container with the "
+                "host's /dev/shm"
+            )
+        return state.reason
+
+    # ------------------------------------------------------------------ HTTP
+
+    def _call(self, path: str, body: object = None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(self.url + path, data=data, headers=headers)
+            with urllib.request.urlopen(request, timeout=self._answer_timeout_s) as response:
+                return json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            if error.code in _KEY_REFUSED:
+                raise _KeyRefusedError(
+                    f"the server at {self.url} asks for a key: give its --admin-api-key, or else its --api-key, as "
+                    "--token or in ROSE_SERVING_TOKEN"
+                ) from None
+            if error.code == _NO_SUCH_PATH and body is not None:
+                raise AttachError(
+                    f"the server at {self.url} has no {path}, as SGLang's embedded server has none "
+                    "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
+                ) from None
+            why = error.read().decode(errors="replace").strip()[:200]
+            raise AttachError(f"{self.url}{path} answers {error.code} ({why}): is it an SGLang server?") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            reason = getattr(reason, "strerror", None) or reason
+            raise AttachError(
+                f"no SGLang server answers at {self.url} ({reason}): start it, or correct the URL"
+            ) from None
+
+
+class _KeyRefusedError(Exception):
+    pass
+
+
+def pages_in_use(folder: Path) -> list[PageUse]:
+    """The pages of the fleets that keep theirs below `folder`."""
+    return [_use(path) for path in sorted(folder.glob("rose-*/*/page"))]
+
+
+def has_engine(page: Path) -> bool:
+    """Whether a serving engine has the page."""
+    return _use(page).serving_pid is not None
+
+
+def _use(path: Path) -> PageUse:
+    try:
+        view = ArbiterPage(path)
+    except (PageError, OSError) as error:
+        return PageUse(page=str(path), agent=False, serving_pid=None, refused=str(error))
+    try:
+        pid = view.get(Party.SERVING, Field.PID) if view.alive(Party.SERVING) else None
+        note = described(path, "serving")
+        # Of an engine before this one, if it is not the one that has the page.
+        if note is None or (pid is not None and note.pid != pid) or (pid is None and note.refused is None):
+            return PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
+        agent = view.alive(Party.AGENT)
+        return PageUse(page=str(path), agent=agent, serving_pid=pid, model=note.model, refused=note.refused)
+    finally:
+        view.close()
+
+
+def _opened(page: Path) -> ArbiterPage:
+    try:
+        return ArbiterPage(page)
+    except FileNotFoundError:
+        raise AttachError(
+            f"there is no page at {page}: the agent of a device makes it when `rose up` starts. `rose attach` lists "
+            "the pages of this host"
+        ) from None
+    except PageError as error:
+        raise AttachError(str(error)) from None
+    except OSError as error:
+        raise AttachError(f"{page} cannot be used as a page ({error.strerror}): name the page's file") from None
+
+
+def _same(text: str | None, page: Path) -> bool:
+    try:
+        return text is not None and page.samefile(text)
+    except OSError:
+        return False

@@ -1,0 +1,136 @@
+"""`rose attach` and `rose detach`: an owner's running SGLang joins the page of a device, and leaves it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rose.errors import UserError
+
+if TYPE_CHECKING:
+    from rose.runtime.coserving.attach.attaching import PageUse
+    from rose.runtime.coserving.attach.attachment import EngineState
+
+#: What takes longer says that it is at work.
+_QUIET_S = 2.0
+_WHERE = (Path("/dev/shm"), Path(tempfile.gettempdir()))
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(envvar="ROSE_SERVING_TOKEN", help="The server's --admin-api-key, or else its --api-key."),
+]
+
+
+class InputError(UserError):
+    """An option is missing."""
+
+
+def attach_command(
+    url: Annotated[str | None, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")] = None,
+    page: Annotated[Path | None, typer.Option(help="The page of the device that it serves on.")] = None,
+    token: TokenOption = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Longest wait for the engine, seconds.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Join an SGLang server that runs to the page of a device; without --page, what is attached where."""
+    from rose.runtime.coserving.attach.attaching import OwnedEngine
+
+    with _errors():
+        if page is None:
+            _show(url, token, as_json)
+            return
+        if url is None:
+            raise InputError("--page needs --url, the server that is to be attached to it")
+        with _progress(f"waiting for the engine at {url}: it takes the page between two steps"):
+            state = OwnedEngine(url, token).attach(page, timeout_s=timeout)
+    if as_json:
+        typer.echo(json.dumps({"url": url, "page": str(page), "engine": _message(state)}))
+    else:
+        typer.echo(f"attached {url} to {page}")
+
+
+def detach_command(
+    url: Annotated[str, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")],
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let go of an SGLang server, which goes on serving; what was lent beside it is taken back at once."""
+    from rose.runtime.coserving.attach.attaching import OwnedEngine
+
+    with _errors():
+        with _progress(f"waiting for the engine at {url}"):
+            before = OwnedEngine(url, token).detach()
+    page = None if before is None or not before.attached else before.page
+    if as_json:
+        typer.echo(json.dumps({"url": url, "page": page}))
+    else:
+        typer.echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
+
+
+def _show(url: str | None, token: str | None, as_json: bool) -> None:
+    from rose.runtime.coserving.attach.attaching import OwnedEngine, pages_in_use
+
+    if url is not None:
+        state = OwnedEngine(url, token).state()
+        typer.echo(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
+        return
+    pages = [use for folder in dict.fromkeys(_WHERE) for use in pages_in_use(folder)]
+    if as_json:
+        typer.echo(json.dumps({"pages": [asdict(use) for use in pages]}))
+    elif not pages:
+        typer.echo("no page on this host: `rose up` makes one for each device")
+    else:
+        typer.echo("\n".join(f"{use.page}: {_page_text(use)}" for use in pages))
+
+
+def _engine_text(state: EngineState | None) -> str:
+    if state is None:
+        return "the server does not tell who has this key"
+    if state.attached:
+        return f"attached to {state.page}"
+    if state.detached:
+        return "detached"
+    return "not attached" if state.reason is None else f"not attached: {state.reason}"
+
+
+def _page_text(use: PageUse) -> str:
+    agent = "agent at work" if use.agent else "no agent"
+    if use.serving_pid is None:
+        return f"{agent}, no serving engine" + ("" if use.refused is None else f" ({use.refused})")
+    return f"{agent}, serving engine pid {use.serving_pid}" + (f" of {use.model}" if use.model else "")
+
+
+def _message(state: EngineState | None) -> dict[str, object] | None:
+    return None if state is None else state.to_message()
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[None]:
+    timer = threading.Timer(_QUIET_S, lambda: typer.echo(text, err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None

@@ -1,0 +1,300 @@
+"""Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
+
+All of it runs in the scheduler's own thread: before a step (`before_step`), before each layer of one
+(`between_layers`), and where one ends. A step that is not to be finished, because its lease ended while serving had
+the device or because serving needs the memory it holds, is abandoned between two layers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.runahead import RunAhead
+from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
+from rose.runtime.coserving.kv.memory import KvGuard
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.policies import Policy, numbered
+from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, ServingLoad, StepFacts
+
+#: How long to sleep between looks at the page: far less than a layer takes on CPU cores, and on a GPU.
+POLL_CPU_S = 0.0005
+POLL_GPU_S = 0.00005
+#: Without a lease, or with serving gone, nothing is about to change within a step's time.
+POLL_UNLENT_S = 0.002
+_SHARE_WINDOW_NS = 1_000_000_000
+#: Requests that were held for so long go on elsewhere, if there is an elsewhere.
+STALL_NS = 5_000_000_000
+#: Less than this between two looks at the clocks is noise, not a core that was taken away.
+_TAKEN_MIN_NS = 500_000
+CHUNK_TOKENS_MIN = 32
+
+
+class RolloutGate:
+    """The executor's side inside a rollout engine that shares its device.
+
+    A step gives way before each of its `layers`. `run_ahead` is for a GPU, None on CPU cores.
+    """
+
+    def __init__(
+        self,
+        page: ArbiterPage,
+        view: SchedulerView,
+        telemetry: RolloutTelemetry,
+        guard: KvGuard,
+        *,
+        chunk_tokens: int,
+        set_chunk_tokens: Callable[[int], None],
+        layers: int,
+        run_ahead: RunAhead | None,
+        on_preemptible: Callable[[], None],
+    ) -> None:
+        self._page, self._view, self._telemetry, self._guard = page, view, telemetry, guard
+        self._chunk_tokens, self._set_chunk_tokens = chunk_tokens, set_chunk_tokens
+        self._on_preemptible = on_preemptible
+        self._run_ahead = run_ahead
+        self._ahead = 1 if run_ahead is None else run_ahead.layers
+        self._poll_s = POLL_CPU_S if run_ahead is None else POLL_GPU_S
+        self._worked: deque[tuple[int, int]] = deque()
+        self._layers = layers
+        self._policy: Policy = numbered(-1)
+        self._lease = LeaseTerms()
+        self._mark_ns = self._mark_cpu_ns = 0
+        #: When the queue of a GPU was first full in the running step; None if it was not, or was emptied since.
+        self._full_ns: int | None = None
+
+    # ------------------------------------------------------------------ before a step
+
+    def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
+        """Return when the next step may run, or there is none to run.
+
+        `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step.
+        """
+        held_since_ns = 0
+        try:
+            while True:
+                now = monotonic_ns()
+                self._view.end_aborted()
+                self._lease = self._page.lease()
+                self._policy = numbered(self._lease.policy)
+                if not self._guard.enforce(self._lease, self._policy, now):
+                    continue
+                if not self._view.has_work or engine_paused():
+                    return
+                decision = self._decide(now, now - held_since_ns if held_since_ns else 0)
+                if decision.admitted:
+                    return
+                if decision.hold is Hold.NO_LEASE or (held_since_ns and now - held_since_ns > STALL_NS):
+                    # Their turns go on elsewhere with the tokens they have.
+                    self._view.end([*self._view.waiting, *self._view.running])
+                    continue
+                held_since_ns = held_since_ns or now
+                self._hold(decision.hold, now)
+                time.sleep(POLL_UNLENT_S if decision.hold is Hold.NO_SERVING else self._poll_s)
+                serve_control()
+        finally:
+            if held_since_ns:
+                self._page.close_span(Party.ROLLOUT, monotonic_ns(), aux=self._page.get(Party.ROLLOUT, Field.LAST_HOLD))
+            self._telemetry.say()
+
+    def _decide(self, now_ns: int, held_ns: int) -> Decision:
+        load = self._page.serving_load() if self._page.serving_works() else None
+        chunk_tokens = self._chunk(load)
+        step_ns, prefill = self._telemetry.step_ns(chunk_tokens, layers=self._policy.yields)
+        preempt_ns = self._preempt_ns(step_ns)
+        self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
+        running = len(self._view.running)
+        return self._policy.admit(
+            StepFacts(
+                load=load,
+                budgets=self._page.budgets(),
+                lease=self._lease,
+                preempt_ns=preempt_ns,
+                step_ns=step_ns,
+                # A prefill takes no more than fits (`KvGuard.withheld_tokens`), a decode a slot for each request.
+                kv_tokens=self._view.kv_tokens_used() + (0 if prefill else running),
+                busy_share=self._busy_share(now_ns),
+                worked_ns=self._page.rollout_worked_ns(now_ns),
+                held_ns=held_ns,
+                now_ns=now_ns,
+            )
+        )
+
+    def _preempt_ns(self, step_ns: int | None) -> int | None:
+        """How long serving would wait for a step to give way, once it wants the device."""
+        preemptible = os.sched_getscheduler(0) == os.SCHED_IDLE
+        if preemptible != bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)):
+            self._page.set(Party.ROLLOUT, Field.PREEMPTIBLE, int(preemptible))
+            self._on_preemptible()
+        if preemptible:
+            return 0
+        if step_ns is None or not self._policy.yields:
+            return step_ns
+        return step_ns * min(self._layers, self._ahead) // self._layers
+
+    def _chunk(self, load: ServingLoad | None) -> int:
+        """The largest prefill of which a layer is short beside what serving may be made to wait."""
+        chunk = self._chunk_tokens
+        if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
+            wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
+            fits = self._telemetry.prefill_tokens_within(wait_ns * self._layers // self._ahead)
+            if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
+                chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits))
+        self._set_chunk_tokens(chunk)
+        return chunk
+
+    def _hold(self, hold: Hold, now_ns: int) -> None:
+        """A held span for each reason, so that refused time has a cause."""
+        page = self._page
+        opened = page.open(Party.ROLLOUT, now_ns)
+        if opened is not None and opened.kind is Span.HELD and page.get(Party.ROLLOUT, Field.LAST_HOLD) == hold:
+            return
+        page.close_span(Party.ROLLOUT, now_ns, aux=page.get(Party.ROLLOUT, Field.LAST_HOLD))
+        page.set(Party.ROLLOUT, Field.LAST_HOLD, hold)
+        page.open_span(Party.ROLLOUT, Span.HELD, now_ns)
+
+    def _busy_share(self, now_ns: int) -> float:
+        since = now_ns - _SHARE_WINDOW_NS
+        while self._worked and self._worked[0][1] <= since:
+            self._worked.popleft()
+        return sum(end - max(start, since) for start, end in self._worked) / _SHARE_WINDOW_NS
+
+    # ------------------------------------------------------------------ in a step
+
+    def step_begins(self) -> None:
+        """A step begins; its span is open."""
+        self._full_ns, self._telemetry.layers_ns = None, 0
+        self._mark(monotonic_ns(), time.thread_time_ns())
+
+    def step_ended(self, began_ns: int) -> None:
+        """Its span is still open: account for a core that was taken away during the last layer."""
+        self._telemetry.after_wish_ns = self._note_taken(0) or 0
+        self._worked.append((began_ns, monotonic_ns()))
+
+    def between_layers(self, layers_left: int) -> None:
+        """Called before each layer of a running step: give way while serving wants the device.
+
+        Raises StepAbandonedError if the step is not to be finished.
+        """
+        after_wish_ns = self._note_taken(layers_left)
+        if self._run_ahead is not None and self._policy.yields:
+            self._run_ahead.before_layer()
+            self._time_layers(layers_left)
+        wanted = self._page.serving_wants()
+        if not self._policy.yields:
+            # On a GPU a whole step is queued at once, and what comes beside it later is not seen here.
+            self._telemetry.disturbed |= bool(wanted) or self._run_ahead is not None
+            return
+        if wanted and self._run_ahead is not None:
+            self._run_ahead.drain()
+            self._full_ns = None
+        elif wanted:  # The core may have been taken since the clocks were read, and with it the time for the wish.
+            again_ns = self._note_taken(layers_left)
+            after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
+        began, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        if not wanted:
+            if after_wish_ns is not None:  # Serving had the device meanwhile, and is done: this step goes on.
+                self._telemetry.worked(opened, began, latency_ns=after_wish_ns)
+                self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, began)
+            return
+        # A step that had its core taken and given back since the wish was off the device in between.
+        latency_ns = max(0, began - wanted) if opened < wanted else 0
+        # The kernels of a GPU run on while this thread does something else: there it is all of the time.
+        computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
+        self._telemetry.worked(opened, began, latency_ns=computed_ns)
+        self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
+        try:
+            while self._page.serving_wants():
+                self._check_worth(began)
+                time.sleep(self._poll_s)
+        finally:
+            ended, cpu = monotonic_ns(), time.thread_time_ns()
+            self._page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=latency_ns)
+            self._telemetry.waited_ns += ended - began
+        self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
+        self._mark(ended, cpu)
+
+    def _time_layers(self, layers_left: int) -> None:
+        """Once the queue of a GPU is full, each look comes a layer after the one before it.
+
+        What the host does before the first layer and after the last keeps nobody from the device, and takes most of a
+        small model's step.
+        """
+        layers = self._layers - self._ahead - 1
+        if layers_left == layers + 1:
+            self._full_ns = monotonic_ns()
+        elif layers_left == 1 and self._full_ns is not None:
+            self._telemetry.layers_ns = (monotonic_ns() - self._full_ns) * self._layers // layers
+
+    def _check_worth(self, began_ns: int) -> None:
+        """Whether a step that gives way is still to be finished."""
+        page, now = self._page, monotonic_ns()
+        if not page.serving_works():
+            raise StepAbandonedError("serving is gone")
+        if page.lease().expires_ns <= now:
+            raise StepAbandonedError("the lease ended")
+        if self._guard.pressed(self._policy):
+            raise StepAbandonedError("serving needs the memory")
+        if now - began_ns > STALL_NS:
+            raise StepAbandonedError("serving kept the device")
+
+    def _mark(self, now_ns: int, cpu_ns: int) -> None:
+        self._mark_ns, self._mark_cpu_ns = now_ns, cpu_ns
+        self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
+
+    def _note_taken(self, layers_left: int) -> int | None:
+        """Where the operating system takes the core away, a step does not see it happen: its clocks tell.
+
+        Time that passed while this thread did not run is a yield, from when serving first wanted the device. Returns
+        how long the step still computed after a wish that came since it last looked; None if it did not see one come.
+        """
+        now, cpu = monotonic_ns(), time.thread_time_ns()
+        taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
+        page = self._page
+        opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
+        after_wish_ns = None
+        if wanted > self._mark_ns:
+            after_wish_ns = max(0, now - wanted - (taken if self._run_ahead is None else 0))
+        if taken > _TAKEN_MIN_NS and opened and page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
+            began = min(max(wanted, self._mark_ns), now - taken)
+            self._telemetry.worked(opened, began)
+            page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, began + taken, layers_left))
+            self._telemetry.waited_ns += taken
+            page.open_span(Party.ROLLOUT, Span.ROLLOUT, began + taken)
+            after_wish_ns = None
+        self._mark(now, cpu)
+        return after_wish_ns
+
+
+def layers_of(model: Any) -> Any:
+    """The decoder layers of a loaded SGLang model. Raises TypeError for one that does not keep `model.model.layers`."""
+    layers = getattr(getattr(model, "model", model), "layers", None)
+    if layers is None or len(layers) == 0:
+        raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
+    return layers
+
+
+def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
+    """Call `between_layers` before every decoder layer, with how many are left. Raises what `layers_of` does.
+
+    `after_last`: and once they are done; logits and sampling may take longer than a layer.
+    """
+    layers = layers_of(model)
+    for index, layer in enumerate(layers):
+
+        def hook(_module: Any, _args: Any, left: int = len(layers) - index) -> None:
+            between_layers(left)
+
+        layer.register_forward_pre_hook(hook)
+    if after_last:
+
+        def done(_module: Any, _args: Any, _output: Any) -> None:
+            between_layers(0)
+
+        layers[-1].register_forward_hook(done)

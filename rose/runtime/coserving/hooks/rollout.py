@@ -1,0 +1,215 @@
+"""The plugin's part inside a rollout engine: telemetry, weights, and on a shared device the gate and the KV guard."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.attach.attachment import Attachment, describe
+from rose.runtime.coserving.hooks.asking import TAKEN, Verb, asked
+from rose.runtime.coserving.hooks.gate import RolloutGate, layers_of
+from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
+from rose.runtime.coserving.hooks.ranks import Ranks
+from rose.runtime.coserving.hooks.runahead import RunAhead
+from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
+from rose.runtime.coserving.kv.activation import Activation, EngineMemory, HostPages, PoolPieces, SavedMemory
+from rose.runtime.coserving.kv.memory import KvGuard, KvPages
+from rose.runtime.coserving.kv.remap import RemappedPages
+from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.weights.weights import WeightUpdater
+
+logger = logging.getLogger(__name__)
+
+_DEVICE_POLL_S = 0.001
+#: What a request's client gave as `extra_key`, kept on the request itself.
+_CLIENT_KEY = "_rose_client_key"
+
+
+class RolloutPlugin:
+    """One scheduler process of a rollout engine. What fails here ends the engine: it must not run unguarded."""
+
+    def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
+        from sglang.srt.runtime_context import get_parallel
+
+        assert settings.page is not None, "a rollout engine is told of its page"
+        assert settings.staging is not None, "and of where its weights come from"
+        parallel = get_parallel()
+        _check_parallel(parallel, settings.gated)
+        if settings.gated and scheduler.enable_overlap:
+            raise RuntimeError(
+                "a rollout engine that shares its device runs with --disable-overlap-schedule: a step that was "
+                "launched ahead cannot be held back"
+            )
+        self._scheduler = scheduler
+        self.view = SchedulerView(scheduler)
+        self.page = _page(settings, parallel.tp_rank + parallel.tp_size * parallel.pp_rank)
+        self.telemetry = RolloutTelemetry(self.view, self.page)
+        self.gate: RolloutGate | None = None
+        self.guard: KvGuard | None = None
+        self.activation: Activation | None = None
+        model_runner = scheduler.tp_worker.model_runner
+        if settings.gated:
+            layers = len(layers_of(model_runner.model))
+            remapped = RemappedPages.of(scheduler)
+            pages = remapped or KvPages.of_cpu(scheduler)
+            memory: EngineMemory | None = SavedMemory.of_gpu(scheduler)
+            if remapped is not None:
+                grow = remapped.grow_bytes
+                memory = PoolPieces(lambda: grow(self.page.lease().kv_budget_tokens), remapped.give_back)
+            elif pages is not None:
+                memory = HostPages(pages.give_back)
+            if memory is not None:
+                self.activation = Activation(self.page, memory, lambda: self.weights.busy)
+            self.guard = KvGuard(self.page, self.view, pages, self.activation)
+            self.gate = RolloutGate(
+                self.page,
+                self.view,
+                self.telemetry,
+                self.guard,
+                chunk_tokens=int(scheduler.chunked_prefill_size or 512),
+                set_chunk_tokens=self._set_chunk_tokens,
+                layers=layers,
+                run_ahead=None if str(scheduler.device) == "cpu" else RunAhead(),
+                on_preemptible=self._describe,
+            )
+            logger.info("ROSE gates this engine: %d layers yield to serving", layers)
+        self.weights = WeightUpdater(
+            scheduler,
+            model_runner,
+            self.page,
+            Party.ROLLOUT,
+            settings.staging,
+            Ranks.of_engine(),
+            wait_for_device=self._wait_for_device if settings.gated else lambda: None,
+            host_cores=settings.host_cores,
+            record_span=self.telemetry.synced,
+        )
+        self._began: dict[int, int] = {}
+        self._compute = ComputeFacts.of_engine(scheduler, gated=settings.gated)
+        self._describe()
+
+    def _set_chunk_tokens(self, tokens: int) -> None:
+        self._scheduler.chunked_prefill_size = tokens
+
+    def _wait_for_device(self) -> None:
+        """Return when serving does not want the device: a version is brought in with or without a lease."""
+        while self.page.serving_wants() and self.page.serving_works():
+            time.sleep(_DEVICE_POLL_S)
+
+    def _describe(self) -> None:
+        arguments = self._scheduler.server_args
+        preemptible = bool(self.page.get(Party.ROLLOUT, Field.PREEMPTIBLE))
+        describe(
+            self.page.path,
+            Attachment(
+                role="rollout",
+                pid=os.getpid(),
+                model=str(arguments.served_model_name or arguments.model_path),
+                kv_tokens=self.view.kv_tokens_total,
+                compute_mechanism=self._compute.mechanism(preemptible=preemptible),
+                memory_mechanism=memory_mechanism(
+                    pool=None if self.guard is None else self.guard.mechanism,
+                    leased=self.activation is not None,
+                ),
+            ),
+        )
+
+    def answer(self) -> None:
+        """Act on what the agent asks for, between two steps."""
+        for request in list(self.view.waiting):
+            question = asked(str(request.rid))
+            if question is None:
+                continue
+            verb, about = question
+            if verb == "end":
+                self.view.end_ids([about])
+                refused = None
+            else:
+                refused = self._ask_weights(verb, int(about))
+            self.view.end([request], refused or TAKEN)
+
+    def _ask_weights(self, verb: Verb, version: int) -> str | None:
+        if self.activation is not None and not self.activation.weights_in:
+            if verb == "audit":
+                return "no audit now: the weights are not on the device"
+            refused = self.activation.bring_weights()
+            if refused is not None:
+                return refused
+        return self.weights.ask(verb, version)
+
+    def begin(self) -> None:
+        """A step begins."""
+        number = self.view.steps + 1
+        self._began[number] = monotonic_ns()
+        # Its clocks first: a core that is taken in between is seen.
+        if self.gate is not None:
+            self.gate.step_begins()
+        self.telemetry.begin(number)
+
+    def end(self, batch: Any) -> None:
+        """A step's result is known."""
+        number = int(batch.forward_iter)
+        began = self._began.pop(number, None)
+        if began is None:
+            return
+        if self.gate is not None:
+            self.gate.step_ended(began)
+        self.telemetry.end(number, batch)
+        self.telemetry.say()
+
+    def abandon(self, batch: Any, why: StepAbandonedError) -> None:
+        """A step was given up between two layers: undo it. Its requests go on, here or elsewhere."""
+        number = int(batch.forward_iter)
+        self._began.pop(number, None)
+        self.telemetry.forget(number)
+        pressed = self.guard is not None and self.guard.pressed_now
+        requests, tokens = self.view.abandon(batch, end=not pressed)
+        logger.info("ROSE gave a step up (%s): %d requests go on elsewhere with %d tokens", why, requests, tokens)
+        self.telemetry.say()
+
+    def key_by_weights(self, request: Any) -> None:
+        """Have the prefix cache tell this request's entries from those of other weights, whatever its client says.
+
+        A request that runs across a sync goes on with the keys and values it has; those stay under the weights that
+        it was admitted with, which nothing asks for any more. One that has to start again starts under the new ones.
+        """
+        if not hasattr(request, _CLIENT_KEY):
+            setattr(request, _CLIENT_KEY, request.extra_key)
+        request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
+
+
+def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
+    """What the prefix cache files a request under: no two of these are the same for other `swaps` or another `client`.
+
+    None, as without ROSE, for an engine that nothing was swapped into and a client that gives no key. The client's
+    comes last: SGLang looks for a LoRA adapter at the end of it.
+    """
+    return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
+
+
+def _check_parallel(parallel: Any, gated: bool) -> None:
+    if parallel.tp_size != 1 and gated:
+        raise RuntimeError(
+            f"a rollout engine that shares its device runs with --tp-size 1, not {parallel.tp_size}: "
+            "ranks that gate by their own clocks would diverge"
+        )
+    if (parallel.pp_size, parallel.dp_size) != (1, 1):
+        raise RuntimeError(
+            f"a rollout engine runs with tensor parallelism alone, not with --pp-size {parallel.pp_size} and "
+            f"--dp-size {parallel.dp_size}: its weights could not be brought to a new version"
+        )
+
+
+def _page(settings: PluginSettings, rank: int) -> ArbiterPage:
+    """The device's page for rank 0; the others do the same work at the same time, and keep their own account of it."""
+    assert settings.page is not None, "checked before"
+    if rank == 0:
+        return ArbiterPage.attach(settings.page, Party.ROLLOUT)
+    page = ArbiterPage.create(settings.page.with_name(f"{settings.page.name}-{settings.role}-rank-{rank}"))
+    page.take(Party.ROLLOUT)
+    return page

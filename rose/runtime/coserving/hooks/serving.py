@@ -1,0 +1,214 @@
+"""The plugin's part inside a serving engine, which belongs to somebody else.
+
+It only watches: nothing here changes what SGLang does, but that on CPU cores its scheduler waits a moment, once in a
+lease, for memory that it needs (`rose.runtime.coserving.kv.memory.KvClaim`). Whatever goes wrong here ends the lending,
+not the serving.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe
+from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
+from rose.runtime.coserving.hooks.scheduler import SchedulerView
+from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+
+logger = logging.getLogger(__name__)
+
+#: How often an engine looks for a page that is not there, and whether its page was replaced.
+_LOOK_NS = 1_000_000_000
+ATTACH = "rose_attach"
+#: `rose_attach` with one of these lets go; after the first agents that run do not attach the engine again.
+DETACH = -1
+RELEASE = -2
+
+
+class ServingPlugin:
+    """One scheduler's. Its methods never raise."""
+
+    def __init__(self, scheduler: Any, page: Path | None, refused: str | None) -> None:
+        self._scheduler = scheduler
+        self._path = page
+        self._refused = refused
+        self._page: ArbiterPage | None = None
+        self._telemetry: ServingTelemetry | None = None
+        self._looked_ns = 0
+        self._detached = False
+        #: Why it has not taken the page.
+        self._reason: str | None = None
+
+    @property
+    def state(self) -> EngineState:
+        path = self._path if self._page is None else self._page.path
+        return EngineState(
+            role="serving",
+            pid=os.getpid(),
+            model=self._model,
+            page=None if path is None else str(path),
+            attached=self._page is not None,
+            detached=self._detached,
+            reason=None if self._page is not None else self._reason or self._refused,
+        )
+
+    @property
+    def _model(self) -> str:
+        arguments = self._scheduler.server_args
+        return str(arguments.served_model_name or arguments.model_path)
+
+    def receiving(self) -> None:
+        """Requests are about to be taken in."""
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(telemetry.arriving)
+
+    def received(self) -> None:
+        """Requests may have come in; called in each turn of the scheduler's loop, once a second at least."""
+        self._guarded(self._received)
+
+    def begin(self) -> None:
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(lambda: telemetry.begin(int(self._scheduler.forward_ct) + 1))
+
+    def end(self, batch: Any) -> None:
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
+
+    def attach(self, number: int) -> None:
+        """Take the page of this number from now on; `DETACH` and `RELEASE`: none."""
+        self._guarded(lambda: self._attach(number))
+
+    def _attach(self, number: int) -> None:
+        self._let_go()
+        self._looked_ns = 0
+        self._detached = number == DETACH
+        self._path = PAGES / str(number) if number >= 0 else None
+        self._reason = None
+        if self._path is None:
+            logger.info("ROSE: detached")
+        elif self._refused is not None:
+            # At once: the hook that would look later may be the one that is missing.
+            self._look()
+
+    def _received(self) -> None:
+        now = monotonic_ns()
+        if now - self._looked_ns >= _LOOK_NS:
+            self._looked_ns = now
+            self._look()
+        if self._telemetry is not None:
+            self._telemetry.arrived()
+
+    def _look(self) -> None:
+        if self._page is not None and self._page.replaced():
+            self._let_go()
+        if self._page is not None or self._path is None:
+            return
+        try:
+            self._path.stat()
+            path = self._path.resolve()
+            if self._refused is None:
+                self._take(path)
+                return
+            if not _taken(path):
+                self._describe_refusal(path)
+            self._decline(self._refused)
+        except FileNotFoundError:
+            self._let_go()
+            self._decline(f"there is no page at {self._path}")
+        except (PageError, OSError) as error:
+            self._let_go()
+            self._decline(str(error))
+
+    def _take(self, path: Path) -> None:
+        self._page = ArbiterPage.attach(path, Party.SERVING)
+        view = SchedulerView(self._scheduler)
+        self._telemetry = ServingTelemetry(view, self._page)
+        describe(
+            path,
+            Attachment(
+                role="serving",
+                pid=os.getpid(),
+                model=self._model,
+                kv_tokens=view.kv_tokens_total,
+                compute_mechanism=ComputeFacts.of_engine(self._scheduler, gated=False).mechanism(),
+                memory_mechanism=memory_mechanism(pool=None, leased=False),
+            ),
+        )
+        self._reason = None
+        logger.info("ROSE: attached to %s", path)
+
+    def _let_go(self) -> None:
+        page, self._page, self._telemetry = self._page, None, None
+        if page is not None:
+            _leave(page)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            logger.exception("ROSE lends nothing on this engine any more; serving goes on")
+            self._refused = f"the plugin failed in serving: {type(error).__name__}: {error}"
+            self._give_up()
+
+    def _give_up(self) -> None:
+        page, self._page, self._telemetry, self._path = self._page, None, None, None
+        if page is None:
+            return
+        try:
+            page.set(Party.SERVING, Field.BROKEN, 1)
+            try:
+                # Before the section is free: whoever sees that wants to know why.
+                self._describe_refusal(page.path)
+            finally:
+                _leave(page)
+        except Exception:
+            logger.exception("ROSE could not say so on its page")
+
+    def _describe_refusal(self, page: Path) -> None:
+        describe(page, Attachment(role="serving", pid=os.getpid(), model=self._model, refused=self._refused))
+
+    def _decline(self, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            logger.info("ROSE: not lending: %s", reason)
+
+
+def _leave(page: ArbiterPage) -> None:
+    """Give the section up. A rollout step that runs gives way before its next layer and, as nobody is there to give
+    the device back, is given up."""
+    now_ns = monotonic_ns()
+    page.close_span(Party.SERVING, now_ns)
+    page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
+    page.close()
+
+
+def _taken(path: Path) -> bool:
+    page = ArbiterPage(path)
+    try:
+        return page.alive(Party.SERVING)
+    finally:
+        page.close()
+
+
+def refusal() -> str | None:
+    """Why this serving engine cannot be arbitrated; None if it can."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    sizes = {"--tp-size": parallel.tp_size, "--pp-size": parallel.pp_size, "--dp-size": parallel.dp_size}
+    many = [f"{name} {size}" for name, size in sizes.items() if size != 1]
+    if many:
+        return (
+            f"serving runs with {' and '.join(many)}: one page speaks for one device, and its ranks would have to be "
+            "held and let go together"
+        )
+    return None

@@ -1,0 +1,373 @@
+"""What an engine measures of itself and says on the arbiter page: its load, its step times, spans of its work."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
+from rose.runtime.coserving.kv.memory import KvClaim
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.slack import ServingLoad, late_by, room_ns
+from rose.runtime.policy.steptime import StepTimes
+
+_LAST_TOKEN = "_rose_last_token_ns"
+_FIRST_TOKEN = "_rose_first_token"
+_WORKED = "_rose_worked_ns"
+#: While nothing is lent the load is said this often; nobody decides by it from one moment to the next.
+_QUIET_NS = 100_000_000
+#: Prompts that make up "a usual request", and how often the median is taken anew.
+_USUAL_PROMPTS = 64
+
+
+@dataclass(slots=True)
+class _Begun:
+    at_ns: int
+    #: What was taken out of the step by others, before it began: rollouts' time for serving, waits for a rollout.
+    excluded_ns: int
+
+
+class EngineTelemetry:
+    """What both engines have in common: steps paired by their number, and times without what others took.
+
+    SGLang that schedules ahead begins a step before the one before it has ended, and hands over a copy of its batch
+    when it does; the number is all that both have.
+    """
+
+    def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
+        self._view, self._page, self._party, self._kind = view, page, party, kind
+        self._begun: dict[int, _Begun] = {}
+        #: When the step before it ended, and what others had taken by then.
+        self._previous_end_ns = self._previous_excluded_ns = 0
+        self._steps = 0
+        #: The running step shared the device with the other engine: its length says nothing of the step.
+        self.disturbed = False
+        self.times = StepTimes.unknown()
+        page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
+
+    @property
+    def in_step(self) -> bool:
+        return bool(self._begun)
+
+    def _excluded_ns(self, now_ns: int) -> int:
+        raise NotImplementedError
+
+    def _beside(self, length_ns: int, excluded_ns: int) -> bool:
+        """Whether what others took of a step of this length says nothing of what it takes without them."""
+        return False
+
+    def begin(self, number: int) -> None:
+        """Step `number` begins."""
+        now = monotonic_ns()
+        if not self._begun:
+            self._page.open_span(self._party, self._kind, now)
+        self._begun[number] = _Begun(now, self._excluded_ns(now))
+
+    def end(self, number: int, batch: Any) -> None:
+        """The result of step `number` is known: close its span and learn its length."""
+        begun = self._begun.pop(number, None)
+        if begun is None:
+            return
+        now = monotonic_ns()
+        # Steps end in their order: one that is older than this will not end any more.
+        for older in [other for other in self._begun if other < number]:
+            del self._begun[older]
+        if not self._begun:
+            self._close(now, len(batch.reqs))
+        # With overlapped scheduling a step begins before its predecessor ended: count only its own time.
+        length_ns = now - max(begun.at_ns, self._previous_end_ns)
+        excluded_now_ns = self._excluded_ns(now)
+        excluded_ns = excluded_now_ns - max(begun.excluded_ns, self._previous_excluded_ns)
+        self._previous_end_ns, self._previous_excluded_ns = now, excluded_now_ns
+        if not self.disturbed and not self._beside(length_ns, excluded_ns):
+            self._learn(batch, max(1, length_ns - excluded_ns))
+        self.disturbed = False
+
+    def forget(self, number: int) -> None:
+        """Step `number` was given up."""
+        self._begun.pop(number, None)
+        if not self._begun:
+            self._close(monotonic_ns(), 0)
+
+    def _close(self, now_ns: int, requests: int) -> None:
+        self._page.close_span(self._party, now_ns, aux=requests)
+
+    def _learn(self, batch: Any, duration_ns: int) -> None:
+        if batch.forward_mode.is_extend() and batch.extend_num_tokens:
+            self._view.note_prefill(batch)
+        self.times = _observed(self.times, batch, duration_ns)
+        self._steps += 1
+        page, party = self._page, self._party
+        page.set(party, Field.STEPS, self._steps)
+        page.set(party, Field.DECODE_ERROR_PPM, round(self.times.decode.error_share * 1e6))
+        page.set(party, Field.PREFILL_ERROR_PPM, round(self.times.prefill.error_share * 1e6))
+
+    def _say_memory(self) -> None:
+        page, party = self._page, self._party
+        page.set(party, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
+        page.set(party, Field.KV_TOKENS_CACHED, self._view.kv_tokens_cached())
+
+
+def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
+    if batch.forward_mode.is_decode():
+        context = sum(context_tokens(request) for request in batch.reqs)
+        return times.observe_decode(len(batch.reqs), context, duration_ns)
+    if batch.forward_mode.is_extend() and batch.extend_num_tokens:
+        return times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
+    return times
+
+
+class ServingTelemetry(EngineTelemetry):
+    """Serving's: since when it wants the device, how long it will take, and what lending has cost each request."""
+
+    def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
+        super().__init__(view, page, Party.SERVING, Span.SERVING)
+        self._prompts: list[int] = []
+        self._prompts_seen = 0
+        self._usual_tokens = 0
+        self._counts = {"finished": 0, "alone": 0, "lending": 0}
+        self._said_ns = 0
+        #: Whether a lease was in force when that was last looked at.
+        self._lent = False
+        self._busy = False
+        self._claim = KvClaim(page)
+
+    def _excluded_ns(self, now_ns: int) -> int:
+        return self._page.rollout_worked_ns(now_ns)
+
+    def _beside(self, length_ns: int, excluded_ns: int) -> bool:
+        # Rollouts that give way are soon gone. Those that do not, or compile a kernel meanwhile, run beside the step.
+        return 2 * excluded_ns >= length_ns
+
+    def arriving(self) -> None:
+        """Something is about to be taken in: if it is requests, the device is wanted before they are unpacked."""
+        if self._lent and self._view.knocked:
+            self._want(monotonic_ns())
+
+    def arrived(self) -> None:
+        """Requests came in: the device is wanted from now on, not only from their first step."""
+        now = monotonic_ns()
+        if self._view.waiting:
+            self._want(now)
+            first = True
+            for request in self._view.waiting:
+                if not hasattr(request, _WORKED):
+                    setattr(request, _WORKED, self._page.rollout_worked_ns(now))
+                    self._note_prompt(len(request.origin_input_ids))
+                    if first:
+                        self._note_arrival(request)
+                    first = False
+        self.say()
+        if self._claim.due:
+            # A rollout step gives way before its next layer, and cuts.
+            self._want(monotonic_ns())
+            self._claim.wait()
+
+    def begin(self, number: int) -> None:
+        self._want(monotonic_ns())
+        super().begin(number)
+
+    def _note_arrival(self, request: Any) -> None:
+        """How long it took to want the device for a request; one that met a step of serving's waited for that."""
+        wanted, handed = self._page.serving_wants(), handed_ns(request)
+        if not self._begun and handed is not None and self._previous_end_ns < handed <= wanted:
+            waited_ns = wanted - arrived_ns(request)
+            self._page.write_span(self._party, SpanRecord(Span.ARRIVAL, wanted, wanted, waited_ns, wanted - handed))
+
+    def end(self, number: int, batch: Any) -> None:
+        super().end(number, batch)
+        now = monotonic_ns()
+        for request in batch.reqs:
+            self._note_token(request, now)
+        self.say(batch.reqs)
+
+    def _want(self, now_ns: int) -> None:
+        page = self._page
+        if not page.serving_wants():
+            page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
+            if page.get(Party.ROLLOUT, Field.LOOKED_NS) >= page.get(Party.SERVING, Field.FIRST_WANTED_NS):
+                page.set(Party.SERVING, Field.FIRST_WANTED_NS, now_ns)
+
+    def _say_memory(self) -> None:
+        # Before what is held: what goes from the one to the other is never counted twice.
+        self._page.set(self._party, Field.KV_TOKENS_TO_COME, self._view.kv_tokens_to_come())
+        super()._say_memory()
+
+    def _note_prompt(self, tokens: int) -> None:
+        self._prompts.append(tokens)
+        self._prompts_seen += 1
+        if self._prompts_seen % 16 == 1:
+            del self._prompts[:-_USUAL_PROMPTS]
+            self._usual_tokens = int(median(self._prompts))
+
+    def _note_token(self, request: Any, now_ns: int) -> None:
+        """A step brought the request a token, or its end."""
+        if not request.output_ids:
+            return  # In the middle of a chunked prefill.
+        worked = self._page.rollout_worked_ns(now_ns)
+        if not hasattr(request, _FIRST_TOKEN):
+            setattr(request, _FIRST_TOKEN, (now_ns, worked))
+        setattr(request, _LAST_TOKEN, now_ns)
+        if request.finished() and not getattr(request, "_rose_counted", False):
+            request._rose_counted = True
+            self._count(request, now_ns, worked)
+
+    def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
+        """Whether an ended request was in time, and if not, who made it late."""
+        budgets = self._page.budgets()
+        self._counts["finished"] += 1
+        if budgets is None:
+            return
+        first_ns, worked_at_first = getattr(request, _FIRST_TOKEN)
+        arrived, worked_at_arrival = arrived_ns(request), getattr(request, _WORKED, worked_at_first)
+        late = late_by(
+            took_ns=first_ns - arrived, lent_ns=worked_at_first - worked_at_arrival, budget_ns=budgets.ttft_ns
+        )
+        gaps = len(request.output_ids) - 1
+        if gaps > 0:
+            late = late or late_by(
+                took_ns=now_ns - first_ns, lent_ns=worked_ns - worked_at_first, budget_ns=budgets.tpot_ns * gaps
+            )
+        if late is not None:
+            self._counts[late] += 1
+
+    def say(self, just_stepped: Sequence[Any] = ()) -> None:
+        """Write the load that admission and leases depend on.
+
+        `just_stepped` are the requests of a step that the scheduler has not put back among the running ones yet.
+        """
+        page, now = self._page, monotonic_ns()
+        page.set(Party.SERVING, Field.BEAT_NS, now)
+        lease = page.lease()
+        lent = self._lent = lease.expires_ns > now
+        waiting = self._view.waiting
+        if not lent and now - self._said_ns < _QUIET_NS and self._stays_busy(just_stepped):
+            self._set_wanted(self.in_step or bool(waiting), now)
+            self._claim.look(lease, now)
+            return
+        held_off = set(waiting)
+        running = [
+            request
+            for request in {*self._view.running, *just_stepped}
+            if not request.finished() and request not in held_off
+        ]
+        worked = page.rollout_worked_ns(now)
+        decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
+        room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
+        wanted = self.in_step or bool(waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
+        self._set_wanted(wanted, now)
+        self._say_memory()
+        self._claim.look(lease, now)
+        self._busy = bool(waiting or running)
+        self._said_ns = now
+        tokens = sum(context_tokens(request) for request in waiting)
+        page.set(Party.SERVING, Field.WAITING, len(waiting))
+        page.set(Party.SERVING, Field.RUNNING, len(running))
+        page.set_load(
+            ServingLoad(
+                wanted=wanted,
+                waiting=len(waiting),
+                waiting_prefill_ns=self.times.prefill_ns(tokens) if waiting else 0,
+                earliest_arrival_ns=min((arrived_ns(request) for request in waiting), default=0),
+                running=len(running),
+                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in running), default=0),
+                decode_ns=decode_ns,
+                largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
+                usual_prefill_ns=self.times.prefill_ns(self._usual_tokens) if self._usual_tokens else None,
+                regret_room_ns=room,
+                worked_ns=worked,
+                finished=self._counts["finished"],
+                late_alone=self._counts["alone"],
+                late_by_lending=self._counts["lending"],
+            )
+        )
+
+    def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
+        """Whether there was something to do when that was last said, and still is, as far as a glance tells."""
+        if self.in_step or self._view.waiting:
+            return True
+        return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
+
+    def _set_wanted(self, wanted: bool, now_ns: int) -> None:
+        if wanted:
+            self._want(now_ns)
+        elif self._page.serving_wants():
+            self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+
+    def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
+        """What rollouts may still take before the first of the running requests was delayed by more than its share."""
+        rooms = []
+        for request in running:
+            lent = worked_ns - getattr(request, _WORKED, worked_ns)
+            solo = now_ns - arrived_ns(request) - lent + next_ns
+            rooms.append(room_ns(solo_ns=solo, lent_ns=lent, share=share))
+        return min(rooms, default=0)
+
+
+class RolloutTelemetry(EngineTelemetry):
+    """A rollout engine's: device time it took, and how long serving would wait for it."""
+
+    def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
+        super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
+        #: Time that its steps waited, ever: in yields, and for a core that serving had.
+        self.waited_ns = 0
+        #: What the step that ends computed after serving's wish, if one came during the last of its layers.
+        self.after_wish_ns = 0
+        #: What the layers of the running step take on a GPU, once that was seen, and the fits of what they took.
+        self.layers_ns = 0
+        self.layer_times = StepTimes.unknown()
+        #: Spans of weights that other threads worked on; the ring has one writer, the scheduler's thread.
+        self._synced: deque[SpanRecord] = deque()
+
+    def synced(self, began_ns: int, ended_ns: int) -> None:
+        """Another thread worked on a new version on the device, in [began_ns, ended_ns)."""
+        self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
+
+    def _excluded_ns(self, now_ns: int) -> int:
+        return self.waited_ns
+
+    def _learn(self, batch: Any, duration_ns: int) -> None:
+        super()._learn(batch, duration_ns)
+        if self.layers_ns:
+            self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
+
+    def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
+        """Predicted time of the next step, None until enough of its sort ran, and whether it will be a prefill.
+
+        `layers`: of its layers alone, where that is known.
+        """
+        kind, first, second = self._view.next_step(chunk_tokens)
+        if kind == "prefill":
+            times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
+            return (times.prefill_ns(first) if times.prefill.fitted else None), True
+        times = self.layer_times if layers and self.layer_times.decode.fitted else self.times
+        return (times.decode_ns(first, second) if times.decode.fitted else None), False
+
+    def prefill_tokens_within(self, limit_ns: int) -> int | None:
+        """The most tokens of which a prefill's layers, else all of it, are predicted to take `limit_ns` at most; None
+        while that is unknown."""
+        within = self.layer_times.prefill_tokens_within(limit_ns)
+        return self.times.prefill_tokens_within(limit_ns) if within is None else within
+
+    def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
+        """Rollouts had the device in [from_ns, to_ns): close the span that says so."""
+        page = self._page
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + max(0, to_ns - from_ns))
+        page.close_span(Party.ROLLOUT, max(from_ns, to_ns), aux=aux, latency_ns=latency_ns)
+
+    def _close(self, now_ns: int, requests: int) -> None:
+        opened = self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        if opened and self._page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
+            self.worked(opened, now_ns, latency_ns=self.after_wish_ns, aux=requests)
+
+    def say(self) -> None:
+        while self._synced:
+            self._page.write_span(Party.ROLLOUT, self._synced.popleft())
+        self._page.set(Party.ROLLOUT, Field.BEAT_NS, monotonic_ns())
+        self._page.set(Party.ROLLOUT, Field.WAITING, len(self._view.waiting))
+        self._page.set(Party.ROLLOUT, Field.RUNNING, len(self._view.running))
+        self._say_memory()

@@ -1,0 +1,225 @@
+"""Memory of a device behind addresses that stay: mapped and unmapped in pieces, so that others can have it meanwhile.
+
+Captured graphs and tensors keep their addresses. What is unmapped goes back to the driver, from which any process of
+the device can take it. The calls are those of "Virtual Memory Management" in CUDA's driver API
+(https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` has the same on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol
+
+import torch
+
+from rose.runtime.coserving.kv.activation import NoRoomError
+from rose.runtime.coserving.kv.kv_blocks import runs
+
+#: A piece of physical memory: the driver's handle, or a file's descriptor on the host.
+Handle = Any
+
+
+class DriverError(RuntimeError):
+    """A call of the driver that failed; the message names the call and its result."""
+
+
+class PieceMemory(Protocol):
+    """Physical memory in pieces, and addresses to map them at. Sizes and addresses are multiples of `granularity`."""
+
+    device: torch.device
+    granularity: int
+
+    def free_bytes(self) -> int:
+        """What the device has left, for any process."""
+
+    def reserve(self, size_bytes: int) -> int:
+        """Addresses with nothing behind them. Raises DriverError."""
+
+    def unreserve(self, address: int, size_bytes: int) -> None:
+        """Nothing may be mapped there any more. Raises DriverError."""
+
+    def create(self, size_bytes: int) -> Handle:
+        """A piece, held until it is neither mapped nor has a handle. Raises NoRoomError and DriverError."""
+
+    def release(self, handle: Handle) -> None:
+        """Let go of a handle; what is mapped stays. Raises DriverError."""
+
+    def map(self, address: int, size_bytes: int, handle: Handle) -> None:
+        """Not accessible before `allow`. Raises DriverError."""
+
+    def allow(self, address: int, size_bytes: int) -> None:
+        """Reading and writing, of pieces mapped side by side. Raises DriverError."""
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        """One piece, whole, that nothing uses. Raises DriverError."""
+
+    def synchronize(self) -> None:
+        """Return when all work that was queued on the device is done."""
+
+    def export(self, handle: Handle) -> int:
+        """A file descriptor that another process can `adopt`; the caller closes it. Raises DriverError."""
+
+    def adopt(self, descriptor: int) -> Handle:
+        """A handle to another process's piece; the descriptor stays the caller's. Raises DriverError."""
+
+
+class CudaMemory:
+    """Of a CUDA device, through cuda-bindings. `exportable`: pieces that other processes may adopt.
+
+    Raises DriverError where the device or its driver cannot do it.
+    """
+
+    def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise DriverError(f"the package cuda-bindings cannot be loaded: {error}")
+        self._driver = driver
+        # With it torch makes its context this thread's.
+        self.device = torch.empty(1, device=device).device
+        self._call("cuInit", 0)
+        self._ordinal = self._call("cuDeviceGet", self.device.index)
+        if not self.attribute("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"):
+            raise DriverError(f"{self.device} has no virtual memory management")
+        if exportable and not self.attribute("HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"):
+            raise DriverError(f"memory of {self.device} cannot be handed on as file descriptors")
+        kinds = driver.CUmemAllocationHandleType
+        self._exported = kinds.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        where = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        self._properties = driver.CUmemAllocationProp()
+        self._properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._properties.location.type = where
+        self._properties.location.id = int(self._ordinal)
+        self._properties.requestedHandleTypes = self._exported if exportable else kinds.CU_MEM_HANDLE_TYPE_NONE
+        self._access = driver.CUmemAccessDesc()
+        self._access.location.type = where
+        self._access.location.id = int(self._ordinal)
+        self._access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        smallest = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self.granularity = int(self._call("cuMemGetAllocationGranularity", self._properties, smallest))
+
+    def attribute(self, name: str) -> int:
+        """A device attribute by its name after `CU_DEVICE_ATTRIBUTE_`. Raises DriverError."""
+        kind = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
+
+    def free_bytes(self) -> int:
+        return int(torch.cuda.mem_get_info(self.device)[0])
+
+    def reserve(self, size_bytes: int) -> int:
+        return int(self._call("cuMemAddressReserve", size_bytes, self.granularity, 0, 0))
+
+    def unreserve(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemAddressFree", address, size_bytes)
+
+    def create(self, size_bytes: int) -> Handle:
+        return self._call("cuMemCreate", size_bytes, self._properties, 0)
+
+    def release(self, handle: Handle) -> None:
+        self._call("cuMemRelease", handle)
+
+    def map(self, address: int, size_bytes: int, handle: Handle) -> None:
+        self._call("cuMemMap", address, size_bytes, 0, handle, 0)
+
+    def allow(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemSetAccess", address, size_bytes, [self._access], 1)
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemUnmap", address, size_bytes)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def export(self, handle: Handle) -> int:
+        return int(self._call("cuMemExportToShareableHandle", handle, self._exported, 0))
+
+    def adopt(self, descriptor: int) -> Handle:
+        return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """What a call of the driver returns beside its result, or None. Raises NoRoomError and DriverError."""
+        result, *values = getattr(self._driver, name)(*arguments)
+        if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")
+        if result != self._driver.CUresult.CUDA_SUCCESS:
+            raise DriverError(f"{name}: {getattr(result, 'name', result)}")
+        return values[0] if values else None
+
+
+class Reservation:
+    """`pieces` times `piece_bytes` of addresses, of which any pieces are mapped. Not for several threads at once."""
+
+    def __init__(self, memory: PieceMemory, pieces: int, piece_bytes: int) -> None:
+        if piece_bytes <= 0 or piece_bytes % memory.granularity:
+            raise ValueError(f"a piece of {piece_bytes} bytes is no multiple of {memory.granularity}")
+        self._memory, self._pieces, self.piece_bytes = memory, pieces, piece_bytes
+        self.size_bytes = pieces * piece_bytes
+        self.address = memory.reserve(self.size_bytes)
+        self._mapped: set[int] = set()
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Physical memory behind the addresses now."""
+        return len(self._mapped) * self.piece_bytes
+
+    def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
+        """Put memory behind pieces [begin, end), new or that of `handles`, which stay the caller's.
+
+        All or nothing. Raises ValueError for a piece that is mapped, NoRoomError and DriverError.
+        """
+        self._check(begin, end)
+        if handles and len(handles) != end - begin:
+            raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
+        if not self._mapped.isdisjoint(range(begin, end)):
+            raise ValueError(f"pieces {begin} to {end} are mapped already, or some of them")
+        memory, done = self._memory, begin
+        try:
+            for piece in range(begin, end):
+                handle = handles[piece - begin] if handles else memory.create(self.piece_bytes)
+                try:
+                    memory.map(self._at(piece), self.piece_bytes, handle)
+                    done = piece + 1
+                finally:
+                    if not handles:  # What is mapped lives until it is unmapped.
+                        memory.release(handle)
+            if end > begin:
+                memory.allow(self._at(begin), (end - begin) * self.piece_bytes)
+        except BaseException:
+            for piece in range(begin, done):
+                memory.unmap(self._at(piece), self.piece_bytes)
+            raise
+        self._mapped.update(range(begin, end))
+
+    def unmap(self, begin: int, end: int) -> None:
+        """Take the memory away from pieces [begin, end), once the device's queued work is done.
+
+        Nothing may touch them until they are mapped again. Raises ValueError for one that is not mapped, DriverError.
+        """
+        self._check(begin, end)
+        if not self._mapped.issuperset(range(begin, end)):
+            raise ValueError(f"pieces {begin} to {end} are not all mapped")
+        self._memory.synchronize()
+        for piece in range(begin, end):
+            self._memory.unmap(self._at(piece), self.piece_bytes)
+            self._mapped.discard(piece)
+
+    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor over the addresses, mapped or not; it does not keep this reservation alive."""
+        device = self._memory.device
+        storage: Any = torch._C._construct_storage_from_data_pointer(self.address, device, self.size_bytes)
+        whole = torch.empty(0, dtype=dtype, device=device).set_(storage)
+        return whole[: prod(shape)].view(tuple(shape))
+
+    def close(self) -> None:
+        """Unmap all and give the addresses back; no tensor over them may be used again. Raises DriverError."""
+        for begin, end in runs(self._mapped):
+            self.unmap(begin, end)
+        self._memory.unreserve(self.address, self.size_bytes)
+
+    def _at(self, piece: int) -> int:
+        return self.address + piece * self.piece_bytes
+
+    def _check(self, begin: int, end: int) -> None:
+        if not 0 <= begin <= end <= self._pieces:
+            raise ValueError(f"pieces {begin} to {end} are not within {self._pieces}")

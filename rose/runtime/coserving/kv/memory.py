@@ -1,0 +1,290 @@
+"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut really given back.
+
+Each engine has a pool of its own, sized for the most that it may ever hold; what both hold together is the device's
+budget. What can go back of a rollout engine's pool does so when its budget is cut and when its lease ends: the pages of
+free slots on CPU cores, blocks of the pool where they can be remapped (`remap`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.scheduler import SchedulerView
+from rose.runtime.coserving.kv.activation import Activation
+from rose.runtime.coserving.kv.kv_blocks import runs
+from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
+from rose.runtime.policy.kv import retraction_order, under_pressure
+from rose.runtime.policy.policies import Policy, numbered
+from rose.runtime.policy.slack import LeaseTerms
+
+_MADV_DONTNEED = 4
+#: Serving waits for a cut for at most so long, once in a lease: some of a rollout's layers, and its cut.
+CUT_WAIT_NS = 30_000_000
+_CUT_POLL_S = 0.0005
+
+
+class PoolMemory(Protocol):
+    """The memory behind a pool, of which some can go back; used by the scheduler's thread, between two steps."""
+
+    #: As the ledger has it.
+    mechanism: str
+
+    def grow(self, tokens: int) -> int:
+        """Have memory for so many slots: how many of them can be used now."""
+
+    def surplus(self, tokens: int) -> bool:
+        """Whether there is memory to give back if only `tokens` may be held."""
+
+    def give_back(self, keep_tokens: int = 0) -> int:
+        """Let go of what free slots take, down to `keep_tokens`; the bytes."""
+
+
+class KvGuard:
+    """Keeps a rollout engine within its KV budget; budgets are in slots of a token.
+
+    `pages` gives the memory of free slots back; None where the pool's memory stays, as on a GPU without remapping.
+    `activation` moves the engine's memory as leases begin and end; None where it stays.
+    """
+
+    def __init__(
+        self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
+    ) -> None:
+        self._page, self._view, self._pages, self._activation = page, view, pages, activation
+        #: What rollouts may hold now, 0 without a lease.
+        self.budget_tokens = 0
+        self._lease_number = 0
+        #: The lease that was cut here, and to what.
+        self._cut_lease = 0
+        self._cut_tokens = 0
+        self._cuts = 0
+        self._pressed_since_ns = 0
+        self._emptied = False
+
+    @property
+    def withheld_tokens(self) -> int:
+        """Slots of the pool that a prefill may not count on."""
+        return max(0, self._view.kv_tokens_total - self.budget_tokens)
+
+    @property
+    def mechanism(self) -> str | None:
+        """How what is cut really goes back; None if it does not."""
+        return None if self._pages is None else self._pages.mechanism
+
+    @property
+    def pressed_now(self) -> bool:
+        """Whether `pressed` was true when it was last asked."""
+        return self._pressed_since_ns != 0
+
+    def pressed(self, policy: Policy) -> bool:
+        """Whether serving grew past the watermark and this lease can still be cut for it."""
+        if not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
+            return False
+        memory = self._page.memory()
+        if memory is None or not under_pressure(memory):
+            self._pressed_since_ns = 0
+            return False
+        serving_ns = self._page.get(Party.SERVING, Field.PRESSED_SINCE_NS)
+        self._pressed_since_ns = serving_ns or self._pressed_since_ns or monotonic_ns()
+        return True
+
+    def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
+        """Bring the engine within what its lease and serving's memory allow, between two steps.
+
+        False if its memory had to be brought to the device first: that takes a while, so the lease is another by now.
+        """
+        lent = lease.expires_ns > now_ns
+        if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
+            return False
+        self._lease_number = lease.number
+        granted = lease.kv_budget_tokens if lent else 0
+        cut = lent and self._cut_lease == lease.number
+        self.budget_tokens = lasting = min(granted, self._cut_tokens) if cut else granted
+        if self._pages is not None and lent and self._view.has_work:
+            self.budget_tokens = self._pages.grow(lasting)
+        if lent:
+            self._emptied = False
+            if not lease.frozen and self.pressed(policy):
+                self._cut(policy, lease)
+            else:
+                self._retract_until(self.budget_tokens, lasting)
+                self._settle()
+        elif not self._view.has_work:
+            # Nothing is lent: serving has the memory, the prefix cache's included.
+            if not self._emptied:
+                self._view.evict(self._view.kv_tokens_cached())
+                self._emptied = True
+            if self._activation is not None:
+                self._activation.deactivate()
+        self._page.set(Party.ROLLOUT, Field.KV_BUDGET_TOKENS, self.budget_tokens)
+        return True
+
+    def _cut(self, policy: Policy, lease: LeaseTerms) -> None:
+        began = monotonic_ns()
+        before = self.budget_tokens
+        after = policy.cut(before, frozen=lease.frozen)
+        self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
+        requests, kept = self._retract_until(after, after)
+        returned = self._give_back(after)
+        self._page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
+        self._cuts += 1
+        done = monotonic_ns()
+        worked_ns = self._page.get(Party.ROLLOUT, Field.WORKED_NS)
+        self._page.set(Party.ROLLOUT, Field.WORKED_NS, worked_ns + done - began)
+        self._page.set_cut(
+            CutRecord(
+                count=self._cuts,
+                lease_number=lease.number,
+                at_ns=done,
+                tokens_before=before,
+                tokens_after=after,
+                requests=requests,
+                tokens_kept=kept,
+                took_ns=done - (self._pressed_since_ns or done),
+                bytes_returned=returned,
+            )
+        )
+        self._pressed_since_ns = 0
+
+    def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
+        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep).
+
+        One that waits for a place that its budget will never have is ended as well. `lasting_tokens`: the budget once
+        the device has room for it.
+        """
+        ended = kept = 0
+        view = self._view
+        order = iter(retraction_order(view.held()))
+        while view.kv_tokens_used() and view.kv_tokens_used() + len(view.running) > budget_tokens:
+            youngest = next(order, None)
+            if youngest is None:
+                break
+            requests, tokens = view.end_ids([youngest])
+            ended, kept = ended + requests, kept + tokens
+        if view.waiting and not view.running:
+            first = view.waiting[0]
+            wanted = len(first.origin_input_ids) + int(first.sampling_params.max_new_tokens)
+            if wanted + 1 >= min(lasting_tokens, view.kv_tokens_total):
+                requests, tokens = view.end([first])
+                ended, kept = ended + requests, kept + tokens
+        return ended, kept
+
+    def _settle(self) -> None:
+        """A budget that became smaller without a cut."""
+        if self._pages is not None and self._pages.surplus(self.budget_tokens):
+            self._give_back(self.budget_tokens)
+
+    def _give_back(self, keep_tokens: int) -> int:
+        self._view.evict(self._view.kv_tokens_used() + self._view.kv_tokens_cached() - keep_tokens)
+        return 0 if self._pages is None else self._pages.give_back(keep_tokens)
+
+
+class KvClaim:
+    """Serving's side: says that it holds or is about to take memory past the watermark, and waits a moment for a cut.
+
+    An engine that Linux lets run only when nothing else does could not cut while serving's next step takes the core.
+    Any other cuts by itself, and serving waits for nothing.
+    """
+
+    def __init__(self, page: ArbiterPage) -> None:
+        self._page = page
+        self._lease = LeaseTerms()
+        self._pressed = False
+        self._waited_lease = 0
+
+    def look(self, lease: LeaseTerms, now_ns: int) -> None:
+        """Say on the page whether memory is pressed; where nothing is lent nobody has to know."""
+        self._lease = lease
+        memory = self._page.memory() if lease.expires_ns > now_ns and numbered(lease.policy).guards else None
+        pressed = memory is not None and under_pressure(memory)
+        if pressed != self._pressed:
+            self._pressed = pressed
+            self._page.set(Party.SERVING, Field.PRESSED_SINCE_NS, now_ns if pressed else 0)
+
+    @property
+    def due(self) -> bool:
+        """Whether a cut is to come, as of the last look, that was not waited for yet."""
+        return (
+            self._pressed
+            and bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE))
+            and not self._lease.frozen
+            and self._waited_lease != self._lease.number
+            and self._page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) > 0
+            and not self._was_cut()
+            and self._page.alive(Party.ROLLOUT)
+        )
+
+    def wait(self) -> None:
+        """Return once rollouts have cut themselves, or after `CUT_WAIT_NS`; not again in this lease."""
+        self._waited_lease = self._lease.number
+        began = now = monotonic_ns()
+        while now - began < CUT_WAIT_NS and not self._was_cut():
+            time.sleep(_CUT_POLL_S)
+            now = monotonic_ns()
+        page = self._page
+        page.set(Party.SERVING, Field.CUT_WAIT_NS, page.get(Party.SERVING, Field.CUT_WAIT_NS) + now - began)
+
+    def _was_cut(self) -> bool:
+        cut = self._page.cut()
+        return cut is not None and cut.lease_number == self._lease.number
+
+
+class KvPages:
+    """The memory behind a KV pool on CPU cores: pages that hold free slots only go back to the system.
+
+    Reading such a slot gives zeros until it is written again, which SGLang does before it reads one.
+    """
+
+    mechanism = "page-return"
+
+    def __init__(self, scheduler: Any) -> None:
+        self._allocator = scheduler.token_to_kv_pool_allocator
+        pool = self._allocator.get_kvcache()
+        self._buffers = [*pool.k_buffer, *pool.v_buffer]
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+    @classmethod
+    def of_cpu(cls, scheduler: Any) -> KvPages | None:
+        """None where the pool is not plain memory of the host, a row a slot."""
+        pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
+        buffers = getattr(pool, "k_buffer", None) or []
+        plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
+        return cls(scheduler) if plain and scheduler.page_size == 1 else None
+
+    def grow(self, tokens: int) -> int:
+        """A page comes when it is written."""
+        return tokens
+
+    def surplus(self, tokens: int) -> bool:
+        """A cut and the end of a lease return pages; nothing else does."""
+        return False
+
+    def give_back(self, keep_tokens: int = 0) -> int:
+        """Return the pages that hold no slot in use; the bytes of memory that are no longer resident for it."""
+        resident = self._resident_bytes()
+        free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
+        for begin, end in runs(free):
+            for buffer in self._buffers:
+                row_bytes = buffer.stride(0) * buffer.element_size()
+                low = -(-(buffer.data_ptr() + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+                high = (buffer.data_ptr() + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+                if high > low:
+                    self._libc.madvise(low, high - low, _MADV_DONTNEED)
+        return resident - self._resident_bytes()
+
+    def _resident_bytes(self) -> int:
+        pages = 0
+        for buffer in self._buffers:
+            low = buffer.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+            high = buffer.data_ptr() + buffer.nbytes
+            resident = np.zeros(-(-(high - low) // mmap.PAGESIZE), dtype=np.uint8)
+            if self._libc.mincore(low, high - low, resident.ctypes.data) == 0:
+                pages += int(np.count_nonzero(resident & 1))
+        return pages * mmap.PAGESIZE

@@ -1,0 +1,287 @@
+"""A rollout engine's KV pool in pieces of memory that come and go, so that what a cut takes is really the device's.
+
+The pool's buffers lie in reserved addresses from the start, so tensors and captured graphs stay as they are. The slots
+of a block (`kv_blocks`) are withheld from SGLang's allocator before its memory goes and handed to it after memory came,
+so nothing touches an address with nothing behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.kv.activation import NoRoomError
+from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError, PieceMemory, Reservation
+from rose.runtime.coserving.kv.host_memory import HostMemory
+from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
+
+logger = logging.getLogger(__name__)
+
+#: In an engine's environment, `1`: put its KV pool into memory that can go to another process.
+ASKED = "ROSE_KV_REMAP"
+#: Never taken on a GPU: what torch and the driver of the other engine may need at any moment.
+SPARE_BYTES = 512 << 20
+#: After a device had too little it is asked again so much later.
+_AGAIN_NS = 20_000_000
+_BUFFERS = "_rose_buffers"
+
+
+class KvBuffers:
+    """The buffers of a pool of slots 0 to `slots`, all mapped: a key and a value tensor for each layer.
+
+    `shape` and `value_shape` are those of a slot. As in SGLang, a layer's two are halves of one if they are alike.
+    Raises NoRoomError and DriverError, and then nothing is held.
+    """
+
+    def __init__(
+        self,
+        memory: PieceMemory,
+        *,
+        slots: int,
+        layers: int,
+        shape: Sequence[int],
+        value_shape: Sequence[int],
+        dtype: torch.dtype,
+    ) -> None:
+        shapes = [tuple(shape), tuple(value_shape)]
+        rows = [int(np.prod(shape)) * dtype.itemsize for shape in shapes]
+        self.memory = memory
+        self.blocks = Blocks(slots, block_slots(rows, memory.granularity, slots))
+        self.block_bytes = sum(rows) * self.blocks.block * layers
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        #: Where block 0 of a buffer is among the pieces of its reservation.
+        self._planes: list[tuple[Reservation, int]] = []
+        self._reservations: list[Reservation] = []
+        count, padded = self.blocks.count, self.blocks.count * self.blocks.block
+        try:
+            for _ in range(layers):
+                if rows[0] == rows[1] and shapes[0] == shapes[1]:
+                    both = self._reserve(2 * count, rows[0])
+                    self._planes += [(both, 0), (both, count)]
+                    halves = both.tensor((2, padded, *shapes[0]), dtype)
+                    self.keys.append(halves[0, : slots + 1])
+                    self.values.append(halves[1, : slots + 1])
+                    continue
+                for buffers, row_bytes, tail in zip((self.keys, self.values), rows, shapes, strict=True):
+                    reservation = self._reserve(count, row_bytes)
+                    self._planes.append((reservation, 0))
+                    buffers.append(reservation.tensor((padded, *tail), dtype)[: slots + 1])
+            self.map(range(count))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Physical memory behind the pool now."""
+        return sum(reservation.mapped_bytes for reservation in self._reservations)
+
+    def map(self, numbers: Sequence[int]) -> None:
+        """Bring these blocks in, with zeros. All or nothing. Raises NoRoomError and DriverError."""
+        done: list[tuple[Reservation, int, int]] = []
+        try:
+            for begin, end in runs(numbers):
+                for reservation, first in self._planes:
+                    reservation.map(first + begin, first + end)
+                    done.append((reservation, first + begin, first + end))
+        except BaseException:
+            for reservation, begin, end in done:
+                reservation.unmap(begin, end)
+            raise
+        # What was another process's may read as anything, not-a-number among it.
+        for begin, end in runs(numbers):
+            for buffer in (*self.keys, *self.values):
+                buffer[begin * self.blocks.block : end * self.blocks.block].zero_()
+        self.blocks.mapped.update(numbers)
+
+    def unmap(self, numbers: Sequence[int]) -> int:
+        """Give the memory of these blocks to the device; the bytes. Raises DriverError."""
+        before = self.mapped_bytes
+        self.blocks.mapped.difference_update(numbers)
+        for begin, end in runs(numbers):
+            for reservation, first in self._planes:
+                reservation.unmap(first + begin, first + end)
+        return before - self.mapped_bytes
+
+    def close(self) -> None:
+        """Give all of it back, addresses too. Raises DriverError."""
+        for reservation in self._reservations:
+            reservation.close()
+        self._reservations.clear()
+        self._planes.clear()
+
+    def _reserve(self, pieces: int, row_bytes: int) -> Reservation:
+        self._reservations.append(Reservation(self.memory, pieces, row_bytes * self.blocks.block))
+        return self._reservations[-1]
+
+
+class RemappedPages:
+    """What a `KvGuard` moves of a pool in `KvBuffers`, by the scheduler's thread, between two steps."""
+
+    mechanism = "remap"
+
+    def __init__(self, scheduler: Any, buffers: KvBuffers) -> None:
+        self._scheduler, self._buffers = scheduler, buffers
+        self._allocator = scheduler.token_to_kv_pool_allocator
+        self._spare_bytes = 0 if buffers.memory.device.type == "cpu" else SPARE_BYTES
+        self._settled_slots = buffers.blocks.slots
+        self._refused_ns = 0
+        _withhold(self._allocator, self)
+
+    @classmethod
+    def of(cls, scheduler: Any) -> RemappedPages | None:
+        """None for an engine whose pool was not made for it (`create_buffers`)."""
+        allocator = scheduler.token_to_kv_pool_allocator
+        buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
+        return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
+
+    @property
+    def withheld_slots(self) -> int:
+        """Free slots that the allocator does not have, because there is no memory behind them."""
+        blocks = self._buffers.blocks
+        return blocks.slots - blocks.mapped_slots
+
+    def grow(self, tokens: int) -> int:
+        """Have memory for so many slots: how many of them can be used, fewer where the device has no room now."""
+        blocks = self._buffers.blocks
+        wanted = blocks.to_map(tokens)
+        if wanted and monotonic_ns() - self._refused_ns > _AGAIN_NS:
+            room = max(0, self._buffers.memory.free_bytes() - self._spare_bytes) // self._buffers.block_bytes
+            chosen = wanted[:room]
+            try:
+                self._buffers.map(chosen)
+            except NoRoomError as error:
+                logger.info("ROSE waits for memory: %s", error)
+                chosen = []
+            if len(chosen) < len(wanted):
+                self._refused_ns = monotonic_ns()
+            if chosen:
+                self._hand_out(blocks.slots_within(chosen))
+        usable = blocks.mapped_slots
+        self._settled_slots = max(self._settled_slots, min(tokens, usable))
+        return tokens if usable == blocks.slots else min(tokens, usable)
+
+    def grow_bytes(self, tokens: int) -> int:
+        """`grow`, and the bytes that came."""
+        before = self._buffers.mapped_bytes
+        self.grow(tokens)
+        return self._buffers.mapped_bytes - before
+
+    def surplus(self, tokens: int) -> bool:
+        """Whether more is mapped, for a larger budget, than `tokens` take."""
+        return tokens < self._settled_slots
+
+    def give_back(self, keep_tokens: int = 0) -> int:
+        """Let the device have the memory of blocks without a slot in use, beyond `keep_tokens`; the bytes."""
+        allocator, blocks = self._allocator, self._buffers.blocks
+        self._settled_slots = min(keep_tokens, blocks.slots)
+        free = np.sort(torch.cat((allocator.free_pages, allocator.release_pages)).cpu().numpy())
+        numbers = blocks.to_unmap(free, keep_tokens)
+        if not numbers:
+            return 0
+        # The allocator forgets them first. The lowest slots are handed out first, so that high blocks come free.
+        self._set_free(free[~np.isin(free // blocks.block, numbers)])
+        return self._buffers.unmap(numbers)
+
+    def make_room(self, tokens: int) -> None:
+        """The allocator is asked for `tokens` more than it has: evict what only the prefix cache holds, or map."""
+        from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+        cache = self._scheduler.tree_cache
+        cached = int(cache.evictable_size())
+        if cached:
+            cache.evict(EvictParams(num_tokens=min(tokens, cached)))
+        if tokens > cached:
+            self.grow(self._buffers.blocks.mapped_slots + tokens - cached)
+
+    def mapped_only(self, free: torch.Tensor) -> torch.Tensor:
+        """Those of `free` that have memory behind them."""
+        blocks = self._buffers.blocks
+        usable = torch.zeros(blocks.count, dtype=torch.bool)
+        usable[sorted(blocks.mapped)] = True
+        return free[usable.to(free.device)[free // blocks.block]]
+
+    def _hand_out(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        free = torch.cat((self._allocator.free_pages, self._allocator.release_pages)).cpu().numpy()
+        self._set_free(np.sort(np.concatenate((free, slots))))
+
+    def _set_free(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        allocator = self._allocator
+        kept = torch.from_numpy(slots.astype(np.int64))
+        allocator.free_pages = kept.to(device=allocator.free_pages.device, dtype=allocator.free_pages.dtype)
+        allocator.release_pages = allocator.release_pages[:0]
+
+
+#: SGLang's allocators of single slots that can be made to withhold some.
+_ALLOCATORS = ("TokenToKVPoolAllocator",)
+
+
+def _withhold(allocator: Any, pages: RemappedPages) -> None:
+    """Have SGLang's allocator of single slots know that some of its free ones cannot be handed out."""
+    base = type(allocator)
+
+    class WithholdingAllocator(base):  # type: ignore[misc, valid-type]
+        def available_size(self) -> int:
+            """Free slots, with those withheld: nobody holds them, and no budget counts on them."""
+            return int(super().available_size()) + pages.withheld_slots
+
+        def alloc(self, need_size: int) -> Any:
+            short = need_size - int(super().available_size())
+            if short > 0:
+                pages.make_room(short)
+            return super().alloc(need_size)
+
+        def clear(self) -> None:
+            super().clear()
+            self.free_pages: torch.Tensor = pages.mapped_only(self.free_pages)
+
+    allocator.__class__ = WithholdingAllocator
+
+
+def create_buffers(original: Any, pool: Any) -> Any:
+    """In place of SGLang's own for a pool of a row a slot; its own where this cannot be done, and the log says why."""
+    refused = _refusal(pool)
+    if refused is None:
+        try:
+            device = torch.device(pool.device)
+            memory: PieceMemory = HostMemory() if device.type == "cpu" else CudaMemory(device)
+            key_shape, value_shape = pool._kv_buffer_shapes()
+            buffers = KvBuffers(
+                memory,
+                slots=key_shape[0] - 1,
+                layers=pool.layer_num,
+                shape=key_shape[1:],
+                value_shape=value_shape[1:],
+                dtype=pool.store_dtype,
+            )
+        except (DriverError, NoRoomError) as error:
+            refused = str(error)
+        else:
+            pool.k_buffer, pool.v_buffer = buffers.keys, buffers.values
+            setattr(pool, _BUFFERS, buffers)
+            logger.info("ROSE can move this KV pool: blocks of %d slots", buffers.blocks.block)
+            return None
+    logger.warning("ROSE leaves this KV pool where it is: %s", refused)
+    return original(pool)
+
+
+def asked() -> bool:
+    """Whether this process was told to make its pool movable."""
+    return os.environ.get(ASKED) == "1"
+
+
+def _refusal(pool: Any) -> str | None:
+    if type(pool).__name__ != "MHATokenToKVPool" or pool.kv_cache_layout != "nhd":
+        return f"it is a {type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', 'unknown')}"
+    if pool.page_size != 1:
+        return f"it has pages of {pool.page_size} slots; --page-size 1 is needed"
+    if pool.enable_custom_mem_pool or pool.memory_saver_adapter.enabled:
+        return "its memory is in another allocator's hands; coserving.activation 'resident' is needed"
+    return None

@@ -1,0 +1,277 @@
+"""Carries out what the lease machine decides: every change of a lease on the page, at the gateway and in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rose.clock import Anchor, monotonic_ns
+from rose.events import Lease, Preemption, Record
+from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released
+from rose.runtime.policy.slack import LeaseTerms
+
+LeaseAction = Literal[
+    "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
+]
+#: More changes than this at one look would be a mistake in the machine.
+_CHANGES_MAX = 8
+
+
+def lease_id_of(run_id: str, device_id: str, number: int) -> str:
+    """The name of a device's lease; `number` is what the arbiter page carries."""
+    return f"{run_id}-{device_id}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChange:
+    """From `at_ns` on this lease was in force (None: no lease)."""
+
+    at_ns: int
+    lease_id: str | None
+    step: int | None
+
+
+class Leasing:
+    """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
+
+    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. A lease
+    that an agent before this one left open is ended here, at once; `ended_before` are those that had ended by then,
+    where this agent accounts for their time. `remembered` is what the ledger has of the last lease, for a host that has
+    lost its memory, and with it what the agent before this one left beside the page. `run` gives the RL run that the
+    engine works for.
+    """
+
+    def __init__(
+        self,
+        *,
+        device_id: str,
+        engine_id: str,
+        page: ArbiterPage,
+        anchor: Anchor,
+        kv_bytes_per_token: int,
+        id_prefix: str,
+        policy_number: int,
+        record: Record,
+        take_back: Callable[[str], int],
+        ledger_failure: Callable[[], str | None] = lambda: None,
+        run: Callable[[], str] = lambda: "",
+        ended_before: Sequence[LeaseChange] | None = None,
+        remembered: Remembered = Remembered(),  # noqa: B008
+    ) -> None:
+        self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
+        self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
+        self._policy_number, self._record, self._take_back = policy_number, record, take_back
+        self._ledger_failure, self._run = ledger_failure, run
+        self._file, self._recorded = LeaseFile(page.path, id_prefix), remembered
+        #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
+        self.failure: str | None = None
+        #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
+        self.history: list[LeaseChange] = list(ended_before or ())
+        self._accounts_before = ended_before is not None
+        cut = page.cut()
+        #: When the last cut was that the ledger knows.
+        self._cut_told_ns = 0 if cut is None else cut.at_ns
+        page.set_lease(LeaseTerms())
+        self.state = self._succeed()
+
+    @property
+    def lease_id(self) -> str | None:
+        """The lease in force."""
+        return self._lease_id(self.state.number) if self.state.in_force else None
+
+    def engine_cut(self) -> EngineCut:
+        """The rollout engine's last cut of its own, in bytes."""
+        cut = self._page.cut()
+        if cut is None:
+            return EngineCut()
+        return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token)
+
+    def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
+        """Carry out whatever is due now. `facts` gives what is known, with the state it is given."""
+        for _ in range(_CHANGES_MAX):
+            known = facts(self.state)
+            now_ns = monotonic_ns()
+            self.state = noted(self.state, known.load, now_ns)
+            change = next_change(replace(known, state=self.state), now_ns)
+            if change is None or not self._carry_out(change):
+                break
+        self._tell_cut()
+
+    def end(self, reason: str) -> None:
+        """Give the lease in force back, if there is one."""
+        if self.state.in_force:
+            self._carry_out(released(self.state, reason))
+        self._tell_cut()
+
+    # ------------------------------------------------------------------ one change
+
+    def _carry_out(self, change: Change) -> bool:
+        """Returns whether it was carried out."""
+        if change.action == "grant":
+            return self._grant(change.state)
+        before, self.state = self.state, change.state
+        if before.in_force and not change.state.in_force:
+            self._end(change)
+        elif change.state.in_force:
+            self._publish()
+            self._say(change)
+        return True
+
+    def _grant(self, state: LeaseState) -> bool:
+        # Known beforehand, so that a ledger that is away for hours is not told of a lease at each heartbeat.
+        if (failure := self._ledger_failure()) is not None:
+            self.failure = failure
+            return False
+        event = replace(self._event(state, "granted", None), event_id=f"{self._lease_id(state.number)}/granted")
+        self._remember(Remembered(state.number, event))
+        # In the ledger before on the page: a lease that was in force is never missing there.
+        if not self._tell(event):
+            # The grant waits in the writer's queue, so its end must follow it there.
+            self.state = replace(state, ended="released")
+            self._tell(self._closing(self.state, "never in force: the ledger could not be written"), durable=False)
+            self._remember(Remembered(state.number))
+            return False
+        self.state = state
+        # A lease may be granted at the very look that ended another.
+        at_ns = max(monotonic_ns(), self.history[-1].at_ns) if self.history else monotonic_ns()
+        self.history.append(LeaseChange(at_ns, self.lease_id, state.step))
+        self._publish()
+        return True
+
+    def _end(self, change: Change) -> None:
+        """Withdraw the lease from the page, then have its turns taken off, then say so in the ledger."""
+        self._page.set_lease(LeaseTerms())
+        self.history.append(LeaseChange(monotonic_ns(), None, None))
+        reason = change.reason or ""
+        if change.action == "preempt":
+            self._tell(self._preemption("revoke", reason, requests=self._take_back(reason)))
+        if self._tell(self._closing(change.state, reason)):
+            self._remember(Remembered(change.state.number))
+
+    def _say(self, change: Change) -> None:
+        if change.action == "renew":
+            # Twice a second, and any later event of the lease says as much: a renewal need not wait for the disk.
+            if not self._tell(self._event(self.state, "renewed", None), durable=False):
+                self.end("the ledger cannot be written")
+        elif change.action == "throttle":
+            self._tell(self._event(self.state, "throttled", change.reason))
+        elif change.action == "restore":
+            self._tell(self._event(self.state, "restored", change.reason))
+        elif change.action == "shrink":
+            self._tell(self._event(self.state, "resized", change.reason))
+        elif change.action == "cut":
+            self._tell(self._event(self.state, "resized", change.reason))
+            self._tell(self._event(self.state, "frozen", "until the next term"))
+
+    def _publish(self) -> None:
+        self._page.set_lease(
+            LeaseTerms(
+                number=self.state.number,
+                expires_ns=self.state.expires_ns,
+                compute_share=self.state.compute_share,
+                kv_budget_tokens=self.state.kv_budget_bytes // self._kv_bytes_per_token,
+                regret_share=self.state.regret_share,
+                frozen=self.state.frozen,
+                policy=self._policy_number,
+            )
+        )
+
+    # ------------------------------------------------------------------ what the engine cut by itself
+
+    def _tell_cut(self) -> None:
+        """Record a cut that the rollout engine carried out, whether or not its lease is still in force."""
+        cut = self._page.cut()
+        if cut is None or cut.at_ns == self._cut_told_ns:
+            return
+        self._cut_told_ns = cut.at_ns
+        self._tell(
+            replace(
+                self._preemption("cut", "serving grew into its headroom", requests=cut.requests),
+                at_us=self._anchor.utc_us(cut.at_ns),
+                lease_id=self._lease_id(cut.lease_number),
+                tokens_kept=cut.tokens_kept,
+                duration_ns=cut.took_ns,
+                returned_bytes=cut.bytes_returned,
+                kv_budget_bytes_before=cut.tokens_before * self._kv_bytes_per_token,
+                kv_budget_bytes_after=cut.tokens_after * self._kv_bytes_per_token,
+            )
+        )
+
+    # ------------------------------------------------------------------ the agent before this one
+
+    def _succeed(self) -> LeaseState:
+        """End what an agent before this one left open; returns the state that it left."""
+        left = self._file.read()
+        if left.number < self._recorded.number:
+            left = self._recorded
+        completed = left.completed()
+        reports = [self._tell(event) for event in completed]
+        known = {change.lease_id for change in self.history}
+        if left.granted is not None and self._accounts_before and left.granted.lease_id not in known:
+            began_ns = left.granted.at_us * 1000 - self._anchor.utc_minus_monotonic_ns
+            self.history.append(LeaseChange(began_ns, left.granted.lease_id, left.granted.step))
+            ended_ns = completed[-1].at_us * 1000 - self._anchor.utc_minus_monotonic_ns
+            self.history.append(LeaseChange(min(ended_ns, monotonic_ns()), None, None))
+        if reports and all(reports):
+            self._remember(Remembered(left.number))
+        return LeaseState(number=left.number)
+
+    def _remember(self, remembered: Remembered) -> None:
+        try:
+            self._file.write(remembered)
+        except OSError as error:
+            self.failure = f"{self._page.path.parent} cannot be written ({error.strerror})"
+
+    # ------------------------------------------------------------------ events
+
+    def _lease_id(self, number: int) -> str:
+        return lease_id_of(self._id_prefix, self._device_id, number)
+
+    def _event(self, state: LeaseState, action: LeaseAction, reason: str | None) -> Lease:
+        return Lease(
+            device_id=self._device_id,
+            engine_id=self._engine_id,
+            lease_id=self._lease_id(state.number),
+            action=action,
+            kv_budget_bytes=state.kv_budget_bytes,
+            compute_share=state.compute_share,
+            regret_share=state.regret_share,
+            expires_at_us=self._anchor.utc_us(state.expires_ns),
+            step=state.step,
+            reason=reason,
+            rl_run_id=self._run() or None,
+        )
+
+    def _closing(self, state: LeaseState, reason: str) -> Lease:
+        assert state.ended is not None, f"lease {state.number} is in force"
+        return replace(self._event(state, state.ended, reason), event_id=f"{self._lease_id(state.number)}/end")
+
+    def _preemption(self, action: Literal["cut", "revoke"], reason: str, *, requests: int) -> Preemption:
+        return Preemption(
+            device_id=self._device_id,
+            engine_id=self._engine_id,
+            lease_id=self._lease_id(self.state.number),
+            action=action,
+            reason=reason,
+            step=self.state.step,
+            requests=requests,
+            # A turn keeps the tokens it has and goes on elsewhere.
+            tokens_lost=0,
+            kv_budget_bytes_before=self.state.kv_budget_bytes,
+            kv_budget_bytes_after=0,
+            rl_run_id=self._run() or None,
+        )
+
+    def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:
+        """Record an event; False if it now waits in the writer's queue for the ledger to recover."""
+        try:
+            self._record(event, durable=durable)
+        except LedgerError as error:
+            self.failure = str(error)
+            return False
+        self.failure = None
+        return True

@@ -1,0 +1,139 @@
+"""The meter of one device: reads what it draws and does, and records it as `power` events.
+
+Readings follow one another without a gap or an overlap, so that their energy can be summed. A device that cannot be
+read is recorded as not measured, with the reason, when that begins and again when it ends; between the two it is tried
+again ever more rarely. Nothing here stops the agent: what goes wrong becomes such a reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from contextlib import suppress
+
+from rose.clock import Anchor, monotonic_ns
+from rose.config import DeviceConfig
+from rose.events import NOT_MEASURED, Power, Record
+from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.meter.meter_cores import CoresInstrument
+from rose.runtime.coserving.meter.meter_gpu import GpuInstrument
+from rose.runtime.coserving.meter.meter_reading import Instrument
+
+#: A device that cannot be read is tried again at least this often.
+RETRY_S_MAX = 60.0
+#: A last reading shorter than this is left out: energy counters move in steps of up to 100 ms.
+SHORTEST_S = 0.2
+#: A driver that hangs keeps its caller for ever; the agent waits this long for it at most.
+_JOIN_S = 5.0
+
+
+def instrument_for(device: DeviceConfig) -> Instrument:
+    """What reads this device: NVML for a GPU, else the host's own counters for its cores."""
+    if device.gpu is not None:
+        return GpuInstrument(device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return CoresInstrument(device.cores)
+
+
+class DeviceMeter:
+    """Reads `device` every `period_s` seconds, in a thread of its own; 0 reads nothing.
+
+    Start it once the device has joined and stop it before the device leaves: power of a device that is not in the
+    fleet cannot be priced.
+    """
+
+    def __init__(
+        self,
+        device: DeviceConfig,
+        record: Record,
+        anchor: Anchor,
+        period_s: float,
+        instrument: Instrument | None = None,
+    ) -> None:
+        self._device_id = device.id
+        self._record = record
+        self._anchor = anchor
+        self._period_s = period_s
+        self._instrument = instrument_for(device) if instrument is None else instrument
+        #: Up to where the device's time is accounted for, monotonic.
+        self._until_ns = 0
+        #: Why the device cannot be read at present.
+        self._unreadable: str | None = None
+        self._stopping = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read. Returns at once, whether or not the device can be read."""
+        if self._period_s > 0 and self._thread is None:
+            self._until_ns = monotonic_ns()
+            self._thread = threading.Thread(target=self._run, name=f"meter-{self._device_id}", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last reading and end. Returns after some seconds even if the driver hangs. Safe to call twice."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        self._closed = True
+
+    # ------------------------------------------------------------------ the meter's thread
+
+    def _run(self) -> None:
+        pause_s = self._period_s
+        while not self._stopping.is_set():
+            try:
+                self._until_ns = self._opened(self._instrument.open())
+                while True:
+                    due_ns = self._until_ns + int(self._period_s * 1e9)
+                    last = self._wait_until(due_ns)
+                    if last and monotonic_ns() - self._until_ns < SHORTEST_S * 1e9:
+                        break
+                    self._take(self._instrument.read())
+                    pause_s = self._period_s
+                    if last:
+                        break
+            except Exception as error:  # the agent goes on without its meter, whatever a driver does
+                self._give_up(str(error) or type(error).__name__)
+            finally:
+                self._instrument.close()
+            if self._unreadable is not None:
+                self._stopping.wait(pause_s)
+                pause_s = min(2 * pause_s, max(RETRY_S_MAX, self._period_s))
+        if self._unreadable is not None and monotonic_ns() - self._until_ns > SHORTEST_S * 1e9:
+            self._gap(monotonic_ns(), self._unreadable)
+
+    def _wait_until(self, due_ns: int) -> bool:
+        """Wait, taking the instrument's samples; True if the meter is to stop."""
+        while (left_s := (due_ns - monotonic_ns()) / 1e9) > 0:
+            sample_s = self._instrument.sample_s
+            if self._stopping.wait(left_s if sample_s is None else min(left_s, sample_s)):
+                return True
+            if sample_s is not None and monotonic_ns() < due_ns:
+                self._instrument.sample()
+        return self._stopping.is_set()
+
+    def _opened(self, from_ns: int) -> int:
+        if self._unreadable is not None:
+            self._gap(from_ns, f"{self._unreadable}; it can be read again")
+            self._unreadable = None
+        return from_ns
+
+    def _give_up(self, reason: str) -> None:
+        """Say once that the device cannot be read; a second failure before it could be adds nothing."""
+        if self._unreadable is None:
+            self._gap(monotonic_ns(), reason)
+        self._unreadable = reason
+
+    def _gap(self, to_ns: int, reason: str) -> None:
+        self._take(Power(t0_ns=self._until_ns, t1_ns=to_ns, power_mw=None, source=NOT_MEASURED, reason=reason))
+
+    def _take(self, reading: Power) -> None:
+        self._until_ns = reading.t1_ns
+        if self._closed:
+            return
+        t0_ns, t1_ns = self._anchor.utc_ns(reading.t0_ns), self._anchor.utc_ns(reading.t1_ns)
+        event = dataclasses.replace(reading, at_us=t1_ns // 1000, device_id=self._device_id, t0_ns=t0_ns, t1_ns=t1_ns)
+        # A ledger that cannot be written is the agent's to notice: it then lends nothing.
+        with suppress(LedgerError):
+            self._record(event)

@@ -1,0 +1,260 @@
+"""Reads a GPU, or one MIG instance of it, through NVML.
+
+Energy is the difference of the card's own counter. Drivers that have none report power, which is then summed over
+time. The card's meter knows nothing of MIG instances: where several share a card, none of them is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pynvml
+
+from rose.clock import monotonic_ns
+from rose.events import NOT_MEASURED, Power
+from rose.runtime.coserving.meter.meter_reading import UnreadableError
+
+#: Power is read this often where there is no energy counter.
+SAMPLE_S = 0.1
+#: No device draws more; a counter that says so was reset or is broken.
+POWER_MW_MAX = 2_500_000
+
+#: What NVML answers for a figure that this GPU, driver or user does not get; other errors are the card's.
+_NOT_OFFERED = frozenset(
+    (
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    )
+)
+
+_CLOCK_REASONS = {
+    pynvml.nvmlClocksEventReasonGpuIdle: "idle",
+    pynvml.nvmlClocksEventReasonApplicationsClocksSetting: "clocks set by the user",
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power cap",
+    pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksEventReasonSyncBoost: "sync boost",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "thermal, by software",
+    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "thermal, by hardware",
+    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+    pynvml.nvmlClocksEventReasonDisplayClockSetting: "display clocks",
+    pynvml.nvmlClocksThrottleReasonBoardLimit: "board limit",
+    pynvml.nvmlClocksThrottleReasonReliability: "reliability",
+}
+
+
+def clock_reasons(bits: int) -> str:
+    """The names of NVML's clocks event reasons, separated by semicolons; bits without a name as a number."""
+    names = [name for bit, name in _CLOCK_REASONS.items() if bits & bit]
+    unnamed = bits & ~sum(_CLOCK_REASONS)
+    return "; ".join([*names, *([f"{unnamed:#x}"] if unnamed else [])])
+
+
+class GpuInstrument:
+    """The CUDA device `gpu`, among those that `visible` (CUDA_VISIBLE_DEVICES) leaves.
+
+    CUDA and NVML number alike on a host whose GPUs are of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+
+    def __init__(self, gpu: int, visible: str | None = None) -> None:
+        self._gpu = gpu
+        self._visible = [token.strip() for token in visible.split(",")] if visible else None
+        #: Once known the card is looked up by it: when one is lost, the others change their index.
+        self._uuid: str | None = None
+        self._initialised = False
+        self._card: Any = None
+        self._instance: Any = None
+        self._mig_instances = 0
+        self._t0_ns = 0
+        self._energy_mj: int | None = None
+        self._samples: list[tuple[int, int]] = []
+
+    @property
+    def uuid(self) -> str:
+        """UUID of the card or MIG instance, once opened."""
+        assert self._uuid is not None
+        return self._uuid
+
+    @property
+    def sample_s(self) -> float | None:
+        return SAMPLE_S if self._energy_mj is None and self._samples else None
+
+    def open(self) -> int:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise UnreadableError(f"NVML: {error}") from error
+        self._initialised = True
+        try:
+            self._card, self._instance = self._find()
+            self._uuid = str(pynvml.nvmlDeviceGetUUID(self._card if self._instance is None else self._instance))
+            self._mig_instances = len(_mig_instances(self._card))
+            self._energy_mj = self._counter_mj()
+            self._t0_ns = monotonic_ns()
+            self._samples = []
+            self.sample()
+        except (pynvml.NVMLError, UnreadableError) as error:
+            self.close()
+            raise UnreadableError(f"GPU {self._gpu}: {error}") from error
+        return self._t0_ns
+
+    def sample(self) -> None:
+        try:
+            power_mw = _offered(pynvml.nvmlDeviceGetPowerUsage, self._card)
+        except pynvml.NVMLError as error:
+            raise UnreadableError(f"GPU {self._gpu}: {error}") from error
+        if power_mw is not None:
+            self._samples.append((monotonic_ns(), int(power_mw)))
+
+    def read(self) -> Power:
+        self.sample()
+        try:
+            return self._read()
+        except pynvml.NVMLError as error:
+            raise UnreadableError(f"GPU {self._gpu}: {error}") from error
+
+    def close(self) -> None:
+        if self._initialised:
+            self._initialised = False
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+    def _read(self) -> Power:
+        card = self._card
+        instances = len(_mig_instances(card))
+        energy_mj = self._counter_mj()
+        t0_ns, t1_ns = self._t0_ns, monotonic_ns()
+        power = self._power(energy_mj, t1_ns, max(instances, self._mig_instances))
+        self._t0_ns, self._energy_mj, self._mig_instances = t1_ns, energy_mj, instances
+        self._samples = self._samples[-1:]
+        holder = card if self._instance is None else self._instance
+        utilization = _offered(pynvml.nvmlDeviceGetUtilizationRates, card)
+        memory = _offered(pynvml.nvmlDeviceGetMemoryInfo, holder)
+        bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
+        if bits is None:  # drivers before 535 know it by its older name
+            bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
+        return Power(
+            t0_ns=t0_ns,
+            t1_ns=t1_ns,
+            busy_share=None if utilization is None else min(1.0, utilization.gpu / 100),
+            memory_used_bytes=None if memory is None else int(memory.used),
+            sm_clock_mhz=_offered(pynvml.nvmlDeviceGetClockInfo, card, pynvml.NVML_CLOCK_SM),
+            clock_reasons=None if bits is None else clock_reasons(int(bits)),
+            mig_instances=instances or None,
+            **power,
+        )
+
+    def _power(self, energy_mj: int | None, t1_ns: int, mig_instances: int) -> dict[str, Any]:
+        """The fields of a reading that say what was drawn, and how it is known."""
+        before_mj, length_ns = self._energy_mj, max(1, t1_ns - self._t0_ns)
+        unmeasured = {"power_mw": None, "source": NOT_MEASURED}
+        if mig_instances > 1:
+            return {**unmeasured, "reason": f"the card has one meter, and {mig_instances} MIG instances share it"}
+        why = "this driver has no energy counter"
+        if before_mj is not None and energy_mj is not None:
+            power_mw = round((energy_mj - before_mj) * 1_000_000_000 / length_ns)
+            if 0 <= power_mw <= POWER_MW_MAX:
+                return {"power_mw": power_mw, "source": "nvml-energy", "energy_mj": energy_mj - before_mj}
+            why = f"the energy counter went from {before_mj} to {energy_mj} mJ"
+        if not self._samples:
+            return {**unmeasured, "reason": f"{why}, and the GPU reports no power"}
+        return {
+            "power_mw": mean_mw(self._samples),
+            "source": "nvml-power",
+            "reason": f"{why}: the mean of {len(self._samples)} readings of power",
+        }
+
+    def _counter_mj(self) -> int | None:
+        counter_mj = _offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._card)
+        return None if counter_mj is None else int(counter_mj)
+
+    def _find(self) -> tuple[Any, Any]:
+        """(handle of the card, handle of the MIG instance or None). Raises UnreadableError or NVMLError."""
+        wanted: str | int = self._gpu if self._uuid is None else self._uuid
+        if self._uuid is None and self._visible is not None:
+            if self._gpu >= len(self._visible):
+                raise UnreadableError(f"CUDA_VISIBLE_DEVICES leaves {len(self._visible)}: change `gpu`")
+            token = self._visible[self._gpu]
+            wanted = int(token) if token.isdecimal() else token
+        if isinstance(wanted, int):
+            card = pynvml.nvmlDeviceGetHandleByIndex(wanted)
+            # CUDA gives a process that asks for a card by its number the first instance.
+            return card, next(iter(_mig_instances(card)), None)
+        for card, instance in _handles():
+            # CUDA takes the beginning of a UUID for all of it.
+            if str(pynvml.nvmlDeviceGetUUID(card if instance is None else instance)).startswith(wanted):
+                return card, instance
+        raise UnreadableError(f"the driver lists no {wanted}")
+
+
+def mean_mw(samples: list[tuple[int, int]]) -> int:
+    """Mean of power over time from (ns, milliwatts), straight between two samples; of the one if there is one."""
+    span_ns = samples[-1][0] - samples[0][0]
+    if span_ns == 0:
+        return samples[-1][1]
+    return round(sum((a + b) * (to_ns - from_ns) for (from_ns, a), (to_ns, b) in pairwise(samples)) / (2 * span_ns))
+
+
+def _handles() -> Iterator[tuple[Any, Any]]:
+    """Each card that answers, and each MIG instance, as (card, instance or None)."""
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            card = pynvml.nvmlDeviceGetHandleByIndex(index)
+            pynvml.nvmlDeviceGetUUID(card)
+            instances = _mig_instances(card)
+        except pynvml.NVMLError:
+            continue
+        yield card, None
+        for instance in instances:
+            yield card, instance
+
+
+def _mig_instances(card: Any) -> list[Any]:
+    mode = _offered(pynvml.nvmlDeviceGetMigMode, card)
+    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return []
+    instances = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        try:
+            instances.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index))
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+    return instances
+
+
+def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
+    """What `read` returns, or None where this GPU, driver or user is not given it. Raises NVMLError."""
+    try:
+        return read(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_OFFERED:
+            return None
+        raise
+
+
+def survey() -> list[str]:
+    """One line for each GPU: how its power will be read. Raises NVMLError where NVML cannot be used."""
+    lines = []
+    pynvml.nvmlInit()
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            card = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if len(_mig_instances(card)) > 1:
+                how = "not measured: MIG instances share its meter"
+            elif _offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, card) is not None:
+                how = "by its energy counter"
+            elif _offered(pynvml.nvmlDeviceGetPowerUsage, card) is not None:
+                how = "by summing its power, the driver has no energy counter"
+            else:
+                how = "not measured: it reports neither energy nor power"
+            lines.append(f"GPU {index}: {how}")
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return lines

@@ -1,0 +1,88 @@
+"""A host's relays: what an origin on another host has comes over the network once, for all engines of this one."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import secrets
+import shutil
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.transfer.wire.relay import RelayServer
+
+#: A relay for each origin of late: runs come and go, and a client that begins anew has another port.
+RELAYS_MAX = 8
+
+
+class Relays:
+    """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads.
+
+    What is published on this host is fetched there itself, over `loopback`; all else by a relay. `route` says by an
+    origin's URL what lies between it and this host. A relay keeps at most `budget_bytes` in `folder`, on this host's
+    loopback, behind a token.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str]) -> None:
+        self._folder, self._budget_bytes, self._route = folder, budget_bytes, route
+        self._token = secrets.token_urlsafe(32)
+        self._lock = threading.Lock()
+        #: By origin; the one that was asked for last is at the end.
+        self._relays: OrderedDict[tuple[str, str | None], tuple[RelayServer, Path]] = OrderedDict()
+
+    def via(self, target: Target) -> Target:
+        """The same version, as it is fetched from here. Raises OSError or TransferError if no relay can be started,
+        ValueError for what is no URL of an origin."""
+        if is_here(target.url):
+            return target
+        origin = (target.url, target.token)
+        with self._lock:
+            if origin not in self._relays:
+                self._relays[origin] = self._start(target)
+            self._relays.move_to_end(origin)
+            relay, _ = self._relays[origin]
+            gone = [self._relays.popitem(last=False)[1] for _ in range(len(self._relays) - RELAYS_MAX)]
+        _stop(gone)
+        return replace(target, url=relay.url, token=self._token, source="relay", route=self._route(target.url))
+
+    def stop(self) -> None:
+        """End all of them, and let go of what they keep."""
+        with self._lock:
+            gone = list(self._relays.values())
+            self._relays.clear()
+        _stop(gone)
+
+    def _start(self, target: Target) -> tuple[RelayServer, Path]:
+        # Two relays never share a folder: each has it locked.
+        folder = self._folder / hashlib.sha256(f"{target.url} {target.token}".encode()).hexdigest()[:16]
+        relay = RelayServer(target.url, folder, self._budget_bytes, token=self._token, origin_token=target.token)
+        return relay.start(), folder
+
+
+def is_here(url: str) -> bool:
+    """Whether an HTTP server of that URL is on this host: by its address, not by what names are."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or parts.hostname is None:
+        return False
+    with suppress(OSError):
+        named = {str(entry[4][0]) for entry in socket.getaddrinfo(parts.hostname, parts.port or 80)}
+        own = {
+            address.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for address in addresses
+        }
+        return any(address in own or ipaddress.ip_address(address).is_loopback for address in named)
+    return False
+
+
+def _stop(relays: Iterable[tuple[RelayServer, Path]]) -> None:
+    for relay, folder in relays:
+        relay.stop()
+        shutil.rmtree(folder, ignore_errors=True)

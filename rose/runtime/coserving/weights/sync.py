@@ -1,0 +1,380 @@
+"""Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge.
+
+And sees afterwards that the engine still holds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.events import Sync
+from rose.runtime.coserving.hooks.asking import Verb, question, refusal
+from rose.runtime.coserving.weights.rank_reports import check_agreement, longest
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.policy.drift import Standing
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Manifest
+from rose.runtime.transfer.wire.origin import RefusedError, open_origin
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.weight_version import weights_name
+
+#: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
+_PHASE_TIMEOUT_S = 60.0
+_PHASE_BYTES_PER_S = 50e6
+_POLL_S = 0.002
+_AUDIT_POLL_S = 0.05
+
+
+class EngineSync:
+    """The agent's side of a sync. Its methods may be called from several threads; an audit gives way to a sync.
+
+    `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
+    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
+    and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
+    """
+
+    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str) -> None:
+        self._engine = engine
+        self._staging = staging
+        self._device_id = device_id
+        #: (run, version), in one piece: another thread reports it.
+        self.held: tuple[str, int] = ("", 0)
+        self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
+        #: What was asked for last, and where what the engine holds came from.
+        self._asked: Target | None = None
+        self._held_from: Target | None = None
+        #: Whether the origin knows what the engine holds.
+        self._told = False
+        self._moved_bytes = 0
+        self._turn = threading.Lock()
+        self._sync_wanted = threading.Event()
+
+    @property
+    def run_id(self) -> str:
+        return self.held[0]
+
+    @property
+    def version(self) -> int:
+        return self.held[1]
+
+    @property
+    def standing(self) -> Standing:
+        """What is known of the engine's weights."""
+        return self._standing
+
+    def bring(self, target: Target) -> Sync:
+        """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
+
+        A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
+        origin refuses the acknowledgement, the engine holds something else than was published: it is not trusted from
+        then on, until a later call or `bring_back` has brought it to a version from an anchor.
+        """
+        with self._syncing():
+            self._asked = target
+            if self._standing.held and self.run_id == target.run_id:
+                self._held_from = dataclasses.replace(target, version=self.version)
+            return self._bring_to(target)
+
+    def missed(self, target: Target, reason: str) -> Sync:
+        """The event of a target that could not even be tried."""
+        return self._event(target, monotonic_ns(), None, reason)
+
+    def bring_back(self) -> Sync | None:
+        """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
+        with self._syncing():
+            last = self._held_from or self._asked
+            if self._standing.trusted or last is None:
+                return None
+            return self._bring_to(dataclasses.replace(last, version=self.version))
+
+    def take_over(self, swaps: int) -> str | None:
+        """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
+
+        What is on record beside it is believed once the engine has hashed its weights and calls them so. `swaps` is how
+        often weights were brought into it, by its own count.
+        """
+        if swaps == 0:
+            return None  # It is at its checkpoint, as one that was just started.
+        with self._syncing():
+            try:
+                kept = sorted(self._staging.glob("held-*.json"))
+                if not kept:
+                    return "nothing is on record of the weights that it holds"
+                held = Manifest.from_bytes(kept[-1].read_bytes())
+                reports = self._phase("confirm", held.version, held.dense_bytes)
+            except (OSError, TransferError) as error:
+                return f"what weights it holds cannot be found out: {error}"
+            name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
+            if names != {name}:
+                return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
+            if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
+                return "; ".join(drifts)
+            self.held, self._told = (held.run_id, held.version), False
+            self._note(held=True, looked_ns=monotonic_ns())
+            return None
+
+    def audit(self) -> Sync | None:
+        """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
+
+        Returns the event of a drift: the engine is not trusted from then on. None if all is well, or nothing could be
+        found out: a sync was wanted meanwhile, or the engine had no time.
+        """
+        with self._turn:
+            if not (self._standing.held and self._standing.trusted):
+                return None
+            began = monotonic_ns()
+            held = self._held()
+            drift = None
+            try:
+                drift = self._drift(held, self._held_from, gives_way=True)
+                if drift is None and self._held_from is not None:
+                    self._tell(held, self._held_from)  # An origin keeps what leads on from here for so long only.
+            except RefusedError as error:
+                drift = str(error)
+            except TransferError:
+                pass
+            self._note(trusted=drift is None, looked_ns=monotonic_ns())
+            if drift is None:
+                return None
+            self._moved_bytes = 0
+            at = self._held_from or Target(self.run_id, self.version, "")
+            event = self._event(at, began, self.version, f"drift: {drift}")
+            return dataclasses.replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
+
+    def call_off(self) -> None:
+        """End an audit that goes on in another thread."""
+        self._sync_wanted.set()
+
+    # ------------------------------------------------------------------ a sync
+
+    @contextmanager
+    def _syncing(self) -> Iterator[None]:
+        self._sync_wanted.set()
+        with self._turn:
+            self._sync_wanted.clear()
+            yield
+
+    def _bring_to(self, target: Target) -> Sync:
+        began = monotonic_ns()
+        self._moved_bytes = 0
+        reasons: list[str] = []
+        try:
+            base = self._base(target)
+        except RefusedError as error:
+            base = None
+            self._note(trusted=False)
+            reasons.append(str(error))
+        for have in dict.fromkeys((base, None)):
+            try:
+                return self._try(target, have, began)
+            except RefusedError as error:
+                reasons.append(str(error))
+                break
+            except TransferError as error:
+                reasons.append(str(error))
+        if not self._standing.trusted:
+            # Without a base nothing else could be tried than to bring the engine back.
+            self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
+        return self._event(target, began, base, "; then from an anchor: ".join(reasons))
+
+    def _try(self, target: Target, base: int | None, began: int) -> Sync:
+        """Fetch, prepare, commit, acknowledge.
+
+        Raises RefusedError if what the engine holds now is not what the origin published, TransferError if it is not at
+        the version for another reason.
+        """
+        version = target.version
+        staged = self._receiver(target).fetch(version, base)
+        self._moved_bytes += staged.wire_bytes
+        manifest = staged.manifests[-1]
+        link = self._staging / f"v{version}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(staged.folder.name)
+        try:
+            prepared = self._phase("prepare", version, staged.dense_bytes)
+            try:
+                committed = self._phase("commit", version, staged.dense_bytes)
+                check_agreement(version, committed)
+            except TransferError:
+                self._note(trusted=False)  # On some rank the version may be in, or something else.
+                raise
+        finally:
+            link.unlink(missing_ok=True)
+            staged.remove()
+        hashed_ns = monotonic_ns()
+        self.held, self._held_from, self._told = (target.run_id, version), target, False
+        try:
+            self._hold(manifest)
+        except OSError as error:
+            self._note(trusted=False)
+            raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
+        self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
+        reason = None
+        try:
+            self._tell(manifest, target)
+        except RefusedError:
+            self._note(trusted=False)
+            raise
+        except TransferError as error:
+            reason = f"not acknowledged, and told again before the next sync: {error}"
+        return dataclasses.replace(
+            self._event(target, began, staged.base_version, reason),
+            ok=True,
+            encoding=staged.encoding,
+            dense_bytes=staged.dense_bytes,
+            changed_elements=staged.changed_elements,
+            total_elements=manifest.total_elements,
+            encode_ns=staged.encode_ns,
+            fetch_ns=staged.fetch_ns,
+            verify_ns=staged.verify_ns + longest(prepared, "verify_ns"),
+            stage_ns=longest(prepared, "stage_ns"),
+            pause_ns=longest(committed, "pause_ns"),
+            acknowledge_ns=longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
+            sha256=manifest.weights_sha256,
+        )
+
+    def _event(self, target: Target, began_ns: int, base: int | None, reason: str | None) -> Sync:
+        """A sync that did not bring the engine to the version; bytes of all attempts count."""
+        over_http = target.url.startswith(("http://", "https://"))
+        return Sync(
+            device_id=self._device_id,
+            engine_id=self._engine.spec.engine_id,
+            policy_version=target.version,
+            ok=False,
+            base_version=base,
+            encoding="dense" if base is None else "delta",
+            wire_bytes=self._moved_bytes,
+            dense_bytes=0,
+            total_ns=monotonic_ns() - began_ns,
+            source=target.source if over_http else "object store",
+            route=target.route,
+            reason=reason,
+            rl_run_id=target.run_id or None,
+        )
+
+    # ------------------------------------------------------------------ what is held, and who knows
+
+    def _base(self, target: Target) -> int | None:
+        """The version to offer as a base: what the engine holds, if it is of the target's run, and that is acknowledged
+        or can be now. Else None.
+
+        Raises RefusedError if the engine does not hold what the origin published.
+        """
+        if not self._standing.trusted or (self._standing.held and self.run_id != target.run_id):
+            return None
+        if not self._told:
+            try:
+                self._acknowledge_late(target)
+            except RefusedError:
+                raise
+            except TransferError:
+                return None
+        return self.version
+
+    def _acknowledge_late(self, target: Target) -> None:
+        """Acknowledge what the origin could not be told, or the checkpoint that the engine started from."""
+        if not self._standing.held:
+            published = self._published(self.version, target)
+            if published is None:
+                raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
+            self._hold(published)
+            drift = self._drift(published, target, gives_way=False)
+            if drift is not None:
+                raise TransferError(drift)
+            self._held_from = dataclasses.replace(target, version=self.version)
+            self.held = (target.run_id, self.version)
+            self._note(held=True, looked_ns=monotonic_ns())
+        self._tell(self._held(), target)
+
+    def _receiver(self, target: Target) -> Receiver:
+        # Not for long: it is tried again by whoever aims there, and something else may be wanted by then.
+        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=1)
+
+    def _tell(self, held: Manifest, source: Target) -> None:
+        # The engine works on: what was not told now is told before the next sync.
+        self._receiver(source).acknowledge(held.version, held.weights_sha256)
+        self._told = True
+
+    def _drift(self, held: Manifest, source: Target | None, *, gives_way: bool) -> str | None:
+        """How the engine differs from `held`, or `held` from the version of that number which its source has."""
+        reports = self._phase("audit", held.version, held.dense_bytes, gives_way=gives_way)
+        drifts = [report["drift"] for report in reports if report["drift"] is not None]
+        if drifts:
+            return "; ".join(drifts)
+        try:
+            published = None if source is None else self._published(held.version, source)
+        except TransferError:
+            return None  # The origin is away: the engine holds what it acknowledged, and that is all to be known.
+        if published is not None and published.weights_sha256 != held.weights_sha256:
+            return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
+        return None
+
+    def _published(self, version: int, source: Target) -> Manifest | None:
+        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError."""
+        origin = open_origin(source.url, source.token)
+        try:
+            package = next((package for package in origin.packages() if package.version == version), None)
+            manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
+            return None if manifest is None or manifest.run_id != source.run_id else manifest
+        finally:
+            origin.close()
+
+    def _hold(self, manifest: Manifest) -> None:
+        """Keep the manifest of what the engine holds, to be held to it later."""
+        for stale in self._staging.glob("held-*.json"):
+            stale.unlink()
+        partial = self._staging / "held.partial"
+        partial.write_bytes(manifest.to_bytes())
+        partial.replace(self._held_path(manifest.version))
+
+    def _held(self) -> Manifest:
+        return Manifest.from_bytes(self._held_path(self.version).read_bytes())
+
+    def _held_path(self, version: int) -> Path:
+        return self._staging / f"held-{version}.json"
+
+    def _note(self, **changes: Any) -> None:
+        self._standing = dataclasses.replace(self._standing, **changes)
+
+    # ------------------------------------------------------------------ the plugin's part
+
+    def _phase(self, verb: Verb, version: int, dense_bytes: int, *, gives_way: bool = False) -> list[dict[str, Any]]:
+        """Ask the plugin for one phase and wait for the report of every rank. Raises TransferError with the reasons."""
+        engine_id = self._engine.spec.engine_id
+        for stale in self._staging.glob(f"{version}.{verb}.*.json"):
+            stale.unlink()
+        try:
+            refused = refusal(self._engine.post("/generate", question(verb, version)))
+        except OSError as error:
+            raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
+        if refused is not None:
+            raise TransferError(f"engine {engine_id} refused {verb} {version}: {refused}")
+        deadline = time.monotonic() + _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
+        reports: list[dict[str, Any]] = []
+        while not reports or len(reports) < reports[0]["ranks"]:
+            path = self._staging / f"{version}.{verb}.{len(reports)}.json"
+            while not path.exists():
+                if gives_way and self._sync_wanted.is_set():
+                    raise TransferError("the audit gave way to a sync")
+                if time.monotonic() > deadline or not self._engine.alive:
+                    raise TransferError(f"rank {len(reports)} of engine {engine_id} did not report on {verb} {version}")
+                time.sleep(_AUDIT_POLL_S if gives_way else _POLL_S)
+            reports.append(json.loads(path.read_text()))
+            path.unlink()
+        failed = [
+            report["reason"] if len(reports) == 1 else f"rank {rank}: {report['reason']}"
+            for rank, report in enumerate(reports)
+            if not report["ok"]
+        ]
+        if failed:
+            raise TransferError("; ".join(failed))
+        return reports

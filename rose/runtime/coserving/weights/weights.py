@@ -1,0 +1,296 @@
+"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
+
+The agent has fetched, verified and staged version v as `v<version>` in the folder this engine was told of, and asks
+for what comes next with a request of its own (`asking.py`): `prepare` decodes it beside the parameters, in a thread
+while requests go on, and `commit` swaps it in between two steps. `audit` hashes what the engine holds against
+`held-<version>.json`, a manifest, whenever asked; `confirm` does so for an agent that is new to the engine, and has a
+version that another agent prepared and never committed let go.
+
+Each tensor-parallel rank does so for its own shard; what happened there it leaves as `<version>.<verb>.<rank>.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.asking import Verb
+from rose.runtime.coserving.hooks.ranks import Ranks
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
+from rose.runtime.coserving.weights.parameters import EngineWeights, SecondSet
+from rose.runtime.weight_version import weights_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from rose.runtime.transfer.apply.apply import Prepared
+    from rose.runtime.transfer.apply.aside import Aside
+    from rose.runtime.transfer.package.manifest import Manifest
+    from rose.runtime.transfer.turns import Turn
+
+logger = logging.getLogger(__name__)
+
+#: An audit takes what processor time nobody else wants.
+_AUDIT_NICE = 19
+
+
+def _no_wait() -> None:
+    """A device that is not shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A version that only waits to be swapped in."""
+
+    manifest: Manifest
+    swap: Callable[[], None]
+    #: What it took, in nanoseconds, and the bytes that are written in place, as it is reported.
+    times: dict[str, object]
+    #: Of the tensors as verified on the host, where they are written in place.
+    fingerprints: dict[str, int] = field(default_factory=dict)
+
+
+class WeightUpdater:
+    """Prepares in a thread, commits at a step boundary. It is asked by the scheduler's own thread.
+
+    Where serving works on the device too, `wait_for_device` returns when work on it is admitted: it is called in the
+    updater's threads before each portion of what a version costs there (a block that is decoded, a few megabytes that
+    are copied or hashed), never for the swap itself. It must not ask for a lease: an engine is brought to a version
+    while it has none. `record_span` learns when such portions ran, in monotonic nanoseconds: never two at once, not
+    always by the same thread, and not the swap, which is on the page. On the CPU none of that happens if there are
+    `host_cores`, none of them the device's: the work is done there instead.
+
+    An accelerator's parameters stay where they are; with `in_place` those on the CPU do too.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        model_runner: Any,
+        page: ArbiterPage,
+        party: Party,
+        staging: Path,
+        ranks: Ranks,
+        *,
+        wait_for_device: Callable[[], None] = _no_wait,
+        host_cores: Sequence[int] = (),
+        record_span: RecordSpan | None = None,
+        in_place: bool = False,
+    ) -> None:
+        #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
+        #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
+        self.version: int | None = None
+        #: What the engine calls these weights towards SGLang: the same number of another run is another name.
+        self.name: str | None = None
+        self.swaps = 0
+        self._scheduler = scheduler
+        self._model_runner = model_runner
+        self._page = page
+        self._party = party
+        self._staging = staging
+        self._ranks = ranks
+        on_host = tuple(host_cores) if self._device.type == "cpu" else ()
+        self._background = Background(wait_for_device, on_host, record_span)
+        self._ready: _Ready | None = None
+        #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
+        self._second: SecondSet | None = None
+        self._in_place = in_place or self._device.type != "cpu"
+        self._beside: Aside | None = None
+        #: What was last seen to be held: the weights' identity, and the fingerprints of this rank's part of them.
+        self._verified: tuple[str, Mapping[str, int]] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine's weights are being read or written, or are about to be."""
+        return self._ready is not None or self._background.busy
+
+    def ask(self, verb: Verb, version: int) -> str | None:
+        """Begin with it; what comes of it is left as a file. Returns why it is refused, None if it is not.
+
+        All ranks are asked at the same point of their loops.
+        """
+        ready = None if self._ready is None else self._ready.manifest.version
+        if verb == "commit":
+            if not self._ranks.all_say(ready == version):
+                return f"version {version} is not prepared on every rank (on this one: {ready})"
+            assert self._ready is not None, "every rank says so"
+            manifest, expected, outcome = self._ready.manifest, self._ready.fingerprints, self._commit(self._ready)
+            # Not what was ready: what it holds on to goes before all is hashed, not after.
+            self._start("commit", version, lambda turn: self._acknowledge(manifest, expected, outcome, turn))
+        elif verb == "audit":
+            # A version under way is worth more, and nothing may keep the scheduler waiting for a thread.
+            if not self._ranks.all_say(ready is None and not self._background.busy):
+                return "no audit now: a version is being brought in, or another audit goes on"
+            self._start("audit", version, lambda turn: self._audit(version, turn))
+        elif verb == "confirm":
+            self._start("confirm", version, lambda turn: self._audit(version, turn))
+        else:
+            self._start("prepare", version, lambda turn: self._prepare(version, turn))
+        return None
+
+    # ------------------------------------------------------------------ the thread
+
+    def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
+        """Whoever asks for the next thing waits no longer for the one before; of a job given up there is no report."""
+        self._background.give_up()
+        self._ready = None
+        self._background.start(lambda turn: self._run(verb, version, work, turn))
+
+    def _run(
+        self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn
+    ) -> Callable[[], None]:
+        """Do the work; what is returned leaves what came of it as a file for the agent."""
+        from rose.runtime.transfer.errors import TransferError
+
+        ready = None
+        try:
+            self._background.settle()
+            with self._aside():
+                done = work(turn)
+            ready = done if isinstance(done, _Ready) else None
+            outcome = {"ok": True, **(done.times if isinstance(done, _Ready) else done)}
+        except GivenUpError:
+            raise
+        except TransferError as error:
+            outcome = {"ok": False, "reason": str(error)}
+        except Exception as error:
+            logger.exception("ROSE could not %s version %d", verb, version)
+            outcome = {"ok": False, "reason": f"{type(error).__name__}: {error}"}
+
+        def report() -> None:
+            self._ready = ready
+            path = self._staging / f"{version}.{verb}.{self._ranks.rank}.json"
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
+            partial.replace(path)
+
+        return report
+
+    def _aside(self) -> AbstractContextManager[Any]:
+        """On an accelerator a stream aside: neither does it wait for a step, nor a step for it."""
+        if not self._in_place:
+            return nullcontext()
+        from rose.runtime.transfer.apply.aside import Aside
+
+        if self._beside is None:
+            self._beside = Aside(self._device)
+        self._beside.follow()
+        return self._beside.entered()
+
+    @property
+    def _device(self) -> torch.device:
+        _, parameter = next(iter(self._model_runner.model.named_parameters()))
+        device: torch.device = parameter.device
+        return device
+
+    def _prepare(self, version: int, turn: Turn) -> _Ready:
+        from rose.runtime.transfer.apply.apply import prepare
+        from rose.runtime.transfer.package.manifest import Manifest
+        from rose.runtime.transfer.package.staged import Staged
+
+        began = monotonic_ns()
+        # Chunks are read and hashed by the host; that is the device on the CPU only.
+        beside = turn if self._device.type == "cpu" else nullcontext
+        folder = self._staging / f"v{version}"
+        # All manifests of a chain name the same tensors; which chunks of it to check follows from them.
+        first = Manifest.from_bytes((folder / "00.json").read_bytes())
+        weights = EngineWeights.of(self._model_runner, first, self._ranks)
+        staged = Staged.open(folder, weights.regions, beside)
+        published = weights.published(first, turn)
+        fingerprints: dict[str, int] = {}
+        times: dict[str, object] = {"verify_ns": staged.verify_ns}
+        swap: Callable[[], None]
+        if self._in_place:
+            prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
+            swap, fingerprints = partial(_write_in_place, prepared, weights), prepared.fingerprints
+            times["write_bytes"] = prepared.write_bytes
+        else:
+            if self._second is None:
+                self._second = SecondSet(self._model_runner.model.named_parameters(), turn)
+            views = EngineWeights.of(self._model_runner, first, self._ranks, self._second.tensors).views
+            prepare(staged, published, weights.regions, views, turn).commit(views, turn)
+            swap = self._second.swap
+        times["stage_ns"] = monotonic_ns() - began - staged.verify_ns
+        return _Ready(staged.manifests[-1], swap, times, fingerprints)
+
+    def _acknowledge(
+        self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
+    ) -> dict[str, object]:
+        """Look at all that the engine now holds: only a version that was found there is acknowledged."""
+        from rose.runtime.transfer.errors import TransferError
+
+        began = monotonic_ns()
+        drift = self._drift(manifest, expected, turn)
+        if drift is not None:
+            raise TransferError(drift)
+        self._page.set(self._party, Field.POLICY_VERSION, manifest.version)
+        return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
+
+    def _audit(self, version: int, turn: Turn) -> dict[str, object]:
+        """Whether the engine still holds `version`; with `drift` None it does."""
+        from rose.runtime.transfer.package.manifest import Manifest
+
+        be_nice(_AUDIT_NICE)
+        manifest = Manifest.from_bytes((self._staging / f"held-{version}.json").read_bytes())
+        sha256, expected = self._verified or ("", {})
+        drift = self._drift(manifest, expected if sha256 == manifest.weights_sha256 else {}, turn)
+        return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
+
+    def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
+        """What is not as `manifest` says, in words.
+
+        Where weights stay in place nothing is read if the device comes to the fingerprints that are `expected`. Else
+        all is hashed; if that is well they are known from then on.
+        """
+        from rose.runtime.transfer.apply.audit import find_drift, fingerprints
+
+        self._verified = None
+        weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
+        # Before all is hashed: what becomes another meanwhile is found by that.
+        actual = fingerprints(weights.views, manifest, turn) if self._in_place else {}
+        drift = None
+        if not expected or actual != expected:
+            drift = find_drift(weights.views, manifest, weights.regions, turn)
+            if expected and drift is None:
+                logger.warning("ROSE: fingerprints of version %d differ, and no tensor does", manifest.version)
+        if self._in_place and drift is None:
+            self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
+        return drift
+
+    # ------------------------------------------------------------------ the pause
+
+    def _commit(self, ready: _Ready) -> dict[str, int]:
+        """Swap the version in; returns how long the engine stood still, and after which of its steps that was."""
+        began = monotonic_ns()
+        # A step that is held back when the new version comes goes on being held afterwards.
+        held = self._page.open(self._party, began)
+        self._page.close_span(self._party, began)
+        self._page.open_span(self._party, Span.SYNC, began)
+        ready.swap()
+        self.version = ready.manifest.version
+        self.name = weights_name(ready.manifest.run_id, self.version)
+        self.swaps += 1
+        self._page.set(self._party, Field.SWAPS, self.swaps)
+        self._scheduler.record_weight_version_change(new_version=self.name)
+        ended = monotonic_ns()
+        self._page.close_span(self._party, ended, aux=self.version)
+        if held is not None:
+            self._page.open_span(self._party, held.kind, ended)
+        return {"pause_ns": ended - began, "after_step": int(self._scheduler.forward_ct)}
+
+
+def _write_in_place(prepared: Prepared, weights: EngineWeights) -> None:
+    """Write a version where the engine's weights lie, after a step that was launched ahead and may still read them."""
+    import torch
+
+    if any(view.is_cuda for view in weights.views.values()):
+        torch.cuda.synchronize()
+    prepared.commit(weights.views)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.coserving.accounts.slices import slice_time
+from rose.runtime.coserving.page import Span, SpanRecord
+
+spans = st.lists(
+    st.builds(
+        lambda kind, start, length: SpanRecord(kind, start, start + length, 0),
+        st.sampled_from(Span),
+        st.integers(0, 1000),
+        st.integers(0, 300),
+    ),
+    max_size=30,
+)
+
+
+def by_bucket(records, t0=0, t1=100):
+    return {name: length for name, length in slice_time(records, t0, t1).by_bucket.items() if length}
+
+
+def test_one_engine_at_work_and_the_rest_idle():
+    assert by_bucket([SpanRecord(Span.SERVING, 10, 40, 0)]) == {"serving": 30, "idle": 70}
+
+
+def test_two_engines_at_work_share_half_each():
+    records = [SpanRecord(Span.SERVING, 0, 60, 0), SpanRecord(Span.ROLLOUT, 40, 100, 0)]
+    assert by_bucket(records) == {"serving": 50, "rollout": 50}
+    assert slice_time(records, 0, 100).overlap_ns == 20
+
+
+def test_an_odd_nanosecond_goes_to_the_first_bucket():
+    records = [SpanRecord(Span.ROLLOUT, 0, 3, 0), SpanRecord(Span.SERVING, 0, 3, 0)]
+    assert by_bucket(records, 0, 3) == {"serving": 2, "rollout": 1}
+
+
+def test_held_time_is_headroom_only_while_nothing_works():
+    records = [SpanRecord(Span.HELD, 0, 50, 0), SpanRecord(Span.SERVING, 20, 60, 0)]
+    assert by_bucket(records) == {"serving": 40, "headroom": 20, "idle": 40}
+
+
+def test_a_yield_is_serving_time_where_serving_worked():
+    records = [SpanRecord(Span.YIELD, 10, 30, 0), SpanRecord(Span.SERVING, 10, 30, 0)]
+    assert by_bucket(records) == {"serving": 20, "idle": 80}
+
+
+def test_spans_are_clipped_to_the_slice():
+    assert by_bucket([SpanRecord(Span.TRAIN, -50, 500, 0)]) == {"train": 100}
+
+
+def test_a_slice_cannot_end_before_it_begins():
+    with pytest.raises(ValueError, match="cannot end"):
+        slice_time([], 10, 9)
+
+
+@given(spans, st.integers(0, 1000), st.integers(0, 500))
+def test_buckets_sum_to_the_interval_exactly(records, t0, length):
+    part = slice_time(records, t0, t0 + length)
+    assert sum(part.by_bucket.values()) == length
+    assert all(value >= 0 for value in part.by_bucket.values())
+    assert 0 <= part.overlap_ns <= length
+
+
+@given(spans, st.lists(st.integers(0, 1300), min_size=1, max_size=5))
+def test_cutting_an_interval_changes_a_total_by_less_than_a_nanosecond_a_cut_and_party(records, cuts):
+    edges = sorted({0, 1300, *cuts})
+    whole = slice_time(records, 0, 1300).by_bucket
+    parts = [slice_time(records, a, b).by_bucket for a, b in pairwise(edges)]
+    for bucket, total in whole.items():
+        assert abs(total - sum(part[bucket] for part in parts)) <= len(edges) * (len(records) + 1)

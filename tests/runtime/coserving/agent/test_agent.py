@@ -1,0 +1,467 @@
+"""A device's agent: real page, real ledger, a gateway over HTTP, a serving engine's section in another process. The
+rollout engine is a small server, but for the live test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from rose import config
+from rose.clock import Anchor, monotonic_ns
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent import rollout_engine
+from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.policy.lease import DRAINED, WITHHELD
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
+
+SECOND = 1_000_000_000
+
+
+def until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.005)
+
+
+class Device:
+    """Everything around one agent; `serve` attaches a serving engine."""
+
+    def __init__(self, folder, gateway, pool="serving", **coserving):
+        self.folder, self.gateway = folder, gateway
+        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0}
+        self.spec = AgentSpec(
+            device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=1000),
+            coserving=config.CoservingConfig(**{**usual, **coserving}),
+            budgets=Budgets(SECOND, SECOND),
+            max_prompt_tokens=10,
+            run_id="run",
+            anchor=Anchor.take(),
+            page=folder / "page",
+            staging=folder / "staging",
+            rollout=stand_in_spec(folder),
+            rollout_capacity=4,
+            rollout_kv_bytes_per_token=2,
+            serving_url="http://127.0.0.1:1",
+            serving_engine_id="s0",
+            serving_model="m",
+            serving_kv_bytes_per_token=4,
+            gateway_url=gateway.url,
+            gateway_token=None,
+        )
+        self.writer = LedgerWriter.open(folder / "ledger", "agent-d0", "run", flush_interval_s=0.02)
+        self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
+        self.page = ArbiterPage(self.spec.page)
+        self.serving = None
+
+    def serve(self):
+        self.serving = OtherParty(self.spec.page, Party.SERVING)
+        self.serving.do("page.set_load(load)")
+        self.serving.do("describe(path, Attachment(role='serving', pid=page.get(me, Field.PID), model='m'))")
+        return self.serving
+
+    def lent(self):
+        return self.page.lease().expires_ns > monotonic_ns()
+
+    @property
+    def engine(self):
+        return self.agent._lives.engine
+
+    def close(self):
+        self.agent.stop()
+        self.writer.close()
+        if self.serving is not None:
+            self.serving.kill()
+
+    def rows(self, sql):
+        with catalog.connect(self.folder / "ledger") as connection:
+            return connection.execute(sql).fetchall()
+
+
+@pytest.fixture
+def gateway():
+    with ScriptedGateway() as running:
+        yield running
+
+
+@pytest.fixture
+def start(tmp_path, gateway, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    devices = []
+
+    def make(*, serving=True, **options):
+        device = Device(tmp_path, gateway, **options)
+        devices.append(device)
+        if serving:
+            device.serve()
+        device.agent.start()
+        return device
+
+    yield make
+    for device in devices:
+        device.close()
+
+
+LEASES = "SELECT lease_id, closed_by, close_reason FROM lease ORDER BY granted_at"
+
+
+def test_demand_lends_and_its_end_gives_back(start, gateway):
+    device = start()
+    assert not device.lent()
+    gateway.want(step=5, r0=10 * SECOND)
+    until(device.lent)
+    terms = device.page.lease()
+    assert (terms.number, terms.kv_budget_tokens, terms.compute_share, terms.regret_share) == (1, 400, 1.0, 0.05)
+    (report,) = gateway.heard[-1].engines
+    gateway.wait(lambda: gateway.heard[-1].engines[0].lease_id == "run-d0-1")
+    assert report.borrowed
+    assert report.alive
+    until(lambda: device.page.lease().expires_ns > terms.expires_ns)
+    gateway.want()
+    until(lambda: device.page.lease() == LeaseTerms())
+    assert device.agent.check() is None
+    device.close()
+    assert device.rows(LEASES) == [("run-d0-1", "released", "no rollout wants the device any more")]
+    assert device.rows("SELECT DISTINCT step FROM lease_event") == [(5,)]
+    actions = device.rows("SELECT role, action FROM engine ORDER BY event_time, seq")
+    assert actions == [("serving", "attached"), ("rollout", "started"), ("rollout", "stopped"), ("serving", "detached")]
+    ((activation_ns, sums),) = device.rows("SELECT sum(activation_ns), bool_and(t1_ns - t0_ns = ns) FROM device_slice")
+    assert sums
+    ((duration_ns,),) = device.rows("SELECT duration_ns FROM engine WHERE action = 'started'")
+    assert abs(activation_ns - duration_ns) < SECOND // 2, "the start is charged to the engine that was started"
+
+
+def test_nothing_is_lent_without_a_serving_engine_and_what_is_ends_with_it(start, gateway):
+    device = start(serving=False)
+    gateway.want(r0=SECOND)
+    until(lambda: device.agent.check() == "d0: no serving engine is attached to the device's page")
+    assert device.page.lease() == LeaseTerms()
+    device.serve()
+    until(device.lent)
+    device.serving.kill()
+    until(lambda: not device.lent())
+    pid = device.engine.pid
+    device.serve()
+    until(device.lent)
+    assert device.engine.pid == pid, "the rollout engine went on"
+    device.close()
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", "no serving engine is attached to the device's page")
+
+
+def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, gateway):
+    device = start()
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    first = device.engine.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: device.page.lease().number == 2)
+    assert device.engine.pid != first
+    assert device.agent.check() is None
+    device.close()
+    reason = "the rollout engine died (the process ended) and is started again"
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
+    lives = device.rows("SELECT action, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
+    assert lives == [("started", None), ("died", "the process ended"), ("started", None), ("stopped", None)]
+    assert device.rows("SELECT count(*) FROM engine WHERE role = 'serving' AND action = 'died'") == [(0,)]
+
+
+def test_a_rollout_engine_that_cannot_start_leaves_nothing_behind(tmp_path, gateway):
+    device = Device(tmp_path, gateway)
+    broken(device.spec.rollout).touch()
+    with pytest.raises(EngineError, match="before it was ready"):
+        device.agent.start()
+    assert not device.engine.alive
+    device.close()
+    assert device.rows("SELECT left_ns > joined_ns, hardware_id <> '' FROM device") == [(True, True)]
+
+
+def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
+    device = start()
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    gateway.close()
+    until(lambda: device.page.lease() == LeaseTerms())
+    time.sleep(1.0)
+    assert not device.lent(), "its last answer lends nothing more"
+    device.close()
+    ((lease_id, closed_by, reason),) = device.rows(LEASES)
+    assert (lease_id, closed_by) == ("run-d0-1", "expired")
+    assert "gateway was away" in reason
+
+
+def test_lateness_by_lending_takes_back_step_by_step(start, gateway):
+    device = start(lease_ttl_s=30.0)
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    for late, condition in (
+        (1, lambda: device.page.lease().compute_share == 0.5),
+        (2, lambda: device.page.lease().kv_budget_tokens == 200),
+        (3, lambda: device.page.lease() == LeaseTerms()),
+    ):
+        device.serving.do(f"page.set_load(replace(load, finished={2 * late}, late_by_lending={late}, running=1))")
+        until(condition)
+        device.serving.do(f"page.set_load(replace(load, finished={2 * late + 1}, late_by_lending={late}, running=1))")
+    until(lambda: device.page.lease().number == 2)  # One finished in time since.
+    assert (device.page.lease().compute_share, device.page.lease().kv_budget_tokens) == (0.5, 200)
+    gateway.wait(lambda: len(gateway.preempted) == 1)
+    device.close()
+    assert device.rows(LEASES)[0][:2] == ("run-d0-1", "preempted")
+    changes = device.rows("SELECT action FROM lease_event WHERE action <> 'renewed' ORDER BY event_time, seq")
+    assert [action for (action,) in changes] == ["granted", "throttled", "resized", "preempted", "granted", "released"]
+    assert device.rows("SELECT action, requests FROM preemption") == [("revoke", 3)]
+
+
+def test_lateness_of_serving_alone_is_said_and_lends_nothing(start, gateway):
+    device = start()
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    device.serving.do("page.set_load(replace(load, finished=100, late_alone=37))")
+    gateway.wait(lambda: len(gateway.heard) > 6)
+    assert device.page.lease().number == 1, "takes nothing back"
+    gateway.want()
+    until(lambda: device.page.lease() == LeaseTerms())
+    gateway.want(r0=SECOND)
+    until(lambda: device.agent.check() == "d0: serving alone misses its latency budgets for 37% of requests")
+    assert not device.lent()
+
+
+def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
+    device = start()
+    with OtherParty(device.spec.page, Party.ROLLOUT) as engine:
+        gateway.want(r0=SECOND)
+        until(device.lent)
+        now = monotonic_ns()
+        engine.do(
+            f"[page.write_span(me, SpanRecord(Span.YIELD, {now} + i, {now} + i + 10, 3, 7)) for i in range(0, 50, 10)]"
+        )
+        engine.do(f"page.write_span(me, SpanRecord(Span.HELD, {now} + 50, {now} + 80, Hold.REGRET))")
+        engine.do(
+            f"page.set_cut(CutRecord(count=1, lease_number=1, at_ns={now}, tokens_before=400, tokens_after=200, "
+            "requests=2, tokens_kept=30, took_ns=500, bytes_returned=64))"
+        )
+        until(lambda: device.page.lease().frozen)
+        assert device.page.lease().kv_budget_tokens == 200
+        device.close()
+    (cut, yields) = device.rows(
+        "SELECT action, count, duration_ns, longest_ns, latency_ns, requests, tokens_kept, kv_budget_bytes_before, "
+        "kv_budget_bytes_after, returned_bytes, lease_id FROM preemption ORDER BY action"
+    )
+    assert cut == ("cut", None, 500, None, None, 2, 30, 800, 400, 64, "run-d0-1")
+    assert yields == ("yield", 5, 50, 10, 7, None, None, None, None, None, "run-d0-1")
+    assert device.rows("SELECT reason, count, duration_ns, lease_id FROM hold") == [("regret", 1, 30, "run-d0-1")]
+
+
+def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start, gateway):
+    device = start(holdout_share=0.5, holdout_window_s=0.4, holdout_washout_s=0.1)
+    gateway.want(r0=10 * SECOND)
+    windows = "SELECT withheld, count(*) FROM holdout GROUP BY ALL"
+    # In the middle, for the agent looks every 50 ms and the ledger is told after that.
+    lent = """
+        SELECT w.withheld, count(*)
+        FROM holdout AS w JOIN lease AS l
+            ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(coalesce(l.closed_at, now()))
+        GROUP BY ALL
+    """
+    until(lambda: {row[0]: row[1] >= 3 for row in device.rows(windows)} == {False: True, True: True})
+    reasons = "SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'"
+    until(lambda: device.rows(lent) and (WITHHELD,) in device.rows(reasons))
+    device.close()
+    rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
+    assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
+    assert [row[3] for row in rows] == [None, *(row[2] for row in rows[:-1])]
+    assert {row[4] for row in rows} == {0.5}
+    assert [withheld for withheld, _ in device.rows(lent)] == [False]
+    ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")
+    assert held_ns > 100_000_000
+
+
+def test_solo_lends_nothing(start, gateway):
+    device = start(policy="solo")
+    gateway.want(r0=SECOND)
+    gateway.wait(lambda: len(gateway.heard) > 4)
+    assert device.page.lease() == LeaseTerms()
+    assert device.agent.check() is None
+
+
+def test_a_dedicated_device_has_no_leases(start, gateway):
+    device = start(serving=False, pool="rollout")
+    gateway.wait(lambda: bool(gateway.heard) and gateway.heard[-1].engines[0].alive)
+    (report,) = gateway.heard[-1].engines
+    assert (report.borrowed, report.lease_id, report.slack_ok) == (False, None, True)
+    assert device.agent.check() is None
+    os.kill(device.engine.pid, signal.SIGKILL)
+    gateway.wait(lambda: not gateway.heard[-1].engines[0].alive)
+    gateway.wait(lambda: gateway.heard[-1].engines[0].alive)
+
+
+def test_a_lease_is_given_back_at_once_when_the_engines_scheduler_dies(tmp_path, gateway, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    device = Device(tmp_path, gateway)
+    device.serve()
+    with OtherParty(device.spec.page, Party.ROLLOUT) as scheduler:
+        device.agent.start()
+        gateway.want(r0=10 * SECOND)
+        until(device.lent)
+        first = device.engine.pid
+        scheduler.kill()
+        until(lambda: device.page.lease().number != 1)
+        until(lambda: device.engine.pid != first)
+        until(device.lent)
+    device.close()
+    reason = "the rollout engine died (its scheduler ended) and is started again"
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
+    assert ("died", first) in device.rows("SELECT action, pid FROM engine")
+
+
+def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_before_it_came(start, gateway, monkeypatch):
+    monkeypatch.setattr("rose.runtime.policy.lease.ACTIVATION_NS_MAX", 300_000_000)
+    device = start()
+    with OtherParty(device.spec.page, Party.ROLLOUT) as engine:
+        engine.do("page.set(me, Field.AWAY_SINCE_NS, 1)")
+        gateway.want(r0=10 * SECOND)
+        gateway.wait(lambda: gateway.heard[-1].engines[0].lease_id == "run-d0-1")
+        assert not gateway.heard[-1].engines[0].slack_ok
+        until(lambda: device.page.lease().number != 1)
+        until(device.lent)
+        engine.do("page.set(me, Field.AWAY_SINCE_NS, 0)")
+        number = device.page.lease().number
+        now = monotonic_ns()
+        spans = ((now, 4 * 500), (now + 1000, 4 * 500 + 1), (now + 2000, 4 * 300 + 2), (now + 3000, 4 * 200 + 1))
+        for start_ns, aux in spans:
+            engine.do(f"page.write_span(me, SpanRecord(Span.ACTIVATION, {start_ns}, {start_ns + 100}, {aux}))")
+        gateway.wait(lambda: gateway.heard[-1].engines[0].slack_ok)
+        gateway.want()
+        until(lambda: not device.lent())
+    device.close()
+    reason = "the rollout engine's memory was not on the device within 5 s"
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
+    moved = device.rows(
+        "SELECT action, lease_id, moved_bytes, duration_ns, reason FROM engine WHERE action LIKE '%activated' "
+        "ORDER BY moved_bytes DESC, action"
+    )
+    lease_id = f"run-d0-{number}"
+    assert [row[:4] for row in moved] == [
+        ("activated", lease_id, 500, 100),
+        ("deactivated", lease_id, 500, 100),
+        ("activated", None, 300, 100),
+        ("deactivated", None, 200, 100),
+    ]
+    assert moved[0][4].startswith("the KV pool alone")
+    assert moved[2][4] == "the weights alone, for a sync"
+
+
+@pytest.mark.live
+def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy, fork_server):
+    """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""
+    # Any step is admitted under a lease: how the executor paces steps is not what is asked here.
+    device = Device(tmp_path, gateway, lease_ttl_s=3.0, heartbeat_s=0.2, policy="share_all")
+
+    def engine_spec(name, plugin):
+        return EngineSpec(
+            engine_id=name,
+            model=str(tiny_policy),
+            model_name="tiny",
+            port=free_port(),
+            max_total_tokens=2048,
+            plugin=plugin,
+            log=tmp_path / f"{name}.log",
+            token_ids_only=True,
+            environment=ENVIRONMENT,
+            fork_server=fork_server.path,
+        )
+
+    page, staging = device.spec.page, device.spec.staging
+    rollout = engine_spec("r0", PluginSettings("rollout", page, staging, gated=True))
+    serving = EngineProcess(engine_spec("s0", PluginSettings("serving", page, staging, gated=False)))
+    spec = replace(device.spec, rollout=rollout, device=device.spec.device.model_copy(update={"kv_bytes": 1 << 20}))
+    device.agent._page.close()
+    device.agent = agent = DeviceAgent(spec, device.writer.record, lambda: device.writer.failure)
+    turn = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+
+    def made(engine):
+        answer = engine.post("/generate", turn)
+        return len(answer.get("output_ids", [])), answer["meta_info"]["finish_reason"]["type"]
+
+    try:
+        serving.launch()
+        serving.wait_ready()
+        agent.start()
+        assert made(device.engine) == (0, "abort")
+        gateway.want(r0=60 * SECOND)
+        until(device.lent)
+        assert made(device.engine) == (4, "length")
+        first = device.engine.pid
+        os.killpg(first, signal.SIGKILL)
+        assert made(serving) == (4, "length")
+        until(lambda: device.page.lease().number == 2, 120)
+        assert made(device.engine) == (4, "length")
+        assert serving.alive
+    finally:
+        device.close()
+        assert made(serving) == (4, "length")
+        serving.stop()
+    moves = "('activated', 'deactivated')"
+    lives = device.rows(f"SELECT role, action FROM engine WHERE action NOT IN {moves} ORDER BY event_time, seq")
+    assert lives == [
+        ("serving", "attached"), ("rollout", "started"), ("rollout", "died"), ("rollout", "started"),
+        ("rollout", "stopped"), ("serving", "detached"),
+    ]  # fmt: skip
+    # Each engine gives back what its start has touched; the pool of the one that was killed went with it.
+    moved = device.rows(f"SELECT action, lease_id FROM engine WHERE action IN {moves} ORDER BY event_time")
+    assert moved[:4] == [
+        ("deactivated", None),
+        ("activated", "run-d0-1"),
+        ("deactivated", None),
+        ("activated", "run-d0-2"),
+    ]
+    ((mechanism,),) = device.rows("SELECT DISTINCT compute_mechanism FROM engine WHERE role = 'rollout'")
+    assert "layer-yield" in mechanism
+
+
+def test_what_the_controller_says_of_a_device_is_kept_to_and_its_fault_is_reported(start, gateway):
+    device = start()
+    gateway.train_run_id = "trains"
+    gateway.want(r0=10 * SECOND)
+    until(device.lent)
+    gateway.drained = True
+    gateway.want(r0=10 * SECOND)
+    until(lambda: not device.lent())
+    gateway.drained = False
+    device.serving.kill()
+    gateway.want(r0=10 * SECOND)
+    gateway.wait(lambda: gateway.heard[-1].fault == "no serving engine is attached to the device's page")
+    assert gateway.heard[-1].clock.utc_ns > gateway.heard[-1].clock.monotonic_ns
+    assert gateway.heard[-1].engines[0].run_id is None
+    device.close()
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", DRAINED)
+    runs = device.rows("SELECT DISTINCT train_run_id FROM device_slice ORDER BY ALL")
+    assert runs == [("run",), ("trains",)]
+
+
+def test_a_target_that_cannot_be_reached_is_reported_and_leaves_the_engine_as_it_is(start, gateway):
+    device = start()
+
+    def failed():
+        return gateway.heard[-1].engines[0].failed if gateway.heard else None
+
+    gateway.aim(r0=("a", 3, "http://127.0.0.1:1"))
+    gateway.wait(lambda: (failed() or "").startswith("version 3 of run 'a': "))
+    gateway.aim(r0=("a", 3, "not a url"))
+    gateway.wait(lambda: "neither http" in (failed() or ""))
+    gateway.aim()
+    gateway.wait(lambda: failed() is None)
+    assert gateway.heard[-1].engines[0].alive
+    assert device.agent.check() is None

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rose.clock import Anchor, monotonic_ns
+from rose.runtime.coserving.agent.control import Answer, Control
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.client import ControlClient
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+
+#: Longer than any test: only news ends a heartbeat.
+HOLD_S = 10.0
+
+
+class Agent:
+    def __init__(self, url, hold_s=HOLD_S):
+        self.answers, self.came = [], threading.Condition()
+        self.control = Control("d0", ControlClient(url), hold_s, list, self.answered)
+
+    def answered(self):
+        with self.came:
+            self.answers.append(self.control.answer)
+            self.came.notify_all()
+
+    def wait(self, condition):
+        with self.came:
+            assert self.came.wait_for(condition, 20)
+
+
+@pytest.fixture
+def gateway():
+    with ScriptedGateway() as running:
+        yield running
+
+
+def test_news_is_heard_while_a_heartbeat_is_held(gateway):
+    agent = Agent(gateway.url)
+    agent.control.start()
+    agent.wait(lambda: len(agent.answers) == 1)
+    gateway.wait(lambda: len(gateway.heard) == 2)
+    gateway.want(r0=500, step=3)
+    agent.wait(lambda: len(agent.answers) == 2)
+    assert (agent.answers[1].wanted_ns, agent.answers[1].step) == ({"r0": 500}, 3)
+    assert 0 < agent.answers[1].answered_ns <= monotonic_ns()
+    assert [heartbeat.seen for heartbeat in gateway.heard[:2]] == [0, 1]
+    assert gateway.heard[0].hold_s == HOLD_S
+    gateway.want()
+    agent.wait(lambda: len(agent.answers) == 3)
+    threading.Timer(0.05, gateway.want).start()
+    agent.control.stop()
+
+
+def test_an_answer_without_news_counts_as_one(gateway):
+    agent = Agent(gateway.url, hold_s=0.02)
+    agent.control.start()
+    agent.wait(lambda: len(agent.answers) == 5)
+    agent.control.stop()
+    times = [answer.answered_ns for answer in agent.answers]
+    assert times == sorted(set(times))
+
+
+def test_a_gateway_that_is_away_has_answered_nothing_and_is_found_when_it_comes():
+    port = free_port()
+    agent = Agent(f"http://127.0.0.1:{port}", hold_s=0.05)
+    assert not agent.control.beat()
+    assert agent.control.answer == Answer()
+    assert agent.control.take_back("r0", "serving is late") == 0
+    agent.control.start()
+    with ScriptedGateway(port) as gateway:
+        gateway.want(r0=1)
+        agent.wait(lambda: any(answer.wanted_ns for answer in agent.answers))
+        assert agent.control.take_back("r0", "serving is late") == 3
+        assert gateway.preempted[0].kv_tokens is None
+        agent.control.stop()
+    before = len(agent.answers)
+    assert not agent.control.beat()
+    assert len(agent.answers) == before
+
+
+def test_it_says_why_it_ended(gateway, monkeypatch):
+    agent = Agent(gateway.url)
+    agent.control._answered = lambda: 1 / 0
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    agent.control.start()
+    agent.control._thread.join()
+    assert "ZeroDivisionError" in agent.control.failure
+
+
+def test_a_heartbeat_has_the_clock_that_device_time_is_recorded_by(gateway):
+    anchor = Anchor(7_000_000_000)
+    control = Control("d0", ControlClient(gateway.url), HOLD_S, list, lambda: None, anchor=anchor)
+    assert control.beat()
+    (heartbeat,) = gateway.heard
+    assert heartbeat.clock.device_time_ns - heartbeat.clock.monotonic_ns == 7_000_000_000

@@ -1,0 +1,132 @@
+"""A host's agent with several devices: real pages, a real ledger, a gateway over HTTP; engines are small servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent import host_agent, rollout_engine
+from rose.runtime.coserving.agent.host_agent import HostAgent
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import EngineRecord
+from tests.runtime.coserving.agents_in_turn import Host, until
+from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+from tests.runtime.coserving.stand_in_engine import stand_in_spec
+
+
+@pytest.fixture
+def gateway():
+    with ScriptedGateway() as running:
+        yield running
+
+
+class TwoDevices:
+    """Devices d0 and d1 without serving engines; `agents` one after another, each with a writer of its own."""
+
+    def __init__(self, folder, gateway):
+        self.folder, self.ledger = folder, folder / "ledger"
+        self.specs = [self._spec(folder / name, name, gateway) for name in ("d0", "d1")]
+        self.agent = self.writer = None
+
+    def _spec(self, folder, name, gateway):
+        folder.mkdir()
+        spec = Host(folder, gateway, engine=stand_in_spec(folder, f"{name}-rollout")).spec
+        device = spec.device.model_copy(update={"id": name, "pool": "rollout"})
+        return replace(spec, device=device, serving_url=None, serving_engine_id=None)
+
+    def start(self):
+        self.writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.3)
+        self.agent = HostAgent(self.writer, self.specs, make_engine=LastingEngine)
+        self.agent.start()
+
+    def stop(self, **how):
+        self.agent.stop(**how)
+        self.writer.close()
+
+    def engine_pid(self, number):
+        record = EngineRecord.read(self.specs[number].page)
+        return None if record is None else record.pid
+
+    def rows(self, sql):
+        with catalog.connect(self.ledger) as connection:
+            return connection.execute(sql).fetchall()
+
+
+@pytest.fixture
+def devices(tmp_path, gateway, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(host_agent, "BACK_OFF_FIRST_S", 0.1)
+    made = TwoDevices(tmp_path, gateway)
+    yield made
+    if made.agent is not None:
+        made.stop()
+    for record in adoption.living(tmp_path):
+        os.kill(record.pid, signal.SIGKILL)
+
+
+def test_a_device_that_cannot_be_had_is_none_of_the_others_and_is_had_when_it_can(devices):
+    other = ArbiterPage.create(devices.specs[0].page)
+    devices.start()
+    until(lambda: list(devices.agent.faults()) == ["d0"])
+    assert "writes the section AGENT" in devices.agent.faults()["d0"]
+    assert devices.agent.agent("d1") is not None
+    other.close()
+    until(lambda: not devices.agent.faults())
+    devices.stop()
+    assert devices.rows("SELECT device_id, count(*) FROM tenure GROUP BY ALL ORDER BY ALL") == [("d0", 1), ("d1", 1)]
+    assert devices.rows("SELECT DISTINCT writer FROM device_slice") == [("agent",)]
+
+
+def test_a_device_whose_agent_fails_gets_another_and_keeps_engine_and_accounts(devices):
+    devices.start()
+    until(lambda: not devices.agent.faults())
+    pids = devices.engine_pid(0), devices.engine_pid(1)
+    failed, other = devices.agent.agent("d0"), devices.agent.agent("d1")
+    failed._control.failure = "talking with the gateway failed"
+    until(lambda: devices.agent.agent("d0") not in (failed, None) and not devices.agent.faults())
+    assert (devices.engine_pid(0), devices.engine_pid(1)) == pids
+    assert devices.agent.agent("d1") is other
+    devices.stop()
+    for name in ("d0", "d1"):
+        slices = devices.rows(f"SELECT t0_ns, t1_ns FROM device_slice WHERE device_id = '{name}' ORDER BY t0_ns")
+        assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
+        assert devices.rows(f"SELECT joined_ns, left_ns FROM tenure WHERE device_id = '{name}'") == [
+            (slices[0][0], slices[-1][1])
+        ]
+
+
+def test_an_engine_that_does_not_start_is_tried_until_it_does(devices, monkeypatch):
+    launch = LastingEngine.launch
+    tries = []
+
+    def refuse(engine):
+        tries.append(engine.spec.engine_id)
+        engine.spec.log.write_text("no such model")
+
+    monkeypatch.setattr(LastingEngine, "launch", refuse)
+    devices.start()
+    until(lambda: tries.count("d0-rollout") >= 2)
+    until(lambda: "is started again" in devices.agent.faults().get("d0", ""))
+    assert devices.agent.agent("d0") is not None
+    monkeypatch.setattr(LastingEngine, "launch", launch)
+    until(lambda: not devices.agent.faults())
+    assert ArbiterPage(devices.specs[0].page).alive(Party.ROLLOUT)
+
+
+def test_an_agent_that_is_replaced_leaves_engines_at_work(devices):
+    devices.start()
+    until(lambda: not devices.agent.faults())
+    pids = devices.engine_pid(0), devices.engine_pid(1)
+    devices.stop(leave=True)
+    devices.start()
+    until(lambda: not devices.agent.faults())
+    assert (devices.engine_pid(0), devices.engine_pid(1)) == pids
+    devices.stop()
+    assert list(adoption.living(devices.folder)) == []

@@ -1,0 +1,167 @@
+"""An engine that is kept running: real processes that die."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+
+import pytest
+
+from rose.runtime.coserving.agent import rollout_engine
+from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines.sglang import AddressInUseError, EngineError
+from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
+
+
+class Lives:
+    """Writes down what it is told, and lets a test wait for it."""
+
+    def __init__(self):
+        self.told, self._changed = [], threading.Condition()
+
+    def launched(self, engine):
+        self._note("launched", engine)
+
+    def answers(self, engine, duration_ns):
+        assert engine.alive
+        assert duration_ns > 0
+        self._note("answers", engine)
+
+    def ended(self, engine, reason):
+        assert not engine.alive
+        self._note(reason, engine)
+
+    def _note(self, what, engine):
+        with self._changed:
+            self.told.append((what, engine))
+            self._changed.notify_all()
+
+    @property
+    def words(self):
+        return [what for what, _ in self.told]
+
+    def wait(self, what, count=1):
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.words.count(what) >= count, 30), self.words
+            return next(engine for word, engine in reversed(self.told) if word == what)
+
+
+@pytest.fixture
+def lives():
+    return Lives()
+
+
+@pytest.fixture
+def keep(tmp_path, lives, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    spec = stand_in_spec(tmp_path)
+    keeper = RolloutEngine(spec, lives, StandInEngine)
+    yield keeper, spec
+    keeper.stop()
+
+
+def test_an_engine_that_dies_is_started_again(keep, lives, gone):
+    keeper, _ = keep
+    keeper.start()
+    first = lives.wait("answers")
+    os.kill(first.pid, signal.SIGKILL)
+    second = lives.wait("answers", 2)
+    assert second.pid != first.pid
+    assert lives.words == ["launched", "answers", "the process ended", "launched", "answers"]
+    assert keeper.stop()
+    assert gone(second.pid) == []
+    assert lives.words[-1] == "answers", "one that is stopped did not die"
+    assert not keeper.stop()
+
+
+def test_one_whose_port_was_taken_is_started_once_more_on_another(tmp_path, lives, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    spec = dataclasses.replace(stand_in_spec(tmp_path), any_port=True)
+    keeper = RolloutEngine(spec, lives, StandInEngine)
+    with taken(spec.port):
+        keeper.start()
+        assert lives.wait("answers").spec.port != spec.port
+        keeper.stop()
+    assert lives.words == ["launched", f"its port {spec.port} was taken", "launched", "answers"]
+
+
+def test_one_that_was_given_its_port_has_to_be_there(keep, lives):
+    keeper, spec = keep
+    with taken(spec.port), pytest.raises(AddressInUseError, match="in use"):
+        keeper.start()
+    assert lives.words == ["launched", "it did not start"]
+
+
+def test_one_that_never_answered_is_not_kept(keep, lives):
+    keeper, spec = keep
+    broken(spec).touch()
+    with pytest.raises(EngineError, match="before it was ready"):
+        keeper.start()
+    assert lives.words == ["launched", "it did not start"]
+    assert not keeper.stop()
+
+
+def test_one_that_answered_once_is_tried_again_however_often_it_fails(keep, lives):
+    keeper, spec = keep
+    keeper.start()
+    broken(spec).touch()
+    os.kill(lives.wait("answers").pid, signal.SIGKILL)
+    lives.wait("it did not start", 2)
+    broken(spec).unlink()
+    lives.wait("answers", 2)
+    keeper.stop()
+
+
+def test_the_wait_grows_with_each_death(keep, lives, monkeypatch):
+    keeper, spec = keep
+    waits = []
+    wait = keeper._stopping.wait
+    monkeypatch.setattr(keeper._stopping, "wait", lambda seconds: waits.append(seconds) or wait(0.001))
+    keeper.start()
+    broken(spec).touch()
+    os.kill(lives.wait("answers").pid, signal.SIGKILL)
+    lives.wait("it did not start", 3)
+    keeper.stop()
+    backed_off = [seconds for seconds in waits if seconds != rollout_engine._LOOK_S]
+    assert backed_off[:3] == [0.01, 0.02, 0.04]
+
+
+def test_an_engine_whose_scheduler_is_gone_is_dead_although_its_server_answers(tmp_path, lives, gone):
+    page = ArbiterPage.create(tmp_path / "page")
+    spec = stand_in_spec(tmp_path)
+    keeper = RolloutEngine(spec, lives, StandInEngine, scheduling=lambda: page.alive(Party.ROLLOUT))
+    scheduler = OtherParty(tmp_path / "page", Party.ROLLOUT)
+    try:
+        keeper.start()
+        first = lives.wait("answers")
+        scheduler.kill()
+        lives.wait("its scheduler ended")
+        assert gone(first.pid) == []
+        # The next one's comes when it comes.
+        assert lives.wait("answers", 2).pid != first.pid
+    finally:
+        scheduler.kill()
+        keeper.stop()
+        page.close()
+
+
+def test_that_an_engine_is_dying_is_known_before_it_is_gone(tmp_path, lives, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    known = []
+
+    class SlowToEnd(StandInEngine):
+        def kill(self):
+            known.append(keeper.dying)
+            super().kill()
+
+    keeper = RolloutEngine(stand_in_spec(tmp_path), lives, SlowToEnd)
+    keeper.start()
+    os.kill(lives.wait("answers").pid, signal.SIGKILL)
+    lives.wait("answers", 2)
+    assert known == ["the rollout engine died (the process ended) and is started again"]
+    assert keeper.dying is None
+    keeper.stop()

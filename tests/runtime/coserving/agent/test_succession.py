@@ -1,0 +1,327 @@
+"""An agent that is killed, and the next one: real processes, a real page and ledger. Engines are small servers, but in
+the live test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from rose.clock import Anchor, monotonic_ns
+from rose.events import Device, DeviceSlice, Lease
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent.succession import Predecessor, predecessor, same_anchor
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import EngineRecord
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.training.policy_model import Policy
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
+from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+
+
+@pytest.fixture
+def gateway():
+    with ScriptedGateway() as running:
+        yield running
+
+
+@pytest.fixture
+def host(tmp_path, gateway):
+    made = Host(tmp_path, gateway)
+    yield made
+    made.close()
+
+
+def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_of_the_time(host, gateway):
+    record = host.first_agent()
+    gateway.want(r0=60 * SECOND)
+    until(lambda: host.lent)
+    page = ArbiterPage(host.spec.page)
+    # A slice is in the ledger, and a second that is in none yet.
+    until(lambda: host.rows("SELECT count(*) FROM device_slice WHERE lease_id IS NOT NULL")[0][0] >= 1)
+    engine = LastingEngine(replace(host.spec.rollout, port=record.port))
+    turns = []
+    turn = threading.Thread(
+        target=lambda: turns.append(
+            engine.post("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 150}})
+        )
+    )
+    turn.start()
+    time.sleep(0.5)
+    host.kill_agent()
+    assert page.lease().number == 1, "what it said stays on the page"
+    assert not page.alive(Party.AGENT)
+    time.sleep(0.5)
+    took_ns = host.next_agent()
+    assert took_ns < 2 * SECOND
+    assert not page.replaced()
+    assert host.agent._lives.engine.pid == record.pid
+    assert host.agent._lives.engine.spec.port == record.port
+    until(lambda: page.lease().number == 2)
+    turn.join()
+    assert len(turns[0]["output_ids"]) == 150, "the turn went on all the while"
+    host.agent.stop()
+    host.writer.close()
+    assert record.process() is None
+    assert EngineRecord.read(host.spec.page) is None
+    ((joined_ns, left_ns),) = host.rows("SELECT joined_ns, left_ns FROM tenure")
+    slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
+    assert (slices[0][0], slices[-1][1]) == (joined_ns, left_ns)
+    assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]], "no gap and no overlap"
+    # It worked without a pause, also while it had no agent and before its first slice was written.
+    ((worked, least),) = host.rows(
+        "SELECT sum(rollout_ns) / sum(ns), min(rollout_ns / ns) FROM device_slice "
+        "WHERE activation_ns = 0 AND ns > 100_000_000"
+    )
+    assert worked > 0.9
+    assert least > 0.5
+    leases = host.rows("SELECT lease_id, closed_by, close_reason FROM lease ORDER BY granted_at")
+    assert leases[0] == ("fleet-d0-1", "expired", "its agent ended while it was in force")
+    assert leases[1][0] == "fleet-d0-2"
+    # What was lent is of the lease until it was ended, also where nobody had accounted for it yet.
+    ((held_ns, lease_ns),) = host.rows(
+        "SELECT (SELECT sum(ns) FROM device_slice WHERE lease_id = 'fleet-d0-1'), "
+        "(SELECT duration_ns FROM lease WHERE lease_id = 'fleet-d0-1')"
+    )
+    assert abs(held_ns - lease_ns) < SECOND // 5
+    actions = host.rows("SELECT action FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
+    assert actions == [("started",), ("stopped",)]
+
+
+def test_a_host_that_lost_its_memory_ends_the_lease_and_names_no_other_like_it(host, gateway):
+    record = host.first_agent()
+    gateway.want(r0=60 * SECOND)
+    until(lambda: host.rows("SELECT count(*) FROM lease_event WHERE action = 'renewed'")[0][0] >= 1)
+    until(lambda: host.lent)
+    # As by a power cut: its disk has the ledger, and nothing is left of what lay beside the page.
+    host.kill_agent()
+    ((number, expires_at),) = host.rows(
+        "SELECT max(CAST(split_part(lease_id, '-', 3) AS INT)), arg_max(expires_at, granted_at) FROM lease"
+    )
+    os.kill(record.pid, signal.SIGKILL)
+    host.serving.kill()
+    for path in host.folder.glob("page*"):
+        path.unlink()
+    time.sleep(2.0)
+    host.next_agent()
+    host.serving = OtherParty(host.spec.page, Party.SERVING)
+    host.serving.do("page.set_load(load)")
+    until(lambda: host.lent)
+    host.agent.stop()
+    host.writer.close()
+    assert host.rows(f"SELECT closed_by, closed_at FROM lease WHERE lease_id = 'fleet-d0-{number}'") == [
+        ("expired", expires_at)
+    ]
+    ids = host.rows("SELECT lease_id FROM lease_event WHERE action = 'granted' ORDER BY event_time")
+    assert ids == [(f"fleet-d0-{n}",) for n in range(1, len(ids) + 1)]
+    assert len(ids) > number
+    assert host.rows("SELECT count(*) FROM faulty_event")[0][0] == 0
+
+
+def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
+    record = host.first_agent()
+    host.kill_agent()
+    os.kill(record.pid, signal.SIGKILL)
+    until(lambda: record.process() is None)
+    host.next_agent()
+    assert host.agent._lives.engine.pid != record.pid
+    host.writer.flush()
+    lives = host.rows("SELECT action, pid, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
+    assert [life[0] for life in lives] == ["started", "died", "started"]
+    assert lives[1][1:] == (record.pid, "it ended while it had no agent")
+
+
+@pytest.mark.parametrize(
+    ("changes", "signal_number", "reason"),
+    [
+        ({"max_total_tokens": 200}, None, "it was started as another one than is wanted now"),
+        ({}, signal.SIGSTOP, "it does not answer (timed out)"),
+    ],
+    ids=["another spec", "stopped"],
+)
+def test_one_that_cannot_be_taken_up_is_ended(host, monkeypatch, changes, signal_number, reason):
+    monkeypatch.setattr("rose.runtime.coserving.agent.rollout_engine._ANSWER_S", 0.3)
+    record = host.first_agent()
+    host.kill_agent()
+    if signal_number is not None:
+        os.kill(record.pid, signal_number)
+    host.next_agent(rollout=replace(host.spec.rollout, **changes))
+    assert record.process() is None
+    assert host.agent._lives.engine.pid != record.pid
+    host.writer.flush()
+    ((died,),) = host.rows("SELECT reason FROM engine WHERE action = 'died'")
+    assert died == reason
+
+
+def test_an_agent_that_leaves_its_engine_leaves_no_gap_either(host, gateway):
+    record = host.first_agent()
+    host.kill_agent()
+    host.next_agent()
+    host.agent.stop(leave=True)
+    host.writer.close()
+    assert record.process() is not None
+    host.next_agent()
+    assert host.agent._lives.engine.pid == record.pid
+    host.agent.stop()
+    host.writer.close()
+    slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
+    assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
+    assert host.rows("SELECT count(*) FROM tenure") == [(1,)]
+
+
+def test_without_an_agent_an_engine_ends_by_itself(tmp_path, gateway):
+    host = Host(tmp_path, gateway, orphan_s=0.5)
+    try:
+        record = host.first_agent()
+        time.sleep(1.0)
+        assert record.process() is not None
+        host.kill_agent()
+        until(lambda: record.process() is None)
+        assert "no agent was on" in host.spec.rollout.log.read_text()
+    finally:
+        host.close()
+
+
+def test_an_engine_whose_record_is_gone_ends_by_itself(host):
+    record = host.first_agent()
+    host.kill_agent()
+    adoption.record_path(host.spec.page).unlink()
+    until(lambda: record.process() is None)
+
+
+@pytest.mark.live
+def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_anchor(
+    tmp_path, gateway, tiny_policy, fork_server
+):
+    page, staging = tmp_path / "page", tmp_path / "staging"
+    engine = EngineSpec(
+        engine_id="r0",
+        model=str(tiny_policy),
+        model_name="tiny",
+        port=free_port(),
+        max_total_tokens=2048,
+        plugin=PluginSettings("rollout", page, staging, gated=True),
+        log=tmp_path / "r0.log",
+        cores=[min(os.sched_getaffinity(0))],
+        token_ids_only=True,
+        environment=ENVIRONMENT,
+        fork_server=fork_server.path,
+        extra_args=["--enable-cache-report"],
+    )
+    host = Host(tmp_path, gateway, engine=engine, make=EngineProcess, policy="share_all", lease_ttl_s=3.0)
+    weights = Policy.load(tiny_policy).weights()
+    stores = {name: VersionStore(tmp_path / name, run_id=name) for name in ("one", "two")}
+    for name, store in stores.items():
+        for version in (0, 1):
+            change = (version + 1) * (1.0 if name == "one" else 1.5)
+            store.publish(version, {key: tensor * change for key, tensor in weights.items()})
+    turn = {"input_ids": list(range(1, 100)), "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+
+    def reported():
+        return gateway.heard[-1].engines[0].run_id, gateway.heard[-1].engines[0].policy_version
+
+    def made(engine):
+        answer = engine.post("/generate", turn)["meta_info"]
+        return answer["weight_versions"][-1]["version"], answer["cached_tokens"] > 0
+
+    try:
+        with StoreServer(stores["one"]) as one, StoreServer(stores["two"]) as two:
+            gateway.aim(r0=("one", 1, one.url))
+            record = host.first_agent()
+            gateway.wait(lambda: reported() == ("one", 1))
+            gateway.want(r0=60 * SECOND)
+            until(lambda: host.lent)
+            process = EngineProcess(replace(engine, port=record.port))
+            assert made(process) == ("one/1", False)
+            assert made(process) == ("one/1", True)
+            gateway.aim()
+            host.kill_agent()
+            took_ns = host.next_agent()
+            assert host.agent._lives.engine.pid == record.pid
+            assert took_ns < 3 * SECOND
+            assert host.agent._lives.held == ("one", 1), "found by a hash of what it holds"
+            assert host.agent._lives.fault is None
+            until(lambda: ArbiterPage(page).lease().number == 2)
+            # The end of the lease took the cache with it.
+            assert [made(process) for _ in range(2)] == [("one/1", False), ("one/1", True)]
+            gateway.aim(r0=("two", 1, two.url))
+            gateway.wait(lambda: reported() == ("two", 1))
+            assert made(process) == ("two/1", False), "the same prompt under another run's weights"
+            assert host.agent._lives.engine.pid == record.pid
+            host.agent.stop()
+            host.writer.close()
+    finally:
+        host.close()
+    syncs = host.rows("SELECT rl_run_id, policy_version, base_version, ok FROM sync ORDER BY event_time")
+    assert syncs[0][:2] == ("one", 1)
+    assert syncs[1:] == [("two", 1, None, True)]
+    slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
+    assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
+    runs = [run_id for (run_id,) in host.rows("SELECT rollout_run_id FROM device_slice ORDER BY t0_ns")]
+    # It may be one's before its first slice is over.
+    assert list(dict.fromkeys(runs))[-2:] == ["one", "two"]
+    assert runs == sorted(runs, key=["fleet", "one", "two"].index)
+
+
+def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_the_ledger_has(tmp_path):
+    anchor, now_ns = Anchor.take(), monotonic_ns()
+    milliseconds = 1_000_000
+
+    def device(action, at_ns):
+        return Device(device_id="d0", action=action, t_ns=anchor.utc_ns(at_ns), pool="serving", device_class="cpu-core")
+
+    def lease(name, action, after_ms):
+        at_us = anchor.utc_us(now_ns + after_ms * milliseconds)
+        return Lease(
+            at_us=at_us, device_id="d0", lease_id=name, action=action, kv_budget_bytes=1, compute_share=1.0,
+            expires_at_us=at_us,
+        )  # fmt: skip
+
+    def found():
+        writer.flush()
+        return predecessor(tmp_path / "ledger", "fleet", "d0", anchor)
+
+    with LedgerWriter.open(tmp_path / "ledger", "agent", "fleet") as writer:
+        assert found() is None
+        writer.record(device("joined", now_ns))
+        assert found() == Predecessor(now_ns)
+        buckets = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
+        t0_ns = anchor.utc_ns(now_ns)
+        writer.record(
+            DeviceSlice(
+                device_id="d0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * milliseconds, idle_ns=10 * milliseconds,
+                **{f"{name}_ns": 0 for name in buckets},
+            )
+        )  # fmt: skip
+        for name, granted, ended in (("before", 1, 5), ("across", 6, 12), ("after", 13, 14), ("open", 15, None)):
+            writer.record(lease(name, "granted", granted))
+            if ended is not None:
+                writer.record(lease(name, "released", ended))
+        until(lambda: monotonic_ns() > now_ns + 10 * milliseconds)
+        before = found()
+        assert before.until_ns == now_ns + 10 * milliseconds
+        changes = [(round((change.at_ns - now_ns) / milliseconds), change.lease_id) for change in before.leases]
+        assert changes == [(10, "across"), (12, None), (13, "after"), (14, None)]
+        writer.record(device("left", now_ns + 20 * milliseconds))
+        assert found() is None
+
+
+def test_the_agents_of_a_device_go_by_one_anchor_until_the_host_boots(tmp_path, monkeypatch):
+    page = tmp_path / "d0" / "page"
+    assert same_anchor(page, "fleet", Anchor(5)) == Anchor(5)
+    assert same_anchor(page, "fleet", Anchor(6)) == Anchor(5), "the wall clock was set meanwhile"
+    assert same_anchor(page, "another", Anchor(7)) == Anchor(7)
+    monkeypatch.setattr("rose.runtime.coserving.agent.succession.boot_id", lambda: "another")
+    assert same_anchor(page, "another", Anchor(8)) == Anchor(8)

@@ -1,0 +1,159 @@
+"""What is asked of an owner's engine, and what its owner is told when it cannot be."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, PageUse, pages_in_use
+from rose.runtime.coserving.attach.attachment import Attachment, describe
+from rose.runtime.coserving.hooks.serving import DETACH, RELEASE
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines.ports import free_port
+from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.coserving.parties import OtherParty
+
+
+@pytest.fixture
+def page(tmp_path):
+    page = ArbiterPage.create(tmp_path / "rose-run" / "d" / "page")
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def attach(tmp_path, page):
+    """Attach what `owner` serves to the page, or to another path; returns the engine and what it said."""
+
+    def attach(owner, path=None, **more):
+        with served(owner) as url:
+            return OwnedEngine(url, pages=owner.pages).attach(path or page.path, **more)
+
+    return attach
+
+
+@pytest.fixture
+def pages(tmp_path):
+    return tmp_path / "pages"
+
+
+def test_it_waits_until_the_engine_has_the_section(attach, page, pages):
+    owner, waits = Owner(pages, looks_after=3), []
+    state = attach(owner, waiting=lambda: waits.append(page.alive(Party.SERVING)))
+    assert (state.attached, state.page) == (True, str(page.path))
+    assert waits == [False, False]
+
+
+def test_an_engine_that_has_the_page_is_not_told_again(page, pages):
+    owner = Owner(pages)
+    with served(owner) as url:
+        engine = OwnedEngine(url, pages=pages)
+        engine.attach(page.path)
+        assert engine.attach(page.path).attached
+        assert owner.numbers == [page.inode]
+        assert [link.readlink() for link in pages.iterdir()] == [page.path]
+        assert engine.detach().page == str(page.path)
+        assert engine.state().detached
+        assert not page.alive(Party.SERVING)
+        assert list(pages.iterdir()) == []
+        assert owner.numbers[-1] == DETACH
+
+
+@pytest.mark.parametrize(
+    ("owner", "why"),
+    [
+        ({"has_plugin": False}, "without ROSE's plugin: install rose-serving"),
+        ({"role": "rollout"}, "is a rollout engine of ROSE's"),
+        ({"refused": "serving runs with --tp-size 2"}, "does not take .*: serving runs with --tp-size 2"),
+        ({"keys": ("a", "b")}, "asks for a key: .*--token"),
+        ({"embedded": True}, "set ROSE_PLUGIN_PAGE in its unit file"),
+        ({"looks_after": 10**6}, "has not taken .* its log does"),
+    ],
+)
+def test_why_an_engine_is_not_attached_is_said_and_it_is_left_with_no_page(attach, page, pages, owner, why):
+    owned = Owner(pages, **owner)
+    with pytest.raises(AttachError, match=why):
+        attach(owned, timeout_s=0.3)
+    assert not page.alive(Party.SERVING)
+    assert owned.numbers in ([], [page.inode, RELEASE])
+    assert not pages.exists() or not list(pages.iterdir())
+
+
+def test_a_server_with_two_keys_is_attached_with_the_one_that_changes_settings(page, pages):
+    with served(Owner(pages, keys=("a", "b"))) as url:
+        assert OwnedEngine(url, "b", pages).attach(page.path) is None
+        assert page.alive(Party.SERVING)
+        with pytest.raises(AttachError, match="asks for a key"):
+            OwnedEngine(url, "a", pages).detach()
+        OwnedEngine(url, "b", pages).detach()
+        assert not page.alive(Party.SERVING)
+
+
+def test_an_engine_elsewhere_does_not_see_the_page(attach, page, pages):
+    class Elsewhere(Owner):
+        def look(self):
+            self.pages = self.pages.parent / "of its own"
+            self.path = self.path and self.pages / self.path.name
+            super().look()
+
+    with pytest.raises(AttachError, match=r"as the engine sees it\. It has to run on this host"):
+        attach(Elsewhere(pages))
+
+
+def test_no_server_and_a_server_of_something_else(page, pages):
+    with pytest.raises(AttachError, match=r"no SGLang server answers at .*refused"):
+        OwnedEngine(f"http://127.0.0.1:{free_port()}", pages=pages).attach(page.path)
+    owner = Owner(pages)
+    owner.states = list
+    with served(owner) as url, pytest.raises(AttachError, match="not an SGLang server of a tested version"):
+        OwnedEngine(url, pages=pages).attach(page.path)
+
+
+def test_a_page_that_is_none(attach, page, pages, tmp_path):
+    owner = Owner(pages)
+    with pytest.raises(AttachError, match=r"no page at .*/none: .* `rose up` starts"):
+        attach(owner, tmp_path / "none")
+    with pytest.raises(AttachError, match="name the page's file"):
+        attach(owner, page.path.parent)
+    (tmp_path / "short").write_bytes(b"short")
+    with pytest.raises(AttachError, match="not an arbiter page of this version"):
+        attach(owner, tmp_path / "short")
+    assert owner.numbers == []
+
+
+def test_two_engines_do_not_take_one_page(attach, page, pages):
+    owner = Owner(pages)
+    with OtherParty(page.path, Party.SERVING) as first:
+        with pytest.raises(AttachError, match=f"another serving engine, pid {first.pid}, has {page.path}"):
+            attach(owner)
+        assert owner.numbers == []
+        assert page.alive(Party.SERVING)
+    attach(owner)
+
+
+def test_an_engine_is_not_taken_from_an_agent_at_work(page, pages, tmp_path):
+    other = ArbiterPage.create(tmp_path / "rose-other" / "d" / "page")
+    with served(Owner(pages)) as url:
+        engine = OwnedEngine(url, pages=pages)
+        engine.attach(page.path)
+        with pytest.raises(AttachError, match=f"is attached to {page.path}, whose agent is at work"):
+            engine.attach(other.path)
+        page.close()  # as when its agent is killed
+        assert engine.attach(other.path).page == str(other.path)
+    other.close()
+
+
+def test_pages_are_listed_with_who_has_them(page, tmp_path):
+    (use,) = pages_in_use(tmp_path)
+    assert use == PageUse(page=str(page.path), agent=True, serving_pid=None)
+    describe(page.path, Attachment(role="serving", pid=1, refused="for a reason"))
+    assert pages_in_use(tmp_path)[0].refused == "for a reason"
+    with OtherParty(page.path, Party.SERVING) as engine:
+        assert pages_in_use(tmp_path) == [PageUse(page=str(page.path), agent=True, serving_pid=engine.pid)]
+        describe(page.path, Attachment(role="serving", pid=engine.pid, model="m"))
+        assert pages_in_use(tmp_path)[0].model == "m"
+    page.close()
+    assert pages_in_use(tmp_path) == [PageUse(page=str(page.path), agent=False, serving_pid=None)]
+    os.truncate(page.path, 8)
+    assert "not an arbiter page" in pages_in_use(tmp_path)[0].refused

@@ -1,0 +1,418 @@
+"""`rose attach` and `rose detach` on SGLang that was started as an owner starts it, with nothing said of ROSE."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rose.cli import app
+from rose.runtime.coserving.attach import commands
+from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from rose.runtime.engines import cpu
+from rose.runtime.engines.forkserver import fork_engine
+from rose.runtime.engines.ports import free_port
+from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.coserving.agent.test_agent import LEASES, SECOND, Device, until
+from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+
+ROOT = Path(__file__).parents[4]
+START_TIMEOUT_S = 280.0
+
+_AGENT = """
+import sys
+from pathlib import Path
+from rose.runtime.coserving.page import ArbiterPage
+page = ArbiterPage.create(Path(sys.argv[1]))
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+def rose(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeeds(*arguments):
+    done = rose(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def fails(*arguments):
+    done = rose(*arguments)
+    assert done.exit_code == 1, done.output
+    return done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where pages of this test are looked for."""
+    monkeypatch.setattr(commands, "_WHERE", (tmp_path,))
+    return tmp_path
+
+
+@pytest.fixture
+def page(folder):
+    page = ArbiterPage.create(folder / "rose-run" / "gpu-0" / "page")
+    yield page
+    page.close()
+
+
+# ---------------------------------------------------------------------- what needs no engine
+
+
+def test_pages_of_this_host_are_listed(folder):
+    assert "no page on this host" in succeeds("attach")
+    page = ArbiterPage.create(folder / "rose-run" / "gpu-0" / "page")
+    assert succeeds("attach") == f"{page.path}: agent at work, no serving engine\n"
+    with OtherParty(page.path, Party.SERVING) as engine:
+        assert succeeds("attach") == f"{page.path}: agent at work, serving engine pid {engine.pid}\n"
+        (use,) = json.loads(succeeds("attach", "--json"))["pages"]
+    assert use == {"page": str(page.path), "agent": True, "serving_pid": engine.pid, "model": "", "refused": None}
+    page.close()
+
+
+def test_errors_are_messages(page):
+    url = f"http://127.0.0.1:{free_port()}"
+    assert "no SGLang server answers at" in fails("attach", "--url", url, "--page", page.path)
+    assert "no SGLang server answers at" in fails("detach", "--url", url)
+    assert "there is no page at" in fails("attach", "--url", url, "--page", page.path.with_name("none"))
+    done = rose("attach", "--page", page.path)
+    assert (done.exit_code, "--page needs --url" in done.stderr) == (2, True)
+
+
+def test_a_long_wait_says_what_it_is_for(page, monkeypatch):
+    monkeypatch.setattr(commands, "_QUIET_S", 0.01)
+    owner = Owner(PAGES, looks_after=5)
+    with served(owner) as url:
+        done = rose("attach", "--url", url, "--page", page.path)
+        assert "waiting for the engine at" in done.stderr
+        assert "attached" in done.stdout
+        assert "waiting" not in done.stdout
+        succeeds("detach", "--url", url)
+
+
+def test_a_server_whose_key_says_nothing_is_still_let_go(page):
+    with served(Owner(PAGES, keys=("a", "b"))) as url:
+        assert "does not tell who has this key" in succeeds("attach", "--url", url, "--token", "b")
+        answer = json.loads(succeeds("attach", "--url", url, "--page", page.path, "--token", "b", "--json"))
+        assert answer == {"url": url, "page": str(page.path), "engine": None}
+        assert succeeds("detach", "--url", url, "--token", "b") == f"detached {url}\n"
+
+
+# ---------------------------------------------------------------------- real engines
+
+
+def started_as(model, *extra, **environment):
+    """(URL, arguments, environment) of an owner's server: it is told nothing of ROSE."""
+    port = free_port()
+    arguments = [f"--model-path={model}", f"--port={port}", "--max-total-tokens=4096", "--skip-server-warmup"]
+    arguments += ["--skip-tokenizer-init", "--dtype=float32", *cpu.ARGUMENTS, *extra]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ROSE_")}
+    environment = {**clean, **cpu.ENVIRONMENT, **ENVIRONMENT, "OMP_NUM_THREADS": "1", **environment}
+    return f"http://127.0.0.1:{port}", arguments, environment
+
+
+def start_server(model, log):
+    """As an owner does, in a process group of its own; returns (process, URL) at once."""
+    url, arguments, environment = started_as(model)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.runtime.owner_server", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log.open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return process, url
+
+
+def fork_server_of_two_ranks(fork_server, model, log):
+    """As `start_server`, from a process that has SGLang loaded: it would be loaded four times more."""
+    cores = sorted(os.sched_getaffinity(0))
+    binding = f"{cores[0]}|{cores[-1]}"
+    url, arguments, environment = started_as(
+        model, "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding, ROSE_ENGINE_ON_CPU="1"
+    )
+    with log.open("wb") as output:
+        return fork_engine(fork_server.path, arguments, environment, output, own_session=True), url
+
+
+def is_well(url):
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=60) as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
+def wait_well(process, url, log):
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not is_well(url):
+        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        assert time.monotonic() < deadline, "the server did not come up"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory, tiny_policy, fork_server):
+    """The URLs of an owner's two servers: one of one rank, one of two."""
+    folder = tmp_path_factory.mktemp("owner")
+    started = [
+        start_server(tiny_policy, folder / "one"),
+        fork_server_of_two_ranks(fork_server, tiny_policy, folder / "two"),
+    ]
+    try:
+        for (process, url), name in zip(started, ("one", "two"), strict=True):
+            wait_well(process, url, folder / name)
+        yield [url for _, url in started]
+    finally:
+        for process, _ in started:
+            process.send_signal(signal.SIGTERM)
+        for process, _ in started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+@pytest.fixture
+def server(servers):
+    """The URL of the one of one rank; it has no page when a test begins."""
+    succeeds("detach", "--url", servers[0])
+    return servers[0]
+
+
+class Traffic:
+    """One request after another, and a look at the server's health beside each."""
+
+    def __init__(self, url):
+        self.answered, self.failed = 0, []
+        self._url, self._stop = url, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        sampling = {"max_new_tokens": 8, "ignore_eos": True}
+        body = json.dumps({"input_ids": [1, 2, 3], "sampling_params": sampling}).encode()
+        headers = {"Content-Type": "application/json"}
+        while not self._stop.is_set():
+            try:
+                request = urllib.request.Request(f"{self._url}/generate", data=body, headers=headers)
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    assert len(json.loads(response.read())["output_ids"]) == 8
+                assert is_well(self._url), "not well"
+                self.answered += 1
+            except Exception as error:
+                self.failed.append(repr(error))
+
+    def goes_on(self):
+        """Until more requests were answered, none of which failed."""
+        before = self.answered
+        until(lambda: self.answered >= before + 3 or self.failed, seconds=90)
+        assert self.failed == []
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def agent(path):
+    """An agent's process, which has the page until it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _AGENT, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "made\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def engine_state(url):
+    return json.loads(succeeds("attach", "--url", url, "--json"))["engine"]
+
+
+def reason_is(server, text):
+    until(lambda: text in (engine_state(server)["reason"] or ""))
+
+
+@pytest.mark.live
+def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
+    path = folder / "rose-run" / "gpu-0" / "page"
+    with Traffic(server) as traffic:
+        traffic.goes_on()
+        with agent(path):
+            succeeds("attach", "--url", server, "--page", path)
+            page = ArbiterPage(path)
+            assert page.alive(Party.SERVING)
+            traffic.goes_on()
+            assert page.get(Party.SERVING, Field.STEPS) > 0
+            assert f"serving engine pid {page.get(Party.SERVING, Field.PID)} " in succeeds("attach")
+            succeeds("detach", "--url", server)
+            assert not page.alive(Party.SERVING)
+            traffic.goes_on()
+            succeeds("attach", "--url", server, "--page", path)
+            traffic.goes_on()
+        # It was killed. One that comes after it finds the engine where it was.
+        assert page.alive(Party.SERVING)
+        traffic.goes_on()
+        with agent(path):
+            assert page.alive(Party.SERVING)
+            traffic.goes_on()
+        page.close()
+    assert traffic.failed == []
+
+
+@pytest.mark.live
+def test_a_page_goes_away_or_is_none_and_no_request_fails(server, folder):
+    path = folder / "rose-run" / "gpu-0" / "page"
+    with Traffic(server) as traffic, agent(path):
+        succeeds("attach", "--url", server, "--page", path)
+        size = path.stat().st_size
+        page = ArbiterPage(path)
+        path.unlink()
+        reason_is(server, "there is no page")
+        assert not page.alive(Party.SERVING)
+        page.close()
+        traffic.goes_on()
+        for content in (b"", bytes(size)):
+            foreign = path.with_name("foreign")
+            foreign.write_bytes(content)
+            foreign.replace(path)
+            reason_is(server, "not an arbiter page of this version")
+            traffic.goes_on()
+        path.unlink()
+        path.mkdir()
+        reason_is(server, "Is a directory")
+        path.rmdir()
+        path.symlink_to(path)
+        reason_is(server, "symbolic links")
+        path.unlink()
+        path.parent.chmod(0)
+        traffic.goes_on()
+        path.parent.chmod(0o755)
+        with agent(path):
+            until(lambda: engine_state(server)["attached"])
+            traffic.goes_on()
+    assert traffic.failed == []
+
+
+@pytest.mark.live
+def test_an_engine_that_may_not_write_beside_the_page_serves_on(server, page):
+    # The superuser, whom tests may run as, may write everywhere, but not over a folder.
+    note = page.path.with_name(f"{page.path.name}.serving.partial")
+    note.mkdir()
+    with Traffic(server) as traffic:
+        assert note.name in fails("attach", "--url", server, "--page", page.path)
+        assert not page.alive(Party.SERVING)
+        traffic.goes_on()
+        note.rmdir()
+        succeeds("attach", "--url", server, "--page", page.path)
+        page.path.chmod(0)
+        traffic.goes_on()
+    assert traffic.failed == []
+    assert page.alive(Party.SERVING)
+
+
+@pytest.mark.live
+def test_what_is_sent_to_a_scheduler_by_mistake_does_not_end_it(server):
+    for number in ("1.5", "-3", "1e300", "1e999"):
+        request = urllib.request.Request(
+            f"{server}/set_internal_state",
+            data=b'{"server_args": {"rose_attach": ' + number.encode() + b"}}",
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            urllib.request.urlopen(request, timeout=60).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+        assert is_well(server)
+
+
+@pytest.mark.live
+def test_two_engines_cannot_take_one_page(server, page):
+    with OtherParty(page.path, Party.SERVING) as first:
+        assert f"another serving engine, pid {first.pid}, has" in fails("attach", "--url", server, "--page", page.path)
+        assert page.alive(Party.SERVING)
+    succeeds("attach", "--url", server, "--page", page.path)
+    with pytest.raises(PageError, match="another process"):
+        ArbiterPage.attach(page.path, Party.SERVING)
+    succeeds("detach", "--url", server)
+
+
+@pytest.mark.live
+def test_serving_of_two_ranks_is_refused_with_the_reason_and_serves_on(servers, page):
+    with Traffic(servers[1]) as traffic:
+        traffic.goes_on()
+        why = fails("attach", "--url", servers[1], "--page", page.path)
+        assert "serving runs with --tp-size 2: one page speaks for one device" in why
+        assert not page.alive(Party.SERVING)
+        assert "--tp-size 2" in succeeds("attach"), "the page says who could not have it"
+        traffic.goes_on()
+    assert traffic.failed == []
+
+
+@pytest.mark.live
+def test_detaching_takes_back_at_once_what_was_lent(server, tmp_path):
+    with ScriptedGateway() as gateway:
+        device = Device(tmp_path, gateway)
+        device.agent.start()
+        try:
+            succeeds("attach", "--url", server, "--page", device.spec.page)
+            gateway.want(step=1, r0=10 * SECOND)
+            until(device.lent)
+            succeeds("detach", "--url", server)
+            assert device.page.serving_wants(), "a rollout step that runs has to give way"
+            until(lambda: not device.lent())
+            assert device.page.lease().number == 0
+            until(lambda: device.agent.check() == "d0: no serving engine is attached to the device's page")
+            succeeds("attach", "--url", server, "--page", device.spec.page)
+            until(device.lent)
+            succeeds("detach", "--url", server)
+        finally:
+            device.close()
+        rows = device.rows(LEASES)
+    assert rows[0][1:] == ("released", "no serving engine is attached to the device's page")
+    assert len(rows) == 2
+
+
+@pytest.mark.live
+def test_the_documented_commands_run(server, page):
+    """In the order in which they are shown."""
+    text = (ROOT / "docs" / "coserving.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^rose (?:attach|detach).*$", text, re.MULTILINE)
+    assert len(lines) >= 3
+    for line in lines:
+        words = shlex.split(line)[1:]
+        for option, value in (("--url", server), ("--page", str(page.path))):
+            if option in words:
+                words[words.index(option) + 1] = value
+        succeeds(*words)
+    assert engine_state(server)["detached"]

@@ -1,0 +1,515 @@
+"""The plugin inside a serving engine, driven by a made-up scheduler: what it says, and that it harms nobody."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import zmq
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.attach.attachment import EngineState, described
+from rose.runtime.coserving.hooks import telemetry
+from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
+from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.coserving.kv import memory
+from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+
+MEMORY = KvMemory(
+    device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10, headroom=0.2, high_watermark=0.5
+)
+LEASE_NS = 60_000_000_000
+MS = 1_000_000
+
+
+@pytest.fixture
+def page(tmp_path):
+    page = ArbiterPage.create(tmp_path / "page")
+    page.set_terms(Budgets(10**9, 10**9), 64, MEMORY)
+    return page
+
+
+def lend(page, regret_share=0.5, policy="rose"):
+    page.set_lease(
+        LeaseTerms(
+            number=1,
+            expires_ns=monotonic_ns() + LEASE_NS,
+            compute_share=1.0,
+            regret_share=regret_share,
+            policy=NAMES.index(policy),
+        )
+    )
+
+
+def looks_now(plugin):
+    plugin._looked_ns = 0
+    plugin.received()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only where a test says so."""
+    made = SimpleNamespace(now_ns=monotonic_ns())
+    monkeypatch.setattr(telemetry, "monotonic_ns", lambda: made.now_ns)
+    return made
+
+
+def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001), new_tokens=4):
+    plugin = ServingPlugin(scheduler, page.path, None)
+    loop = Loop(scheduler, plugin, overlap=overlap, work=work)
+    plugin.received()
+    scheduler.waiting_queue = [Request(f"r{index}", new_tokens=new_tokens) for index in range(requests)]
+    wanted = []
+    for _ in range(turns):
+        loop.turn()
+        wanted.append(bool(page.serving_wants()))
+    return plugin, wanted
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
+    """SGLang that schedules ahead processes a copy of the batch that it ran, one step later."""
+    lend(page)
+    _, wanted = served(page, Scheduler(), overlap=overlap)
+    load = page.serving_load()
+    assert (load.finished, load.running, load.waiting, load.wanted) == (3, 0, 0, False)
+    # Between two steps rollouts may have the device, as long as nobody is delayed by more than their share.
+    assert wanted[0] is overlap
+    assert not wanted[-1], "the device is let go once the last result is known"
+    spans, _, lost = page.drain(Party.SERVING, 0)
+    assert lost == 0
+    assert page.open(Party.SERVING, monotonic_ns()) is None
+    assert {span.kind for span in spans} == {Span.SERVING}
+    # Running ahead, SGLang begins one step more before it learns that its requests have ended.
+    assert page.get(Party.SERVING, Field.STEPS) == (5 if overlap else 4)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("share", "learned"), [(0, 4), (0.25, 4), (0.75, 0), (40, 0)])
+def test_steps_that_rollouts_shared_for_more_than_half_teach_nothing(page, clock, overlap, share, learned):
+    """What is left of them is not what they would have taken, and rollouts would be held for it long after."""
+    lend(page, policy="share_all")
+
+    def work():
+        clock.now_ns += 10 * MS
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + int(share * 10 * MS))
+
+    served(page, Scheduler(), overlap=overlap, work=work)
+    assert page.serving_load().finished == 3
+    assert page.get(Party.SERVING, Field.STEPS) == learned
+
+
+def test_a_step_that_was_launched_ahead_is_charged_with_what_rollouts_took_of_its_own_time(page, clock):
+    """Not with what they took of the one before it, from which its time is reckoned on."""
+    lend(page)
+
+    def work():
+        clock.now_ns += 10 * MS
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 4 * MS)
+
+    plugin, _ = served(page, Scheduler(), overlap=True, turns=24, requests=1, work=work, new_tokens=20)
+    assert plugin._telemetry.times.decode_ns(1, 20) == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_a_device_is_kept_between_steps_where_a_layer_would_cost_too_much(page):
+    lend(page, regret_share=0.01)
+    page.set(Party.ROLLOUT, Field.PREEMPT_NS, 50_000_000)
+    _, wanted = served(page, Scheduler(), overlap=False)
+    assert wanted[0]
+    assert not wanted[-1]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once(page, overlap, monkeypatch):
+    """Nobody decides by it from one moment to the next, and each of serving's steps would pay for it."""
+    said = []
+    set_load = ArbiterPage.set_load
+    monkeypatch.setattr(ArbiterPage, "set_load", lambda page, load: (said.append(load), set_load(page, load)))
+    _, wanted = served(page, Scheduler(), overlap=overlap, turns=12, work=lambda: None)
+    assert wanted[0] is overlap, "a version of rollouts' weights may come in between two steps"
+    assert not wanted[-1]
+    load = page.serving_load()
+    assert (load.finished, load.running, load.waiting, load.wanted) == (3, 0, 0, False)
+    busy = [load for load in said if load.running or load.waiting]
+    assert len(busy) <= 1
+    assert page.get(Party.SERVING, Field.STEPS) == (5 if overlap else 4), "every step was learned from"
+
+
+def test_what_is_lent_while_serving_is_busy_hears_of_its_load_with_the_next_step(page):
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    loop = Loop(scheduler, plugin, overlap=False)
+    plugin.received()
+    scheduler.waiting_queue = [Request("r", new_tokens=50)]
+    for _ in range(5):
+        loop.turn()
+    lend(page)
+    loop.turn()
+    assert page.serving_load().running == 1
+
+
+def test_the_device_is_wanted_from_the_arrival_of_a_request_on(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    assert not page.serving_wants()
+    before = monotonic_ns()
+    scheduler.waiting_queue = [Request("r")]
+    plugin.received()
+    assert before <= page.serving_wants() <= monotonic_ns()
+    assert page.serving_load().waiting == 1
+
+
+def test_the_device_is_wanted_before_a_request_is_unpacked(page):
+    """Unpickling a request and making SGLang's own of it takes longer than a layer on a GPU."""
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    with zmq.Context() as context, context.socket(zmq.PAIR) as server, context.socket(zmq.PAIR) as socket:
+        server.bind("inproc://server")
+        socket.connect("inproc://server")
+        scheduler.recv_from_tokenizer = socket
+        plugin.receiving()
+        assert not page.serving_wants()
+        server.send(b"a request")
+        socket.poll()
+        plugin.receiving()
+        assert page.serving_wants()
+        socket.recv()
+        plugin.received()
+    assert not page.serving_wants(), "it was something else that the server wanted"
+
+
+def test_serving_s_own_steps_are_not_rollouts_work_while_they_have_no_core(page):
+    """Between two of its steps serving may not want the device; a rollout step that lost its core stays off it."""
+    lend(page)
+    rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
+    rollout.open_span(Party.ROLLOUT, Span.ROLLOUT, monotonic_ns())
+    rollout.set(Party.ROLLOUT, Field.LOOKED_NS, monotonic_ns())
+    _, wanted = served(page, Scheduler(), overlap=False, requests=1, turns=3, work=lambda: time.sleep(0.05))
+    assert not wanted[0], "what rollouts may take is not used up"
+    worked_ns = page.rollout_worked_ns(monotonic_ns())
+    rollout.set(Party.ROLLOUT, Field.LOOKED_NS, monotonic_ns())
+    assert page.rollout_worked_ns(monotonic_ns()) - worked_ns > 140_000_000, "not one of its three steps"
+
+
+def arrivals(page):
+    return [span for span in page.drain(Party.SERVING, 0)[0] if span.kind is Span.ARRIVAL]
+
+
+def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    loop = Loop(scheduler, plugin, overlap=False)
+    plugin.received()
+    first, second = Request("r0"), Request("r1")
+    received_s = monotonic_ns() / 1e9 - 0.050
+    for request in (first, second):
+        request.time_stats = SimpleNamespace(created_time=received_s, api_server_dispatch_time=received_s + 0.040)
+    scheduler.waiting_queue = [first, second]
+    loop.turn()
+    (arrival,) = arrivals(page)
+    assert arrival.start_ns == arrival.end_ns == page.get(Party.SERVING, Field.FIRST_WANTED_NS)
+    assert arrival.aux - arrival.latency_ns == pytest.approx(40_000_000, abs=1000)
+    assert arrival.aux >= 50_000_000
+    # What came while serving computed waited for that, not for rollouts.
+    late = Request("r2")
+    late.time_stats = first.time_stats
+    scheduler.waiting_queue = [late]
+    loop.turn()
+    assert len(arrivals(page)) == 1
+    unstamped = Request("r3")
+    scheduler.waiting_queue = [unstamped]
+    loop.turn()
+    assert len(arrivals(page)) == 1
+
+
+def test_a_request_waits_from_when_the_server_received_it(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    request = Request("r")
+    request.time_stats.created_time = (monotonic_ns() - 50_000_000) / 1e9
+    scheduler.waiting_queue = [request]
+    plugin.received()
+    assert monotonic_ns() - page.serving_load().earliest_arrival_ns >= 50_000_000
+    foreign = Request("of another clock")
+    foreign.time_stats.created_time = 1.0
+    scheduler.waiting_queue = [foreign]
+    plugin.received()
+    assert monotonic_ns() - page.serving_load().earliest_arrival_ns < 10**9
+
+
+@pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
+def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
+    """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
+    page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, MEMORY)
+    lend(page)
+
+    def work():
+        time.sleep(0.005 + lent_ms / 1000)
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + lent_ms * 10**6)
+
+    served(page, Scheduler(), overlap=False, requests=1, work=work)
+    load = page.serving_load()
+    assert (load.late_alone, load.late_by_lending) == late
+
+
+def test_step_times_leave_out_what_rollouts_took_meanwhile(page, clock):
+    lend(page)
+
+    def work():
+        clock.now_ns += 20 * MS
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 8 * MS)
+
+    plugin, _ = served(page, Scheduler(), overlap=False, requests=1, turns=40, work=work)
+    for number in range(30):
+        plugin._scheduler.waiting_queue = [Request(f"more{number}")]
+        loop = Loop(plugin._scheduler, plugin, overlap=False, work=work)
+        for _ in range(5):
+            loop.turn()
+    assert page.serving_load().usual_prefill_ns == pytest.approx(12 * MS, rel=0.01)
+
+
+def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
+    lend(page, regret_share=0.5)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    loop = Loop(scheduler, plugin, overlap=False, work=lambda: time.sleep(0.01))
+    scheduler.waiting_queue = [Request("r", new_tokens=100)]
+    loop.turn()
+    loop.turn()
+    early = page.serving_load().regret_room_ns
+    loop.turn()
+    later = page.serving_load().regret_room_ns
+    assert 0 < early < later
+    page.set(Party.ROLLOUT, Field.WORKED_NS, 10**9)
+    loop.turn()
+    assert page.serving_load().regret_room_ns < 0
+
+
+def test_what_fails_in_the_plugin_ends_the_lending_and_not_the_serving(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    assert page.alive(Party.SERVING)
+    loop = Loop(scheduler, plugin, overlap=False)
+    scheduler.waiting_queue = [request := Request("r")]
+    del scheduler.tree_cache  # As after an update of SGLang that renamed it.
+    for _ in range(6):
+        loop.turn()
+    assert request.ended
+    assert page.get(Party.SERVING, Field.BROKEN) == 1
+    assert not page.alive(Party.SERVING)
+    assert "AttributeError" in described(page.path, "serving").refused
+
+
+def test_a_page_that_comes_later_is_found_and_one_that_is_replaced_is_left(tmp_path):
+    path = tmp_path / "page"
+    plugin = ServingPlugin(Scheduler(), path, None)
+    plugin.received()
+    page = ArbiterPage.create(path)
+    looks_now(plugin)
+    assert page.alive(Party.SERVING)
+    page.close()
+    path.unlink()
+    again = ArbiterPage.create(path)
+    looks_now(plugin)
+    assert again.alive(Party.SERVING)
+
+
+def test_a_refused_engine_says_why_and_takes_nothing(page):
+    plugin = ServingPlugin(Scheduler(), page.path, "serving runs with --tp-size 2")
+    plugin.received()
+    assert not page.alive(Party.SERVING)
+    assert described(page.path, "serving").refused == "serving runs with --tp-size 2"
+
+
+def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch, tmp_path):
+    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGES", tmp_path / "pages")
+    assert PAGES.parts[-1] == "rose-pages"
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "7").symlink_to(page.path)
+    plugin = ServingPlugin(Scheduler(), None, None)
+    plugin.received()
+    assert not page.alive(Party.SERVING)
+    plugin.attach(7)
+    plugin.received()
+    assert page.alive(Party.SERVING)
+    plugin.attach(DETACH)
+    assert not page.alive(Party.SERVING)
+
+
+def test_one_that_cannot_be_shared_with_says_so_as_soon_as_it_is_shown_a_page(page, monkeypatch, tmp_path):
+    """Where a hook is missing there may be no next turn of its loop to do so."""
+    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGES", tmp_path)
+    (tmp_path / "7").symlink_to(page.path)
+    plugin = ServingPlugin(Scheduler(), None, "SGLang 0.1 did not accept a hook")
+    plugin.attach(7)
+    assert described(page.path, "serving").refused == "SGLang 0.1 did not accept a hook"
+    assert not page.alive(Party.SERVING)
+
+
+def test_it_says_how_it_is(page, monkeypatch, tmp_path):
+    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGES", tmp_path)
+    plugin = ServingPlugin(Scheduler(), None, None)
+    assert (plugin.state.page, plugin.state.attached, plugin.state.detached) == (None, False, False)
+    plugin.attach(7)
+    plugin.received()
+    assert plugin.state.reason == f"there is no page at {tmp_path / '7'}"
+    (tmp_path / "7").symlink_to(page.path)
+    looks_now(plugin)
+    state = plugin.state
+    assert (state.page, state.attached, state.reason) == (str(page.path), True, None)
+    plugin.attach(RELEASE)
+    assert not plugin.state.detached
+    plugin.attach(DETACH)
+    assert plugin.state.detached
+    assert EngineState.from_message(plugin.state.to_message()) == plugin.state
+
+
+def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
+    note = page.path.with_name("page.serving.partial")
+    note.mkdir()
+    plugin = ServingPlugin(Scheduler(), page.path, None)
+    plugin.received()
+    assert not page.alive(Party.SERVING)
+    assert "page.serving.partial" in plugin.state.reason
+    note.rmdir()
+    looks_now(plugin)
+    assert page.alive(Party.SERVING)
+
+
+def test_what_a_refused_engine_says_does_not_replace_what_one_that_serves_said(page):
+    first, second = (ServingPlugin(Scheduler(), page.path, None) for _ in range(2))
+    first.received()
+    second.received()
+    assert first.state.attached
+    assert "another process" in second.state.reason
+    ServingPlugin(Scheduler(), page.path, "serving runs with --tp-size 2").received()
+    assert described(page.path, "serving").refused is None
+
+
+def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(page):
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    plugin.begin()
+    assert page.open(Party.SERVING, monotonic_ns()) is not None
+    plugin.attach(DETACH)
+    assert page.open(Party.SERVING, monotonic_ns()) is None
+    assert len(page.drain(Party.SERVING, 0)[0]) == 1
+
+
+# ------------------------------------------------------------------ memory that rollouts hold
+
+
+@pytest.fixture
+def shared(page):
+    """A page with rollouts that hold 500 slots of the 1,000 there are, 100 of which are not to be used."""
+    page.set_terms(Budgets(10**9, 10**9), 64, replace(MEMORY, device_bytes=10_000, headroom=0.2))
+    rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
+    rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
+    lend(page)
+    return rollout
+
+
+def cut_made(page, lease_number=1):
+    page.set_cut(
+        CutRecord(count=1, lease_number=lease_number, at_ns=monotonic_ns(), tokens_before=500, tokens_after=250,
+                  requests=0, tokens_kept=0, took_ns=1, bytes_returned=0)
+    )  # fmt: skip
+
+
+def presses(page, scheduler, prompt=450):
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    scheduler.waiting_queue = [Request("large", prompt)]
+    plugin.received()
+    return plugin
+
+
+def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeypatch):
+    """When its slots are allocated it is too late: the step that fills them may be the only one it has."""
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
+    before = monotonic_ns()
+    scheduler = Scheduler()
+    plugin = presses(page, scheduler)
+    assert page.memory().serving_tokens == 450
+    assert before <= page.get(Party.SERVING, Field.PRESSED_SINCE_NS) <= monotonic_ns()
+    since = page.get(Party.SERVING, Field.PRESSED_SINCE_NS)
+    plugin.received()
+    assert page.get(Party.SERVING, Field.PRESSED_SINCE_NS) == since
+    scheduler.waiting_queue = []
+    plugin.received()
+    assert page.get(Party.SERVING, Field.PRESSED_SINCE_NS) == 0
+
+
+def test_the_rest_of_a_prompt_in_chunks_is_memory_to_come(page, shared, monkeypatch):
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
+    request = Request("chunked", 450)
+    request.kv = SimpleNamespace(kv_allocated_len=100)
+    ServingPlugin(Scheduler(chunked_req=request, held=100), page.path, None).received()
+    assert page.memory().serving_tokens == 450
+
+
+def test_no_more_is_to_come_than_the_pool_holds(page, shared, monkeypatch):
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
+    presses(page, Scheduler(held=200), prompt=5000)
+    assert page.memory().serving_tokens == 1000
+
+
+def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared, monkeypatch):
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
+    monkeypatch.setattr(memory.time, "sleep", lambda _: cut_made(shared))
+    plugin = presses(page, Scheduler())
+    waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
+    assert 0 < waited <= monotonic_ns()
+    plugin.received()
+    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == waited, "this lease was cut"
+
+
+@pytest.mark.parametrize(
+    "case", ["fits", "not lent", "cut before", "rollouts gone", "nothing held", "no guard", "own cores"]
+)
+def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkeypatch):
+    """A wait here would last for ever."""
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
+    match case:
+        case "not lent":
+            page.set_lease(LeaseTerms(number=1))
+        case "cut before":
+            cut_made(shared)
+        case "rollouts gone":
+            shared.close()
+        case "nothing held":
+            shared.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 0)
+        case "own cores":  # It runs beside serving, as on a GPU, and cuts by itself.
+            shared.set(Party.ROLLOUT, Field.PREEMPTIBLE, 0)
+        case "no guard":
+            lend(page, policy="share_all")
+    presses(page, Scheduler(), prompt=100 if case == "fits" else 950)
+    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == 0
+
+
+def test_a_cut_that_does_not_come_is_waited_for_once(page, shared, monkeypatch):
+    plugin = presses(page, Scheduler())
+    waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
+    assert waited > 0
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
+    plugin.received()
+    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == waited

@@ -1,0 +1,233 @@
+"""When a rollout engine's memory is on its device: a real page, and a saver that keeps account of what it was told."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.kv import activation as activations
+from rose.runtime.coserving.kv.activation import Activation, HostPages, Move, SavedMemory
+from rose.runtime.coserving.kv.memory import KvGuard, KvPages
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import POLICIES
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+
+ROSE = POLICIES["rose"]
+HOUR_NS = 3_600_000_000_000
+SIZES = {"weights": 500, "kv_cache": 300}
+MEMORY = KvMemory(
+    device_bytes=1000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
+)
+
+
+class Saver:
+    """SGLang's scheduler on a GPU of 1,000 bytes, with its memory saver, as far as they are used."""
+
+    device = "cuda"
+
+    def __init__(self):
+        self.server_args = SimpleNamespace(enable_memory_saver=True, enable_weights_cpu_backup=True)
+        self.weight_updater = self
+        self.idle = True
+        self.free = 1000 - sum(SIZES.values())
+        self.calls = []
+        self.takes_ns = 0
+
+    def is_fully_idle(self):
+        return self.idle
+
+    def release_memory_occupation(self, request):
+        assert self.idle, "SGLang's own condition"
+        self.free += sum(SIZES[tag] for tag in request.tags)
+        self.calls.append(("release", *request.tags))
+
+    def resume_memory_occupation(self, request):
+        self.free -= sum(SIZES[tag] for tag in request.tags)
+        self.calls.append(("resume", *request.tags))
+        until = monotonic_ns() + self.takes_ns
+        while monotonic_ns() < until:
+            pass
+
+
+class View:
+    """An engine without requests."""
+
+    kv_tokens_total = 1000
+    has_work = False
+    waiting = running = ()
+
+    def kv_tokens_used(self):
+        return 0
+
+    kv_tokens_cached = kv_tokens_used
+
+    def held(self):
+        return []
+
+    def evict(self, tokens):
+        pass
+
+
+class Engine:
+    """A gated engine between two steps; `turn` is one of its loop."""
+
+    def __init__(self, folder, memory=None):
+        self.page = ArbiterPage.create(folder / "page")
+        self.page.set_terms(Budgets(1, 1), 1, MEMORY)
+        self.page.take(Party.ROLLOUT)
+        self.saver, self.busy = Saver(), False
+        memory = SavedMemory.of_gpu(self.saver) if memory is None else memory
+        self.activation = Activation(self.page, memory, lambda: self.busy)
+        self.view = View()
+        self.guard = KvGuard(self.page, self.view, None, self.activation)
+
+    def turn(self, number=0):
+        lease = LeaseTerms()
+        if number:
+            lease = LeaseTerms(
+                number=number, expires_ns=monotonic_ns() + HOUR_NS, compute_share=1.0, kv_budget_tokens=100
+            )
+        return self.guard.enforce(lease, ROSE, monotonic_ns())
+
+    @property
+    def moves(self):
+        return [
+            Move.from_aux(span.aux) for span in self.page.drain(Party.ROLLOUT, 0)[0] if span.kind is Span.ACTIVATION
+        ]
+
+    @property
+    def away(self):
+        return self.page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) != 0
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    engine = Engine(tmp_path)
+    requests = ModuleType("io_struct")
+    requests.ReleaseMemoryOccupationReqInput = requests.ResumeMemoryOccupationReqInput = SimpleNamespace
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers.io_struct", requests)
+    monkeypatch.setattr(activations, "_free_bytes", lambda: engine.saver.free)
+    return engine
+
+
+def test_memory_comes_with_a_lease_and_goes_after_it(engine):
+    assert not engine.away
+    assert engine.turn()
+    assert engine.turn()
+    assert engine.away
+    assert engine.saver.free == 1000
+    assert not engine.turn(number=1), "time has passed: the lease is to be read again"
+    assert not engine.away
+    assert engine.turn(number=1)
+    assert engine.turn()
+    assert engine.saver.calls == [
+        ("release", "kv_cache"), ("release", "weights"), ("resume", "weights", "kv_cache"),
+        ("release", "kv_cache"), ("release", "weights"),
+    ]  # fmt: skip
+    assert engine.moves == [Move(800, True, False), Move(800, False, False), Move(800, True, False)]
+
+
+def test_it_stays_until_the_engine_is_idle(engine):
+    engine.saver.idle = False
+    engine.turn()
+    assert engine.saver.calls == []
+    engine.view.has_work = engine.saver.idle = True
+    engine.turn()
+    assert engine.saver.calls == [], "requests are ended first"
+    engine.view.has_work = False
+    engine.turn()
+    assert engine.away
+
+
+def test_a_sync_has_the_weights_alone_until_it_is_done(engine):
+    engine.turn()
+    assert not engine.activation.weights_in
+    assert engine.activation.bring_weights() is None
+    engine.busy = True
+    engine.turn()
+    assert engine.activation.weights_in
+    assert engine.away, "no turn can run"
+    engine.busy = False
+    engine.turn()
+    assert engine.moves[1:] == [Move(500, False, True), Move(500, True, True)]
+    assert engine.activation.bring_weights() is None
+    assert not engine.turn(number=1), "a lease brings in the rest"
+    assert engine.moves[-1] == Move(300, False, False)
+    assert not engine.away
+
+
+def test_a_lease_that_ends_during_a_sync_leaves_it_the_weights(engine):
+    engine.turn(number=1)
+    engine.busy = True
+    engine.turn()
+    assert engine.saver.calls == []
+    engine.busy = False
+    engine.turn()
+    assert engine.away
+
+
+def test_without_room_a_sync_is_refused_and_a_lease_ends_the_engine(engine):
+    engine.turn()
+    engine.saver.free = 499
+    assert "500 bytes of the device are needed, and 499 are free" in engine.activation.bring_weights()
+    with pytest.raises(activations.NoRoomError, match="800 bytes"):
+        engine.turn(number=1)
+    assert ("resume", "weights") not in engine.saver.calls
+
+
+def test_an_engine_that_takes_too_long_ends_and_says_what_to_do(engine, monkeypatch):
+    monkeypatch.setattr(activations, "ACTIVATION_NS_MAX", 1000)
+    engine.turn()
+    engine.saver.takes_ns = 2000
+    with pytest.raises(RuntimeError, match=r"set coserving\.activation to resident"):
+        engine.turn(number=1)
+    assert engine.moves[-1] == Move(800, False, False), "the ledger has it all the same"
+
+
+def test_an_engine_that_would_lose_its_weights_keeps_its_memory():
+    saver = Saver()
+    saver.server_args.enable_weights_cpu_backup = False
+    assert SavedMemory.of_gpu(saver) is None
+
+
+def test_pages_of_a_pool_on_the_host_are_counted_as_they_really_go_back(tmp_path):
+    slots, row = 65_536, 1024
+    buffers = [torch.zeros((slots, row), dtype=torch.uint8) for _ in range(2)]
+    pool = SimpleNamespace(k_buffer=buffers[:1], v_buffer=buffers[1:])
+    allocator = SimpleNamespace(
+        free_pages=torch.arange(1, slots), release_pages=torch.arange(0), get_kvcache=lambda: pool
+    )
+    pages = KvPages.of_cpu(SimpleNamespace(token_to_kv_pool_allocator=allocator, page_size=1))
+    engine = Engine(tmp_path, HostPages(pages.give_back))
+    engine.turn()
+    assert engine.turn(number=1)
+    assert [move.away for move in engine.moves] == [True], "of what was not used nothing comes"
+    engine.view.has_work = True
+    engine.busy = True
+    assert engine.turn(number=1), "nothing to wait for"
+    for buffer in buffers:
+        buffer.fill_(3)
+    before = psutil.Process().memory_info().rss
+    engine.view.has_work = False
+    engine.turn()
+    engine.turn()
+    after = psutil.Process().memory_info().rss
+    _, came, went = engine.moves
+    assert came == Move(0, False, False)
+    assert went.away
+    assert went.moved_bytes > 0.9 * 2 * slots * row
+    assert before - after > 0.9 * went.moved_bytes
+    assert not engine.away, "it can be used again at once"
+
+
+@given(st.builds(Move, st.integers(0, 1 << 50), st.booleans(), st.booleans()))
+def test_a_move_survives_its_way(move):
+    assert Move.from_aux(move.to_aux()) == move

@@ -1,0 +1,135 @@
+"""Pieces behind addresses that stay: on the host's memory, and on a CUDA device where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.coserving.kv.activation import NoRoomError
+from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError, Reservation
+from rose.runtime.coserving.kv.host_memory import HostMemory
+
+PIECES = 12
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def memory(request):
+    return HostMemory() if request.param == "cpu" else CudaMemory(torch.device("cuda"))
+
+
+@pytest.fixture
+def reservation(memory):
+    reservation = Reservation(memory, PIECES, memory.granularity)
+    yield reservation
+    reservation.close()
+
+
+def filled(reservation):
+    return reservation.tensor((PIECES, reservation.piece_bytes), torch.uint8)
+
+
+def test_pieces_keep_their_address_and_the_others_their_bytes(reservation):
+    reservation.map(0, PIECES)
+    tensor = filled(reservation)
+    assert tensor.data_ptr() == reservation.address
+    tensor.fill_(3)
+    reservation.unmap(4, 8)
+    assert reservation.mapped_bytes == 8 * reservation.piece_bytes
+    assert bool((tensor[:4] == 3).all())
+    assert bool((tensor[8:] == 3).all())
+    reservation.map(4, 8)
+    tensor[4:8].fill_(5)
+    assert tensor.data_ptr() == reservation.address
+    assert int(tensor[:, 0].sum()) == 8 * 3 + 4 * 5
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, PIECES), st.integers(0, PIECES)), max_size=12))
+def test_what_is_mapped_is_counted_whatever_is_asked(memory, acts):
+    reservation = Reservation(memory, PIECES, memory.granularity)
+    mapped: set[int] = set()
+    for maps, *ends in acts:
+        begin, end = sorted(ends)
+        wanted = set(range(begin, end))
+        if (mapped & wanted) if maps else not mapped >= wanted:
+            with pytest.raises(ValueError, match="pieces"):
+                (reservation.map if maps else reservation.unmap)(begin, end)
+        elif maps:
+            reservation.map(begin, end)
+            mapped |= wanted
+        else:
+            reservation.unmap(begin, end)
+            mapped -= wanted
+        assert reservation.mapped_bytes == len(mapped) * reservation.piece_bytes
+    tensor = filled(reservation)
+    for piece in mapped:
+        tensor[piece].fill_(piece)
+    assert all(bool((tensor[piece] == piece).all()) for piece in mapped)
+    reservation.close()
+    if isinstance(memory, HostMemory):
+        assert memory.held_bytes == 0
+
+
+def test_a_device_without_room_leaves_all_as_it_was():
+    memory = HostMemory(8 * HostMemory.granularity)
+    reservation = Reservation(memory, PIECES, memory.granularity)
+    reservation.map(0, 3)
+    filled(reservation)[:3].fill_(9)
+    with pytest.raises(NoRoomError):
+        reservation.map(3, PIECES)
+    assert memory.held_bytes == reservation.mapped_bytes == 3 * memory.granularity
+    assert bool((filled(reservation)[:3] == 9).all())
+    reservation.map(3, 8)
+    reservation.close()
+
+
+def test_pieces_with_handles_outlive_their_mapping(memory):
+    handles = [memory.create(memory.granularity) for _ in range(PIECES)]
+    reservation = Reservation(memory, PIECES, memory.granularity)
+    reservation.map(0, PIECES, handles)
+    filled(reservation).fill_(6)
+    reservation.unmap(0, PIECES)
+    assert reservation.mapped_bytes == 0
+    reservation.map(0, PIECES, handles)
+    assert bool((filled(reservation) == 6).all())
+    for handle in handles:
+        memory.release(handle)
+    reservation.close()
+
+
+def test_sizes_and_ranges_that_cannot_be_are_refused(memory, reservation):
+    with pytest.raises(ValueError, match="no multiple"):
+        Reservation(memory, 1, memory.granularity + 1)
+    with pytest.raises(ValueError, match="not within"):
+        reservation.map(0, PIECES + 1)
+    with pytest.raises(ValueError, match="1 handles for 2 pieces"):
+        reservation.map(0, 2, [0])
+
+
+@pytest.mark.cuda
+def test_the_driver_has_what_is_unmapped_and_graphs_go_on():
+    memory = CudaMemory(torch.device("cuda"))
+    reservation = Reservation(memory, 64, 16 * memory.granularity)
+    reservation.map(0, 64)
+    tensor = reservation.tensor((64, reservation.piece_bytes), torch.uint8)
+    tensor.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tensor[0].add_(1)
+    free = memory.free_bytes()
+    reservation.unmap(1, 64)
+    assert memory.free_bytes() - free >= 63 * reservation.piece_bytes
+    graph.replay()
+    reservation.map(1, 64)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((tensor[0] == 2).all())
+    reservation.close()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a CUDA device")
+def test_a_host_without_a_device_says_what_is_missing():
+    with pytest.raises((DriverError, RuntimeError, AssertionError)):
+        CudaMemory(torch.device("cuda"))

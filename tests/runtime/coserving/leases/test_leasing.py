@@ -1,0 +1,282 @@
+"""Leases carried out: a real page, and a real ledger where it matters."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.clock import Anchor, monotonic_ns
+from rose.events import Lease, Preemption
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.leases.leasing import Leasing
+from rose.runtime.coserving.page import ArbiterPage, CutRecord
+from rose.runtime.policy.lease import LeaseFacts, LeaseRules
+from rose.runtime.policy.policies import POLICIES
+from rose.runtime.policy.serving import ServingHistory
+from rose.runtime.policy.slack import LeaseTerms
+from tests.runtime.policy.test_lease import IDLE, MEMORY
+
+TTL_NS = 60_000_000_000
+BYTES = 4
+RULES = LeaseRules(ttl_ns=TTL_NS, compute_share=0.5, regret_share=0.05, borrow=POLICIES["rose"].borrow, guards=True)
+
+
+class Borrower:
+    """Leasing with what a test says of the world; `told` is what happened, in order."""
+
+    def __init__(self, folder, record=None, ledger_failure=lambda: None):
+        self.page = ArbiterPage.create(folder / "page")
+        self.told, self.answered_ns = [], 0
+        self.leasing = Leasing(
+            device_id="d0", engine_id="e0", page=self.page, anchor=Anchor(0), kv_bytes_per_token=BYTES,
+            id_prefix="run", policy_number=3, record=record or self.record, take_back=self.take_back,
+            ledger_failure=ledger_failure,
+        )  # fmt: skip
+
+    def record(self, event, *, durable=None):
+        self.told.append(event)
+
+    def take_back(self, reason):
+        self.told.append(f"taken back, page at {self.page.lease().expires_ns}")
+        return 2
+
+    def facts(self, **changes):
+        def known(state):
+            usual = {
+                "answered_ns": self.answered_ns, "wanted_ns": 1000, "lease_named": True, "load": IDLE,
+                "history": ServingHistory(), "memory": MEMORY, "idle_share": 1.0, "switch_ns": 0,
+                "cut": self.leasing.engine_cut(),
+            }  # fmt: skip
+            return LeaseFacts(rules=RULES, state=state, **{**usual, **changes})
+
+        return known
+
+    def act(self, **changes):
+        """The gateway answers, and the agent looks."""
+        self.answered_ns = monotonic_ns()
+        self.leasing.act(self.facts(**changes))
+
+    @property
+    def actions(self):
+        return [event.action for event in self.told if not isinstance(event, str)]
+
+
+@pytest.fixture
+def borrower(tmp_path):
+    return Borrower(tmp_path)
+
+
+def test_a_lease_from_grant_to_release(borrower):
+    borrower.act(step=2)
+    assert borrower.leasing.lease_id == "run-d0-1"
+    terms = borrower.page.lease()
+    assert terms == LeaseTerms(
+        number=1, expires_ns=borrower.answered_ns + TTL_NS, compute_share=0.5, kv_budget_tokens=800 // BYTES,
+        regret_share=0.05, policy=3,
+    )  # fmt: skip
+    borrower.act(wanted_ns=0)
+    assert borrower.page.lease() == LeaseTerms()
+    assert borrower.leasing.lease_id is None
+    assert borrower.actions == ["granted", "released"]
+    assert {(event.lease_id, event.step) for event in borrower.told} == {("run-d0-1", 2)}
+    assert [change.lease_id for change in borrower.leasing.history] == ["run-d0-1", None]
+
+
+def test_a_revocation_clears_the_page_then_tells_the_gateway_then_the_ledger(borrower):
+    borrower.act()
+    for late in (1, 2, 3):
+        borrower.act(load=replace(IDLE, finished=late, late_by_lending=late))
+    _, throttled, shrunk, taken, revoke, preempted = borrower.told
+    assert taken == "taken back, page at 0"
+    assert (throttled.action, throttled.compute_share, throttled.regret_share) == ("throttled", 0.25, 0.025)
+    assert (shrunk.action, shrunk.kv_budget_bytes) == ("resized", 400)
+    assert (revoke.action, revoke.requests, revoke.kv_budget_bytes_after) == ("revoke", 2, 0)
+    assert preempted.action == "preempted"
+    assert preempted.reason == "1 request late by lending, although throttled and shrunk"
+    assert borrower.page.lease() == LeaseTerms()
+
+
+def cut(borrower, number, before, after, at_ns=5000, count=1):
+    borrower.page.set_cut(
+        CutRecord(
+            count=count, lease_number=number, at_ns=at_ns, tokens_before=before, tokens_after=after, requests=3,
+            tokens_kept=70, took_ns=900, bytes_returned=4096,
+        )
+    )  # fmt: skip
+
+
+def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):
+    borrower.act()
+    cut(borrower, 1, 200, 100)
+    borrower.act()
+    terms = borrower.page.lease()
+    assert (terms.kv_budget_tokens, terms.frozen) == (100, True)
+    assert borrower.actions == ["granted", "resized", "frozen", "cut"]
+    taken = borrower.told[-1]
+    assert (taken.at_us, taken.lease_id, taken.requests, taken.tokens_kept) == (5, "run-d0-1", 3, 70)
+    assert (taken.kv_budget_bytes_before, taken.kv_budget_bytes_after) == (800, 400)
+    assert (taken.duration_ns, taken.returned_bytes, taken.tokens_lost) == (900, 4096, 0)
+    borrower.act()
+    assert borrower.actions.count("cut") == 1
+    # Another engine counts from 1 again; its cut of a lease that is over is told all the same.
+    borrower.act(wanted_ns=0)
+    cut(borrower, 1, 100, 50, at_ns=7000)
+    borrower.act(wanted_ns=0)
+    assert borrower.actions[-1] == "cut"
+
+
+def test_an_owner_gives_back_once(borrower):
+    borrower.act()
+    borrower.leasing.end("the agent stops")
+    borrower.leasing.end("the agent stops")
+    assert borrower.actions == ["granted", "released"]
+    assert borrower.page.lease() == LeaseTerms()
+
+
+def restarted(folder, before, record=None):
+    """The agent died: its lock is gone and its memory; the file and the page stay."""
+    before.page.close()
+    return Borrower(folder, record)
+
+
+def test_a_successor_ends_what_its_predecessor_left_open(tmp_path):
+    before = Borrower(tmp_path)
+    before.act(step=4)
+    after = restarted(tmp_path, before)
+    assert after.page.lease() == LeaseTerms()
+    granted, ended = after.told
+    assert (granted.event_id, granted.action) == ("run-d0-1/granted", "granted")
+    assert (ended.event_id, ended.action, ended.lease_id, ended.step) == ("run-d0-1/end", "expired", "run-d0-1", 4)
+    after.act()
+    assert after.leasing.lease_id == "run-d0-2"
+    third = restarted(tmp_path, after)
+    third.act()
+    assert [event.lease_id for event in third.told] == ["run-d0-2", "run-d0-2", "run-d0-3"]
+
+
+def test_a_predecessor_that_ended_its_lease_leaves_nothing_to_end(tmp_path):
+    before = Borrower(tmp_path)
+    before.act()
+    before.leasing.end("the agent stops")
+    after = restarted(tmp_path, before)
+    assert after.told == []
+    after.act()
+    assert after.leasing.lease_id == "run-d0-2"
+
+
+@pytest.mark.parametrize("told", ["granted and ended", "granted", "nothing"])
+def test_however_far_it_came_the_ledger_has_one_grant_and_one_end(tmp_path, told):
+    """Real writers: what a predecessor had written before it died, and what its successor writes."""
+    ledger = tmp_path / "ledger"
+    with LedgerWriter.open(ledger, "agent", "run") as writer:
+        known = {"granted and ended": ("granted", "released"), "granted": ("granted",), "nothing": ()}[told]
+
+        def record(event, *, durable=None):
+            if event.action in known:
+                writer.record(event, durable=durable)
+
+        before = Borrower(tmp_path, record)
+        before.act()
+        kept = before.leasing._file.read()
+        before.act(wanted_ns=0)
+        before.leasing._file.write(kept)  # It died before it had noted the end.
+    with LedgerWriter.open(ledger, "agent", "run") as writer:
+        restarted(tmp_path, before, writer.record)
+    with catalog.connect(ledger) as connection:
+        changes = connection.execute("SELECT action FROM lease_event ORDER BY event_time, seq").fetchall()
+        (row,) = connection.execute("SELECT closed_by FROM lease").fetchall()
+    assert [action for (action,) in changes] == ["granted", row[0]]
+    assert row[0] == ("released" if told == "granted and ended" else "expired")
+
+
+def test_a_file_of_another_run_is_forgotten(tmp_path):
+    before = Borrower(tmp_path)
+    before.act()
+    path = tmp_path / "page.lease.json"
+    path.write_text(path.read_text().replace('"run_id": "run"', '"run_id": "other"'))
+    assert restarted(tmp_path, before).told == []
+
+
+MOVES = st.lists(st.sampled_from(["wanted", "unwanted", "late", "cut", "end", "restart"]), max_size=25)
+
+
+@settings(max_examples=40)
+@given(MOVES)
+def test_granted_is_released_preempted_expired_and_open(tmp_path_factory, moves):
+    folder = tmp_path_factory.mktemp("moves")
+    borrower = Borrower(folder)
+    told, late, cuts = borrower.told, 0, 0
+    for move in moves:
+        if move == "restart":
+            borrower = restarted(folder, borrower)
+            # Told twice under one id counts once.
+            known = {event.event_id for event in told if isinstance(event, Lease) and event.event_id}
+            told += [event for event in borrower.told if event.event_id not in known]
+            borrower.told = told
+        elif move == "end":
+            borrower.leasing.end("the agent stops")
+        elif move == "cut" and borrower.leasing.state.in_force and not borrower.leasing.state.frozen:
+            cuts += 1
+            tokens = borrower.page.lease().kv_budget_tokens
+            cut(borrower, borrower.leasing.state.number, tokens, tokens // 2, at_ns=cuts, count=cuts)
+            borrower.act()
+        else:
+            late += move == "late"
+            borrower.act(
+                wanted_ns=0 if move == "unwanted" else 1000,
+                load=replace(IDLE, finished=2 * late, late_by_lending=late),
+            )
+        assert (borrower.page.lease().expires_ns > 0) == borrower.leasing.state.in_force
+    borrower.leasing.end("the agent stops")
+    changes = [event for event in told if isinstance(event, Lease)]
+    granted = [event.lease_id for event in changes if event.action == "granted"]
+    ended = [event.lease_id for event in changes if event.action in ("released", "preempted", "expired")]
+    assert granted == ended == list(dict.fromkeys(granted))
+    assert Counter(isinstance(event, Preemption) and event.action == "cut" for event in told)[True] == cuts
+    borrower.page.close()
+
+
+def test_a_ledger_that_cannot_be_written_stops_lending_and_hears_of_it_later(tmp_path):
+    """A real writer whose folder is gone for a while."""
+    ledger, away = tmp_path / "ledger", tmp_path / "away"
+    with LedgerWriter.open(ledger, "w", "run", flush_interval_s=0.02) as writer:
+        borrower = Borrower(tmp_path, writer.record)
+        leasing = borrower.leasing
+        borrower.act()
+        shutil.move(ledger / "live" / "w", away)
+        while leasing.state.in_force:  # A renewal need not wait for the disk, so a later one is told.
+            leasing.state = replace(leasing.state, expires_ns=monotonic_ns() + TTL_NS // 2)
+            borrower.act()
+        assert "cannot write" in leasing.failure
+        assert borrower.page.lease().expires_ns == 0, "given back, whatever the ledger says"
+        borrower.act()
+        assert not leasing.state.in_force
+        assert borrower.page.lease().expires_ns == 0, "never lent"
+        shutil.move(away, ledger / "live" / "w")
+        while writer.failure is not None:
+            pass
+    with catalog.connect(ledger) as connection:
+        leases = connection.execute("SELECT lease_id, closed_by, close_reason FROM lease ORDER BY 1").fetchall()
+    assert leases[0] == ("run-d0-1", "released", "the ledger cannot be written")
+    assert set(leases[1:]) <= {
+        (f"run-d0-{number}", "released", "never in force: the ledger could not be written") for number in range(2, 5)
+    }
+
+
+def test_while_the_ledger_is_known_to_fail_no_lease_is_tried(tmp_path):
+    failures = ["no space left"]
+    borrower = Borrower(tmp_path, ledger_failure=lambda: failures[-1])
+    borrower.act()
+    assert not borrower.leasing.state.in_force
+    assert borrower.leasing.failure == "no space left"
+    assert borrower.told == []
+    failures.append(None)
+    borrower.act()
+    assert borrower.leasing.state.in_force
+    assert borrower.leasing.failure is None

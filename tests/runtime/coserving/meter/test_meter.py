@@ -1,0 +1,312 @@
+"""The meter as an agent runs it: its own thread, its readings in a ledger, and what pricing makes of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from rose.clock import Anchor, monotonic_ns
+from rose.config import DeviceConfig
+from rose.events import BUCKETS, NOT_MEASURED, Device, DeviceSlice, Event, Lease, Power, Run
+from rose.ledger import catalog
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import charges
+from rose.pricing.price_books import pricebook
+from rose.pricing.run import report
+from rose.runtime.coserving.meter import meter as meter_module
+from rose.runtime.coserving.meter.meter import DeviceMeter
+from rose.runtime.coserving.meter.meter_cores import Rapl
+from rose.runtime.coserving.meter.meter_reading import UnreadableError
+from tests.runtime.coserving.nvml_library import Card, installed
+
+CORE = max(os.sched_getaffinity(0))
+PERIOD_S = 0.02
+ANCHOR = Anchor.take()
+
+
+class Recorded:
+    """Where events go."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event, *, durable: bool | None = None) -> object:
+        self.events.append(event)
+        return None
+
+    @property
+    def power(self) -> list[Power]:
+        return [event for event in self.events if isinstance(event, Power)]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.005)
+
+
+def device(device_id: str = "d", gpu: int | None = None, **fields: Any) -> DeviceConfig:
+    cores = [] if gpu is not None else [CORE]
+    usual: dict[str, Any] = {"pool": "serving", "device_class": "cpu-core", "kv_bytes": 1 << 20}
+    return DeviceConfig(id=device_id, gpu=gpu, cores=cores, **{**usual, **fields})
+
+
+def assert_follow_one_another(readings: Sequence[Power]) -> None:
+    assert readings
+    for before, after in pairwise(readings):
+        assert before.t1_ns == after.t0_ns
+    assert all(reading.t0_ns <= reading.t1_ns for reading in readings)
+
+
+def test_readings_follow_one_another_and_their_energy_is_the_counters() -> None:
+    record, card = Recorded(), Card("a", energy_mj=70)
+    with installed(card) as library:
+        meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
+        meter.start()
+        until(lambda: len(record.power) >= 2)
+        card.energy_mj = 75
+        until(lambda: sum(reading.energy_mj or 0 for reading in record.power) == 5)
+        meter.stop()
+        meter.stop()
+        assert library.references == 0
+    assert_follow_one_another(record.power)
+    assert {(reading.source, reading.device_id) for reading in record.power} == {("nvml-energy", "d")}
+    assert all(abs(reading.t1_ns // 1000 - reading.at_us) <= 1 for reading in record.power)
+
+
+def test_a_lost_card_is_said_once_and_read_again_when_it_is_back() -> None:
+    record, card = Recorded(), Card("a", energy_mj=1000)
+    with installed(card) as library:
+        meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
+        meter.start()
+        until(lambda: record.power)
+        card.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        until(lambda: record.power[-1].source == NOT_MEASURED)
+        calls = library.calls
+        # It is tried several times over, and nothing more is said of it.
+        until(lambda: library.calls > calls + 6)
+        gone = [reading for reading in record.power if reading.source == NOT_MEASURED]
+        assert [reading.reason for reading in gone] == ["GPU 0: GPU is lost"]
+        # The driver was loaded anew with it: its counter begins at 0.
+        card.energy_mj, card.error = 3, None
+        until(lambda: record.power[-1].source == "nvml-energy")
+        meter.stop()
+        assert library.references == 0
+    assert_follow_one_another(record.power)
+    back = [reading for reading in record.power if reading.source == NOT_MEASURED][1]
+    assert "GPU is lost" not in str(record.power[-1].reason)
+    assert str(back.reason).endswith("; it can be read again")
+    assert sum(reading.energy_mj or 0 for reading in record.power) == 0, "what it drew while lost is not made up"
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNKNOWN, 12345])
+def test_any_error_of_a_card_is_a_reason_and_never_more(error: int) -> None:
+    record, card = Recorded(), Card("a")
+    with installed(card):
+        meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
+        meter.start()
+        until(lambda: record.power)
+        card.error = error
+        until(lambda: record.power[-1].source == NOT_MEASURED)
+        meter.stop()
+    assert_follow_one_another(record.power)
+
+
+def test_a_host_without_the_driver_is_said_once_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter_module, "SHORTEST_S", 0.0)
+    record = Recorded()
+    with installed(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
+        meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
+        meter.start()
+        until(lambda: record.power)
+        meter.stop()
+    assert [reading.reason for reading in record.power] == ["NVML: Driver Not Loaded"] * 2
+    assert_follow_one_another(record.power)
+
+
+class Scripted:
+    """An instrument whose readings are given; an exception among them is raised."""
+
+    sample_s = None
+
+    def __init__(self, *script: Exception | None) -> None:
+        self._script = list(script)
+        self._t0_ns = 0
+        self.closed = 0
+        self.hang = threading.Event()
+        self.hang.set()
+
+    def open(self) -> int:
+        self._t0_ns = monotonic_ns()
+        return self._t0_ns
+
+    def sample(self) -> None:
+        raise AssertionError
+
+    def read(self) -> Power:
+        self.hang.wait()
+        failure = self._script.pop(0) if self._script else None
+        if failure is not None:
+            raise failure
+        t0_ns, self._t0_ns = self._t0_ns, monotonic_ns()
+        return Power(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="rapl")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_what_nobody_foresaw_does_not_end_the_meter_either() -> None:
+    record, instrument = Recorded(), Scripted(None, ZeroDivisionError(), UnreadableError("gone"), None)
+    meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, instrument)
+    meter.start()
+    until(lambda: [reading.source for reading in record.power].count("rapl") >= 2)
+    meter.stop()
+    reasons = [reading.reason for reading in record.power if reading.source == NOT_MEASURED]
+    assert reasons == ["ZeroDivisionError", "ZeroDivisionError; it can be read again", "gone",
+                       "gone; it can be read again"]  # fmt: skip
+    assert_follow_one_another(record.power)
+    assert instrument.closed == 3
+
+
+def test_a_driver_that_hangs_does_not_keep_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter_module, "_JOIN_S", 0.05)
+    record, instrument = Recorded(), Scripted()
+    instrument.hang.clear()
+    meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, instrument)
+    meter.start()
+    meter.stop()
+    instrument.hang.set()
+    until(lambda: instrument.closed)
+    assert not record.power, "nothing is recorded after the end"
+
+
+def test_a_ledger_that_cannot_be_written_does_not_end_the_meter() -> None:
+    recorded = Recorded()
+    failures = [LedgerError("the disk is full")] * 3
+
+    def record(event: Event, *, durable: bool | None = None) -> object:
+        if failures:
+            raise failures.pop()
+        return recorded(event)
+
+    meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, Scripted())
+    meter.start()
+    until(lambda: recorded.power)
+    meter.stop()
+
+
+def test_a_period_of_0_reads_nothing() -> None:
+    record = Recorded()
+    meter = DeviceMeter(device(), record, ANCHOR, 0.0)
+    meter.start()
+    meter.stop()
+    assert not record.events
+
+
+# ------------------------------------------------------------------ in a real ledger
+
+HOUR_NS = 3_600_000_000_000
+
+
+def whole_run(record: Callable[[Event], object], meters: Callable[[], None], *devices: DeviceConfig) -> None:
+    """A run in which each device, all of its time lent, is metered by `meters`."""
+    record(Run(action="started", name="metered"))
+    joined_ns = ANCHOR.utc_ns(monotonic_ns())
+    for of_run in devices:
+        record(_stay(of_run, "joined", joined_ns))
+        record(_lease(of_run.id, "granted", joined_ns))
+    meters()
+    left_ns = ANCHOR.utc_ns(monotonic_ns())
+    for of_run in devices:
+        buckets = {f"{bucket}_ns": 0 for bucket in BUCKETS} | {"rollout_ns": left_ns - joined_ns}
+        record(
+            DeviceSlice(
+                device_id=of_run.id, lease_id=f"{of_run.id}-L", at_us=left_ns // 1000, t0_ns=joined_ns, t1_ns=left_ns,
+                **buckets,
+            )
+        )  # fmt: skip
+        record(_lease(of_run.id, "released", left_ns))
+        record(_stay(of_run, "left", left_ns))
+    record(Run(action="ended", name="metered", at_us=left_ns // 1000))
+
+
+def _stay(of_run: DeviceConfig, action: Any, at_ns: int) -> Device:
+    return Device(
+        device_id=of_run.id, action=action, t_ns=at_ns, pool=of_run.pool, device_class=of_run.device_class,
+        at_us=at_ns // 1000,
+    )  # fmt: skip
+
+
+def _lease(device_id: str, action: Any, at_ns: int) -> Lease:
+    return Lease(
+        device_id=device_id, lease_id=f"{device_id}-L", action=action, kv_budget_bytes=1, compute_share=1.0,
+        expires_at_us=(at_ns + HOUR_NS) // 1000, at_us=at_ns // 1000,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(Rapl([CORE]).obstacle is None, reason="this host meters the core by itself")
+def test_cores_of_this_host_are_recorded_and_their_power_stays_assumed(tmp_path: Path) -> None:
+    root, lent = tmp_path / "ledger", device("serving-0")
+    with LedgerWriter.open(root, "agent", "run") as writer:
+        meter = DeviceMeter(lent, writer.record, ANCHOR, 0.1)
+
+        def metered() -> None:
+            meter.start()
+            time.sleep(0.75)
+            meter.stop()
+
+        whole_run(writer.record, metered, lent)
+    with catalog.connect(root) as ledger:
+        columns = "t0_ns, t1_ns, source, power_mw, energy_mj, busy_share, memory_used_bytes, reason"
+        found = ledger.execute(f"SELECT {columns} FROM power WHERE device_id = 'serving-0' ORDER BY t0_ns").fetchall()
+    assert len(found) >= 3
+    assert all(before[1] == after[0] for before, after in pairwise(found))
+    assert all(0 <= row[5] <= 1 for row in found if row[5] is not None)
+    assert all(row[6] is not None for row in found)
+    assert {row[2:5] for row in found} == {("not measured", None, None)}
+    assert all(row[7] for row in found)
+    told = report.build(root, "run")
+    assert told.marginal["energy"].basis == "assumed"
+    assert "from idle to full load, assumed" in told.borrow.explained["energy"]
+    book = pricebook.load("example")
+    charged = charges.price(root, book, run_id="run").frame
+    assert charged["energy_mw_ns"].fill_null(0).sum() == 0
+    assert "energy" not in charged["kind"].to_list()
+
+
+def test_two_gpus_have_their_counters_energy_in_the_ledger(tmp_path: Path) -> None:
+    root, cards = tmp_path / "ledger", [Card("a", energy_mj=0), Card("b", energy_mj=0)]
+    lent = [device(f"serving-{n}", gpu=n, device_class="h100-sxm") for n in range(2)]
+
+    def metered() -> None:
+        meters = [DeviceMeter(each, writer.record, ANCHOR, 0.1) for each in lent]
+        for meter in meters:
+            meter.start()
+        time.sleep(0.25)
+        cards[0].energy_mj, cards[1].energy_mj = 11, 22
+        time.sleep(0.25)
+        for meter in meters:
+            meter.stop()
+
+    with installed(*cards), LedgerWriter.open(root, "agent", "run") as writer:
+        whole_run(writer.record, metered, *lent)
+    with catalog.connect(root) as ledger:
+        found = ledger.execute("SELECT device_id, sum(energy_mj), any_value(source) FROM power GROUP BY 1 ORDER BY 1")
+        assert found.fetchall() == [("serving-0", 11, "nvml-energy"), ("serving-1", 22, "nvml-energy")]
+    charged = charges.price(root, pricebook.load("example"), run_id="run").frame
+    charged_mj = {
+        name: charged.filter(charged["device_id"] == name)["energy_mw_ns"].fill_null(0).sum() / 1e9
+        for name in ("serving-0", "serving-1")
+    }
+    # Mean power is in whole milliwatts: half of one, over the time metered.
+    assert charged_mj == pytest.approx({"serving-0": 11, "serving-1": 22}, abs=0.5)

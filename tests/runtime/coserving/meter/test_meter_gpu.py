@@ -1,0 +1,243 @@
+"""NVML through pynvml itself; only the driver's library under it is replaced, since no host of these tests has one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from rose.runtime.coserving.meter import meter_gpu
+from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, clock_reasons, mean_mw
+from rose.runtime.coserving.meter.meter_reading import UnreadableError
+from tests.runtime.coserving.nvml_library import Card, installed
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a second passes each time the clock is read."""
+    times_ns = itertools.count(1_000_000_000, 250_000_000)
+    monkeypatch.setattr(meter_gpu, "monotonic_ns", lambda: next(times_ns))
+
+
+def test_energy_is_the_difference_of_the_cards_counter() -> None:
+    card = Card("a", energy_mj=5_000_000, busy_percent=73, memory_used_bytes=9 << 30, clock_bits=0x4 | 0x20)
+    with installed(card):
+        gpu = GpuInstrument(0)
+        opened_ns = gpu.open()
+        assert gpu.sample_s is None, "a counter needs no sampling"
+        card.energy_mj = 5_000_040
+        first = gpu.read()
+        card.energy_mj = 5_000_090
+        second = gpu.read()
+    assert (first.energy_mj, second.energy_mj) == (40, 50)
+    assert (first.t0_ns, second.t0_ns) == (opened_ns, first.t1_ns), "nothing between two readings"
+    assert first.source == "nvml-energy"
+    assert first.reason is None
+
+
+def test_the_readings_of_a_real_card_come_out_as_they_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H100 at rest, then at work under its power cap; its energy counter from 0, its times as they were."""
+    report = json.loads((ROOT / "benchmarks" / "results" / "gpu-h100-2026-11-23.json").read_text())
+    recorded = report["detail"]["stages"]["power"]["detail"]["events"]
+    assert {event["clock_reasons"] for event in recorded} >= {"", "power cap"}
+    bits = {"": 0, "power cap": pynvml.nvmlClocksEventReasonSwPowerCap}
+    now_ns = recorded[0]["t0_ns"]
+    monkeypatch.setattr(meter_gpu, "monotonic_ns", lambda: now_ns)
+    card = Card("a", energy_mj=0)
+    with installed(card):
+        gpu = GpuInstrument(0)
+        assert gpu.open() == now_ns
+        for event in recorded:
+            now_ns, card.energy_mj = event["t1_ns"], (card.energy_mj or 0) + event["energy_mj"]
+            card.busy_percent, card.clock_bits = round(event["busy_share"] * 100), bits[event["clock_reasons"]]
+            card.memory_used_bytes, card.sm_clock_mhz = event["memory_used_bytes"], event["sm_clock_mhz"]
+            reading = gpu.read()
+            assert {name: getattr(reading, name) for name in event} == event
+
+
+def test_power_is_the_counter_over_the_time() -> None:
+    card = Card("a", energy_mj=1000, busy_percent=73, memory_used_bytes=9 << 30, clock_bits=0x4 | 0x20)
+    with installed(card):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        card.energy_mj += 350_000
+        reading = gpu.read()
+    seconds = (reading.t1_ns - reading.t0_ns) / 1e9
+    assert reading.power_mw == round(350_000 / seconds)
+    assert (reading.busy_share, reading.memory_used_bytes, reading.sm_clock_mhz) == (0.73, 9 << 30, 1980)
+    assert reading.clock_reasons == "power cap; thermal, by software"
+    assert reading.mig_instances is None
+
+
+@pytest.mark.parametrize("how", ["not supported", "no such function"])
+def test_a_driver_without_the_counter_has_its_power_summed_over_time(how: str) -> None:
+    card = Card("a", energy_mj=None if how == "not supported" else 7, power_mw=100_000)
+    with installed(card, without={"nvmlDeviceGetTotalEnergyConsumption"} if how == "no such function" else None):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        assert gpu.sample_s is not None
+        gpu.sample()
+        reading = gpu.read()
+        assert (reading.power_mw, reading.source, reading.energy_mj) == (100_000, "nvml-power", None)
+        assert reading.reason == "this driver has no energy counter: the mean of 3 readings of power"
+        assert gpu.read().reason == "this driver has no energy counter: the mean of 2 readings of power"
+
+
+def test_the_mean_of_power_weighs_by_time() -> None:
+    assert mean_mw([(0, 100), (10, 100), (40, 400)]) == round((10 * 100 + 30 * 250) / 40)
+    assert mean_mw([(5, 7)]) == 7
+
+
+@pytest.mark.parametrize("counter_mj", [3, 10**9])
+def test_a_counter_that_was_reset_or_leapt_is_not_believed(counter_mj: int) -> None:
+    card = Card("a", energy_mj=1000, power_mw=250_000)
+    with installed(card):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        card.energy_mj = counter_mj
+        reading = gpu.read()
+        assert (reading.power_mw, reading.source, reading.energy_mj) == (250_000, "nvml-power", None)
+        assert f"the energy counter went from 1000 to {counter_mj} mJ" in str(reading.reason)
+        card.energy_mj = counter_mj + 1
+        assert gpu.read().energy_mj == 1, "believed again from there on"
+
+
+def test_a_gpu_that_reports_neither_is_not_measured() -> None:
+    with installed(Card("a", energy_mj=None, power_mw=None, busy_percent=12)):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        assert gpu.sample_s is None
+        reading = gpu.read()
+    assert (reading.power_mw, reading.source, reading.busy_share) == (None, "not measured", 0.12)
+    assert reading.reason == "this driver has no energy counter, and the GPU reports no power"
+
+
+def test_an_older_driver_names_clock_reasons_otherwise() -> None:
+    with installed(Card("a", clock_bits=0x1), without={"nvmlDeviceGetCurrentClocksEventReasons"}):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        assert gpu.read().clock_reasons == "idle"
+
+
+def test_clock_reasons_are_named_and_unknown_ones_numbered() -> None:
+    assert clock_reasons(0) == ""
+    assert clock_reasons(0x48 | 1 << 40) == "hardware slowdown; thermal, by hardware; 0x10000000000"
+
+
+def test_two_gpus_are_read_apart() -> None:
+    cards = [Card("a", energy_mj=0), Card("b", energy_mj=0)]
+    with installed(*cards) as library:
+        first, second = GpuInstrument(0), GpuInstrument(1)
+        first.open()
+        second.open()
+        cards[0].energy_mj, cards[1].energy_mj = 10, 20
+        assert (first.read().energy_mj, second.read().energy_mj) == (10, 20)
+        first.close()
+        cards[1].energy_mj = 25
+        assert second.read().energy_mj == 5, "one meter's end is not the other's"
+        second.close()
+        assert library.references == 0
+
+
+def test_a_card_is_found_again_by_its_uuid_though_indices_moved() -> None:
+    cards = [Card("a", energy_mj=0), Card("b", energy_mj=100)]
+    with installed(*cards) as library:
+        gpu = GpuInstrument(1)
+        gpu.open()
+        cards[1].error = pynvml.NVML_ERROR_GPU_IS_LOST
+        with pytest.raises(UnreadableError, match="GPU 1: GPU is lost"):
+            gpu.read()
+        gpu.close()
+        with pytest.raises(UnreadableError, match="the driver lists no GPU-b"):
+            gpu.open()
+        cards[1].error = None
+        library.cards = [cards[1], cards[0]]
+        gpu.open()
+        cards[1].energy_mj = 130
+        assert gpu.read().energy_mj == 30
+        gpu.close()
+        assert library.references == 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu", "energy_mj"),
+    [("2,0", 0, 3), ("2,0", 1, 1), ("GPU-bb", 0, 2), ("GPU-bbb-2, GPU-c", 1, 3)],
+)
+def test_cuda_visible_devices_chooses_the_card(visible: str, gpu: int, energy_mj: int) -> None:
+    cards = [Card("a-1"), Card("bbb-2"), Card("c-3")]
+    with installed(*cards):
+        instrument = GpuInstrument(gpu, visible)
+        instrument.open()
+        for number, card in enumerate(cards, 1):
+            card.energy_mj = number
+        assert instrument.read().energy_mj == energy_mj
+
+
+def test_what_cannot_be_found_is_said() -> None:
+    with installed(Card("a")) as library:
+        with pytest.raises(UnreadableError, match="CUDA_VISIBLE_DEVICES leaves 1: change `gpu`"):
+            GpuInstrument(1, "0").open()
+        with pytest.raises(UnreadableError, match="GPU 3: Invalid Argument"):
+            GpuInstrument(3).open()
+        assert library.references == 0
+    with (
+        installed(Card("a"), init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
+        pytest.raises(UnreadableError, match="NVML: Driver Not Loaded"),
+    ):
+        GpuInstrument(0).open()
+
+
+def test_a_mig_instance_alone_on_its_card_has_the_cards_meter() -> None:
+    card = Card("a", energy_mj=0, memory_used_bytes=50, mig=[7])
+    with installed(card):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        card.energy_mj = 9
+        reading = gpu.read()
+    assert (reading.energy_mj, reading.memory_used_bytes, reading.mig_instances) == (9, 7, 1)
+    assert reading.busy_share is None, "NVML has no utilisation of a card in MIG mode"
+
+
+def test_mig_instances_that_share_a_card_are_not_measured() -> None:
+    card = Card("a", energy_mj=0, mig=[7, 8])
+    with installed(card, Card("b")):
+        gpu = GpuInstrument(0, "MIG-a-2")
+        gpu.open()
+        card.energy_mj = 9
+        reading = gpu.read()
+        assert (reading.power_mw, reading.energy_mj, reading.source) == (None, None, "not measured")
+        assert (reading.memory_used_bytes, reading.mig_instances) == (8, 2)
+        assert reading.reason == "the card has one meter, and 2 MIG instances share it"
+        card.mig = [7]
+        with pytest.raises(UnreadableError, match="GPU 0: Invalid Argument"):
+            gpu.read()
+        gpu.close()
+        with pytest.raises(UnreadableError, match="the driver lists no MIG-a-2"):
+            gpu.open()
+
+
+def test_an_interval_in_which_another_instance_came_or_went_is_not_measured() -> None:
+    card = Card("a", energy_mj=0, mig=[7, 8])
+    with installed(card):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        card.mig = [7]
+        assert gpu.read().power_mw is None, "two shared it when this reading began"
+        assert gpu.read().power_mw == 0
+
+
+def test_a_survey_says_how_each_gpu_will_be_read() -> None:
+    cards = [Card("a"), Card("b", energy_mj=None), Card("c", energy_mj=None, power_mw=None), Card("d", mig=[1, 2])]
+    with installed(*cards) as library:
+        assert meter_gpu.survey() == [
+            "GPU 0: by its energy counter",
+            "GPU 1: by summing its power, the driver has no energy counter",
+            "GPU 2: not measured: it reports neither energy nor power",
+            "GPU 3: not measured: MIG instances share its meter",
+        ]
+        assert library.references == 0

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rose.runtime.coserving.weights import background
+from rose.runtime.coserving.weights.background import Background, GivenUpError
+from rose.runtime.transfer.errors import TransferError
+
+LIMIT_S = 10
+CORE = min(os.sched_getaffinity(0))
+
+
+class Device:
+    """A device that is open to work, or not, and the spans of the work that was done on it."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.open.set()
+        self.waits = 0
+        self.spans = []
+
+    def wait(self):
+        self.waits += 1
+        assert self.open.wait(LIMIT_S)
+
+    def record(self, start_ns, end_ns):
+        self.spans.append((start_ns, end_ns))
+
+
+@pytest.fixture
+def device():
+    return Device()
+
+
+@pytest.fixture
+def made(device):
+    return Background(device.wait, (), device.record)
+
+
+class Job:
+    """`portions` turns, perhaps in several threads; `ended` is set if it came to its end."""
+
+    def __init__(self, portions=1, threads=1):
+        self.portions, self.threads = portions, threads
+        self.began, self.in_portion, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.given_up = threading.Event()
+
+    def __call__(self, turn):
+        def portion(_):
+            with turn():
+                self.in_portion.set()
+                assert self.go_on.wait(LIMIT_S)
+
+        self.began.set()
+        try:
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(portion, range(self.portions)))
+        except GivenUpError:
+            self.given_up.set()
+            raise
+        return self.ended.set
+
+
+def test_a_job_waits_for_the_device_before_each_portion_and_its_portions_are_recorded(made, device):
+    job = Job(portions=3)
+    made.start(job)
+    assert job.ended.wait(LIMIT_S)
+    assert device.waits == 3
+    assert len(device.spans) == 3
+    flat = [at for span in device.spans for at in span]
+    assert flat == sorted(flat)
+    assert not made.busy
+
+
+def test_what_several_threads_do_at_once_is_one_span(made, device):
+    job = Job(portions=2, threads=2)
+    job.go_on.clear()
+    made.start(job)
+    while made._working < 2:
+        assert not job.ended.wait(0.001)
+    job.go_on.set()
+    assert job.ended.wait(LIMIT_S)
+    ((start_ns, end_ns),) = device.spans
+    assert start_ns < end_ns
+
+
+def test_a_portion_that_is_not_admitted_does_not_begin(made, device):
+    device.open.clear()
+    job = Job()
+    made.start(job)
+    assert job.began.wait(LIMIT_S)
+    assert not job.in_portion.wait(0.05)
+    assert made.busy
+    assert device.spans == []
+    device.open.set()
+    assert job.ended.wait(LIMIT_S)
+
+
+def test_nobody_waits_for_a_job_that_is_given_up_and_the_next_one_begins_when_it_has_ended(made, device):
+    first, second = Job(portions=2), Job()
+    first.go_on.clear()
+    made.start(first)
+    assert first.in_portion.wait(LIMIT_S)
+    made.start(second)
+    assert not second.began.wait(0.05)
+    first.go_on.set()
+    assert second.ended.wait(LIMIT_S)
+    assert first.given_up.is_set()
+    assert not first.ended.is_set()
+
+
+def test_a_job_that_waits_for_the_device_is_given_up_as_well(made, device):
+    device.open.clear()
+    first, second = Job(), Job()
+    made.start(first)
+    assert first.began.wait(LIMIT_S)
+    made.start(second)
+    device.open.set()
+    assert second.ended.wait(LIMIT_S)
+    assert not first.in_portion.is_set()
+
+
+def test_a_job_that_was_given_up_in_its_last_portion_does_not_end_as_if_it_were_not(made):
+    first, second = Job(), Job()
+    first.go_on.clear()
+    made.start(first)
+    assert first.in_portion.wait(LIMIT_S)
+    made.give_up()
+    assert not made.busy
+    first.go_on.set()
+    made.start(second)
+    assert second.ended.wait(LIMIT_S)
+    assert not first.ended.is_set()
+
+
+def test_on_the_host_s_cores_a_job_neither_waits_nor_counts_and_takes_its_threads_along(device):
+    made = Background(device.wait, [CORE], device.record)
+    before = os.sched_getaffinity(0)
+    seen, ended = [], threading.Event()
+
+    def place(_=None):
+        return os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def job(turn):
+        made.settle()
+        with turn(), ThreadPoolExecutor(1) as pool:
+            seen.extend([place(), *pool.map(place, [None])])
+        return ended.set
+
+    made.start(job)
+    assert ended.wait(LIMIT_S)
+    # Where that may not be given, the process's own.
+    nices = {background._HOST_NICE, os.getpriority(os.PRIO_PROCESS, 0)}
+    assert [cores for cores, _ in seen] == [{CORE}] * 2
+    assert {nice for _, nice in seen} <= nices
+    assert (device.waits, device.spans) == (0, [])
+    assert os.sched_getaffinity(0) == before
+
+
+def test_cores_that_are_not_there_are_named():
+    made = Background(lambda: None, [4000], None)
+    with pytest.raises(TransferError, match=r"host_cores \[4000\] cannot be used .*give cores of this host"):
+        made.settle()

@@ -1,0 +1,389 @@
+"""The agent's side, with real stores, servers and updaters; `runtime/engines/test_sglang.py` has it with an engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+
+import pytest
+import torch
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import Party, Span
+from rose.runtime.coserving.weights.sync import EngineSync
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+
+VERSIONS = [random_weights()]
+for seed in (1, 2, 3):
+    VERSIONS.append(stepped(VERSIONS[-1], seed))
+PHASES = ("encode_ns", "fetch_ns", "verify_ns", "stage_ns", "pause_ns", "acknowledge_ns")
+
+
+def publish(folder, upto, weights=VERSIONS):
+    store = VersionStore(folder, tp=2, model=shape())
+    for version in range(upto + 1):
+        store.publish(version, weights[version])
+    return store
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return publish(tmp_path_factory.mktemp("published") / "store", 2).folder
+
+
+@pytest.fixture
+def store(published, tmp_path):
+    """A store of its own for each test, with versions 0, 1 and 2."""
+    return VersionStore(shutil.copytree(published, tmp_path / "store"), tp=2, model=shape())
+
+
+@pytest.fixture
+def server(store):
+    with StoreServer(store) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(request, tmp_path):
+    """Of two ranks, unless a test says otherwise."""
+    return HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=getattr(request, "param", 2), dtype=torch.bfloat16)
+
+
+one_rank_or_two = pytest.mark.parametrize("engine", [1, 2], ids=["one rank", "two ranks"], indirect=True)
+
+
+@pytest.fixture
+def sync(engine):
+    return EngineSync(engine, engine.staging, device_id="d0")
+
+
+def acknowledged(store):
+    return [json.loads(path.read_text())["version"] for path in (store.folder / "acks").glob("*.json")]
+
+
+@one_rank_or_two
+def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_was_found_to_hold(
+    engine, sync, server, store
+):
+    event = sync.bring(Target("", 1, server.url))
+    assert (event.ok, event.reason) == (True, None)
+    assert (event.encoding, event.base_version, event.policy_version) == ("delta", 0, 1)
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+    (package,) = [package for package in store.packages() if package.version == 1]
+    assert event.sha256 == store.manifest(package).weights_sha256
+    assert acknowledged(store) == [1]
+    assert sync.version == 1
+    assert sync.standing.held
+    assert not list(engine.staging.glob("*-from-*"))
+
+
+def test_the_event_tells_the_phases_apart(sync, server):
+    event = sync.bring(Target("", 2, server.url, source="relay", route="intra-zone"))
+    times = {phase: getattr(event, phase) for phase in PHASES}
+    assert all(time_ns > 0 for time_ns in times.values()), times
+    # The publisher's time was spent before.
+    assert sum(times.values()) - event.encode_ns <= event.total_ns
+    assert (event.source, event.route) == ("relay", "intra-zone")
+    assert event.wire_bytes > 0
+    assert event.dense_bytes == 2 * event.total_elements
+    assert 0 < event.changed_elements < 2 * event.total_elements
+
+
+def test_what_was_not_done_is_not_in_the_event(engine, sync, server):
+    event = sync.bring(Target("", 9, server.url))
+    assert not event.ok
+    assert "version 9" in event.reason
+    assert [getattr(event, phase) for phase in PHASES] == [None] * len(PHASES)
+    assert (event.sha256, event.changed_elements, event.wire_bytes) == (None, None, 0)
+    assert engine.holds(VERSIONS[0], torch.bfloat16)
+    assert sync.standing.trusted
+
+
+def test_a_folder_that_fsspec_reads_is_an_object_store(engine, sync, store):
+    event = sync.bring(Target("", 2, f"file://{store.folder}"))
+    assert event.ok, event.reason
+    assert event.source == "object store"
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+
+
+def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, sync, server):
+    corrupt(engine, "model.layers.0.mlp.gate_up_proj.weight")
+    event = sync.bring(Target("", 1, server.url))
+    assert event.ok, event.reason
+    assert (event.base_version, event.encoding) == (None, "dense")
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+
+
+@one_rank_or_two
+def test_weights_that_changed_since_the_last_sync_are_brought_back_from_an_anchor(engine, sync, server):
+    sync.bring(Target("", 1, server.url))
+    corrupt(engine, "model.norm.weight")
+    event = sync.bring(Target("", 2, server.url))
+    assert event.ok, event.reason
+    assert event.base_version is None
+    # The delta that was refused had to be fetched as well.
+    assert event.wire_bytes > event.dense_bytes
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+
+
+@one_rank_or_two
+def test_a_version_that_is_not_found_in_the_engine_is_not_acknowledged_and_the_engine_not_trusted(
+    engine, sync, server, store
+):
+    for rank in range(len(engine.ranks)):
+        engine.updaters[rank]._commit = lambda ready: {"pause_ns": 1, "after_step": 7}  # It forgets to.
+    event = sync.bring(Target("", 1, server.url))
+    assert not event.ok
+    assert "expected" in event.reason
+    assert acknowledged(store) == [0]
+    assert (sync.version, sync.standing.trusted, sync.standing.failures) == (0, False, 1)
+
+
+def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, server):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2)
+    engine.schedulers[1].forward_ct += 1
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    event = sync.bring(Target("", 1, server.url))
+    assert not event.ok
+    assert "different steps" in event.reason
+    assert not sync.standing.trusted
+
+
+def test_what_the_origin_could_not_be_told_is_no_base_until_it_was(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    first = StoreServer(store).start()
+    engine.before["commit"] = first.stop
+    event = sync.bring(Target("", 1, first.url))
+    assert event.ok
+    assert "not acknowledged" in event.reason
+    with StoreServer(store) as server:
+        event = sync.bring(Target("", 2, server.url))
+    assert (event.ok, event.reason, event.base_version) == (True, None, 1)
+    assert acknowledged(store) == [2]
+
+
+def test_what_the_origin_does_not_believe_is_no_base(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16)
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync.bring(Target("", 1, f"file://{store.folder}"))
+    sync._told = False
+    other = publish(tmp_path / "other", 2, [VERSIONS[0], VERSIONS[3], VERSIONS[2]])
+    with StoreServer(other) as server:
+        event = sync.bring(Target("", 2, server.url))
+    assert (event.ok, event.base_version) == (True, None), event.reason
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+
+
+def other_run(folder):
+    """A store of another run: its version 1 has the number, not the weights."""
+    return publish(folder / "other", 1, [VERSIONS[0], VERSIONS[3]])
+
+
+@pytest.fixture
+def handed_over(tmp_path, server):
+    """Returns a call after which another run's store answers at the server's address."""
+    other = other_run(tmp_path)
+    servers = []
+
+    def hand_over():
+        port = int(server.url.rpartition(":")[2])
+        server.stop()
+        servers.append(StoreServer(other, port=port).start())
+
+    yield hand_over
+    for running in servers:
+        running.stop()
+
+
+@one_rank_or_two
+def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_back(engine, sync, server, handed_over):
+    engine.before["commit"] = handed_over
+    event = sync.bring(Target("", 1, server.url))
+    assert not event.ok
+    assert "has drifted" in event.reason
+    assert event.policy_version == 1
+    # Not an attempt to bring it back that failed: that is due at once.
+    assert (sync.standing.trusted, sync.standing.failures) == (False, 0)
+    back = sync.bring_back()
+    assert (back.ok, back.reason, back.base_version, back.policy_version) == (True, None, None, 1)
+    assert engine.holds(VERSIONS[3], torch.bfloat16)
+    assert (sync.standing.trusted, sync.standing.failures) == (True, 0)
+
+
+def test_an_engine_that_was_refused_is_offered_no_delta_by_the_next_sync(engine, sync, server, handed_over):
+    engine.before["commit"] = handed_over
+    sync.bring(Target("", 1, server.url))
+    event = sync.bring(Target("", 1, server.url))
+    assert (event.ok, event.base_version) == (True, None)
+    assert engine.holds(VERSIONS[3], torch.bfloat16)
+
+
+def test_what_an_anchor_led_to_and_was_refused_is_tried_again_later(engine, sync, server, handed_over):
+    corrupt(engine, "model.norm.weight")
+    engine.before["commit"] = handed_over
+    event = sync.bring(Target("", 1, server.url))
+    assert (event.ok, event.base_version) == (False, None)
+    assert (sync.standing.trusted, sync.standing.failures) == (False, 1)
+
+
+def test_a_late_acknowledgement_that_is_refused_leaves_an_engine_that_is_not_trusted(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    first = StoreServer(store).start()
+    engine.before["commit"] = first.stop
+    assert sync.bring(Target("", 1, first.url)).ok
+    with StoreServer(other_run(tmp_path)) as server:
+        event = sync.bring(Target("", 9, server.url))
+    assert not event.ok
+    assert "has drifted" in event.reason
+    assert not sync.standing.trusted
+
+
+def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
+    sync.bring(Target("", 1, server.url))
+    published = sync._published
+
+    def and_then_handed_over(version, source):
+        manifest = published(version, source)
+        handed_over()
+        return manifest
+
+    sync._published = and_then_handed_over
+    event = sync.audit()
+    assert (event.ok, event.source) == (False, "audit")
+    assert event.reason.startswith("drift: ")
+    assert "has drifted" in event.reason
+    assert not sync.standing.trusted
+
+
+def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
+    assert sync.audit() is None  # It has acknowledged nothing yet.
+    sync.bring(Target("", 1, server.url))
+    before = sync.standing.looked_ns
+    for path in (store.folder / "acks").iterdir():
+        path.unlink()
+    assert sync.audit() is None
+    assert sync.standing.trusted
+    assert sync.standing.looked_ns > before
+    assert acknowledged(store) == [1]
+
+
+@one_rank_or_two
+def test_a_drift_is_found_told_and_undone(engine, sync, server):
+    sync.bring(Target("", 2, server.url, source="relay"))
+    corrupt(engine, "model.layers.1.self_attn.o_proj.weight")
+    event = sync.audit()
+    assert (event.ok, event.source, event.policy_version, event.wire_bytes) == (False, "audit", 2, 0)
+    assert event.reason.startswith("drift: ")
+    assert "o_proj" in event.reason
+    assert not sync.standing.trusted
+    assert sync.audit() is None  # Known already.
+    back = sync.bring_back()
+    assert (back.ok, back.base_version, back.policy_version, back.source) == (True, None, 2, "relay")
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+    assert sync.standing.trusted
+    assert sync.bring_back() is None
+
+
+def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, store, tmp_path):
+    sync.bring(Target("", 1, server.url))
+    server.stop()
+    other = publish(tmp_path / "other", 1, [VERSIONS[0], VERSIONS[3]])
+    with StoreServer(other, port=int(server.url.rpartition(":")[2])) as again:
+        event = sync.audit()
+        assert event.reason.startswith("drift: version 1 is ")
+        assert sync.bring_back().ok
+        assert again.url == server.url
+    assert engine.holds(VERSIONS[3], torch.bfloat16)
+
+
+def test_an_origin_that_is_away_is_no_drift(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync.bring(Target("", 1, f"file://{store.folder}"))
+    store.folder.rename(tmp_path / "elsewhere")
+    assert sync.audit() is None
+    assert sync.standing.trusted
+
+
+def test_an_audit_gives_way_to_a_sync(engine, sync, server):
+    sync.bring(Target("", 1, server.url))
+    began = threading.Event()
+    engine.deaf_to.add("audit")
+    engine.before["audit"] = began.set
+    found = []
+    auditing = threading.Thread(target=lambda: found.append(sync.audit()))
+    auditing.start()
+    began.wait()
+    event = sync.bring(Target("", 2, server.url))
+    auditing.join()
+    assert (event.ok, event.base_version) == (True, 1)
+    assert found == [None]
+    assert sync.standing.trusted
+
+
+@one_rank_or_two
+def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought_back(engine, sync, server):
+    """It holds no lease, its scheduler waits at the gate, and the step that is held goes on being held."""
+    page = engine.updaters[0]._page
+    page.open_span(Party.ROLLOUT, Span.HELD, 5)
+    assert page.lease().expires_ns == 0
+    end = engine.wait_as_gated()
+    try:
+        event = sync.bring(Target("", 1, server.url))
+        assert (event.ok, event.reason, event.base_version) == (True, None, 0)
+        assert sync.audit() is None
+        corrupt(engine, "model.norm.weight")
+        assert sync.audit() is not None
+        assert sync.bring_back().ok
+    finally:
+        end()
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+    spans, _, _ = page.drain(Party.ROLLOUT, 0)
+    assert [span.kind for span in spans] == [Span.HELD, Span.SYNC] * 2
+    assert page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.HELD
+
+
+def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_serving(tmp_path, server):
+    """What it costs the device waits for serving, not for a lease."""
+    stepping = threading.Event()
+    stepping.set()
+    waited = []
+
+    def between_steps():
+        while stepping.is_set():
+            waited.append(None)
+            time.sleep(0.001)
+
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16, wait_for_device=between_steps)
+    sync = EngineSync(engine, engine.staging, device_id="d0")
+    end = engine.wait_as_gated()
+    events = []
+    syncing = threading.Thread(target=lambda: events.append(sync.bring(Target("", 1, server.url))))
+    syncing.start()
+    try:
+        while not waited:
+            time.sleep(0.001)
+        assert syncing.is_alive()
+        stepping.clear()
+        syncing.join(30)
+    finally:
+        stepping.clear()
+        syncing.join(30)
+        end()
+    assert events[0].ok, events[0].reason
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+
+
+def test_an_engine_that_died_is_not_waited_for(engine, sync, server):
+    engine.deaf_to.add("prepare")
+    engine.before["prepare"] = lambda: setattr(engine, "alive", False)
+    event = sync.bring(Target("", 1, server.url))
+    assert not event.ok
+    assert "did not report on prepare 1" in event.reason

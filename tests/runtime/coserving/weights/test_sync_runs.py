@@ -1,0 +1,138 @@
+"""An engine and the weights of several runs, and of agents that come one after another: real stores and updaters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rose.runtime.coserving.agent.succession import recorded_run
+from rose.runtime.coserving.page import Field, Party
+from rose.runtime.coserving.weights.sync import EngineSync
+from rose.runtime.coserving.weights.target import Target
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+
+FIRST = random_weights()
+#: By run, its versions 0 and 1: the same numbers, and the same weights to begin with.
+VERSIONS = {name: [FIRST, stepped(FIRST, seed)] for name, seed in (("one", 1), ("two", 2))}
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    servers = {}
+    for name, versions in VERSIONS.items():
+        store = VersionStore(tmp_path_factory.mktemp(name), run_id=name, model=shape())
+        for number, weights in enumerate(versions):
+            store.publish(number, weights)
+        servers[name] = StoreServer(store).start()
+    yield {name: server.url for name, server in servers.items()}
+    for server in servers.values():
+        server.stop()
+
+
+@pytest.fixture
+def engine(tmp_path):
+    made = HandMadeEngine(tmp_path / "engine", FIRST, dtype=torch.bfloat16)
+    made.names = []
+    made.schedulers[0].record_weight_version_change = lambda new_version: made.names.append(new_version)
+    return made
+
+
+def sync_of(engine):
+    return EngineSync(engine, engine.staging, device_id="d0")
+
+
+def swaps(engine):
+    return engine.updaters[0]._page.get(Party.ROLLOUT, Field.SWAPS)
+
+
+def bring(sync, urls, run_id, version, at=None):
+    return sync.bring(Target(run_id, version, urls[at or run_id]))
+
+
+def test_another_runs_version_comes_by_an_anchor_although_its_number_is_the_same(engine, urls):
+    sync = sync_of(engine)
+    event = bring(sync, urls, "one", 1)
+    assert (event.ok, event.base_version, event.rl_run_id) == (True, 0, "one"), event.reason
+    event = bring(sync, urls, "two", 1)
+    assert (event.ok, event.base_version, event.encoding, event.rl_run_id) == (True, None, "dense", "two")
+    assert engine.holds(VERSIONS["two"][1], torch.bfloat16)
+    assert (sync.run_id, sync.version) == ("two", 1)
+    assert engine.names == ["one/1", "two/1"]
+
+
+def test_a_package_of_another_run_than_the_targets_is_refused_and_changes_nothing(engine, urls):
+    sync = sync_of(engine)
+    bring(sync, urls, "one", 1)
+    event = bring(sync, urls, "two", 1, at="one")
+    assert not event.ok
+    assert "is of run 'one', expected one of run 'two'" in event.reason
+    assert (sync.run_id, sync.version, sync.standing.trusted) == ("one", 1, True)
+    assert engine.holds(VERSIONS["one"][1], torch.bfloat16)
+    # Nor is it a drift that the address it was sent to has another run's version of that number.
+    assert sync.audit() is None
+    assert sync.standing.trusted
+
+
+def test_within_a_run_deltas_go_on(engine, urls):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "two", 0).ok
+    event = bring(sync, urls, "two", 1)
+    assert (event.ok, event.base_version, event.encoding) == (True, 0, "delta"), event.reason
+    assert recorded_run(engine.staging) == "two"
+
+
+def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(engine, urls):
+    assert bring(sync_of(engine), urls, "one", 0).ok
+    # The last one was killed as it brought another version in.
+    engine.updaters[0].ask("prepare", 7)
+    sync = sync_of(engine)
+    assert sync.take_over(swaps(engine)) is None
+    assert sync.held == ("one", 0)
+    assert sync.standing.held
+    assert sync.standing.trusted
+    assert sync.audit() is None
+    event = bring(sync, urls, "one", 1)
+    assert (event.ok, event.base_version) == (True, 0), event.reason
+
+
+def test_an_engine_at_its_checkpoint_is_taken_over_as_one_that_was_just_started(engine, urls):
+    sync = sync_of(engine)
+    assert sync.take_over(swaps(engine)) is None
+    assert (sync.held, sync.standing.held, sync.standing.trusted) == (("", 0), False, True)
+    assert bring(sync, urls, "one", 1).base_version == 0
+
+
+def drifted(engine):
+    corrupt(engine, "model.norm.weight")
+
+
+def no_record(engine):
+    (engine.staging / "held-0.json").unlink()
+
+
+def damaged_record(engine):
+    (engine.staging / "held-0.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(drifted, "model.norm.weight"), (no_record, "nothing is on record"), (damaged_record, "cannot be found out")],
+)
+def test_what_cannot_be_confirmed_is_not_taken_over(engine, urls, change, reason):
+    assert bring(sync_of(engine), urls, "one", 0).ok
+    change(engine)
+    sync = sync_of(engine)
+    assert reason in sync.take_over(swaps(engine))
+    assert sync.held == ("", 0)
+
+
+def test_the_same_weights_by_another_runs_name_are_not_what_is_on_record(engine, urls):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "one", 0).ok
+    record = (engine.staging / "held-0.json").read_bytes()
+    assert bring(sync, urls, "two", 0).ok
+    # As if the agent had been killed before it noted the second.
+    (engine.staging / "held-0.json").write_bytes(record)
+    assert sync_of(engine).take_over(swaps(engine)) == "it holds weights two/0, and on record is one/0"

@@ -1,0 +1,348 @@
+"""Two ranks, real parameters, and no SGLang; `runtime/engines/test_sglang.py` has the updater inside of an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from rose.runtime.coserving.hooks.asking import question, refusal
+from rose.runtime.coserving.page import Field, Party, Span
+from rose.runtime.transfer.apply import audit
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+
+V0 = random_weights()
+V1 = stepped(V0, 1)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
+    store.publish(0, V0)
+    store.publish(1, V1)
+    with StoreServer(store) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["cpu", "in place", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request):
+    """Where the parameters are; "in place" is the CPU, and they stay where they lie there as on an accelerator."""
+    return request.param
+
+
+def lies_on(device):
+    """What an engine there is made with."""
+    return {"device": "cpu", "in_place": True} if device == "in place" else {"device": device}
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def engine(request, device, tmp_path):
+    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param, **lies_on(device))
+    made.dtype = request.param
+    return made
+
+
+def stage(engine, origin, base=0):
+    staged = Receiver(origin, None, engine.staging).fetch(1, base)
+    (engine.staging / "v1").symlink_to(staged.folder.name)
+    return staged
+
+
+def ask(engine, verb, version=1):
+    """(whether it was taken, the reports of the ranks that were asked)"""
+    if refusal(engine.post("/generate", question(verb, version))) is not None:
+        return False, []
+    paths = [engine.staging / f"{version}.{verb}.{rank}.json" for rank in engine.reached]
+    deadline = time.monotonic() + 10
+    while not all(path.exists() for path in paths) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    reports = [json.loads(path.read_text()) for path in paths]
+    for path in paths:
+        path.unlink()
+    return True, reports
+
+
+def test_each_rank_swaps_its_part_in_when_told_to_and_not_before(engine, origin):
+    staged = stage(engine, origin)
+    taken, prepared = ask(engine, "prepare")
+    assert taken
+    assert [(report["ok"], report["ranks"]) for report in prepared] == [(True, 2)] * 2, prepared
+    assert engine.holds(V0, engine.dtype)
+    assert [updater.version for updater in engine.updaters] == [None, None]
+    taken, committed = ask(engine, "commit")
+    assert taken
+    assert engine.holds(V1, engine.dtype)
+    assert [updater.version for updater in engine.updaters] == [1, 1]
+    assert [report["after_step"] for report in committed] == [7, 7]
+    assert {report["sha256"] for report in committed} == {staged.manifests[-1].weights_sha256}
+
+
+def test_the_pause_is_accounted_for_and_the_version_announced(engine, origin):
+    stage(engine, origin)
+    page = engine.updaters[0]._page
+    page.open_span(Party.ROLLOUT, Span.HELD, 5)
+    ask(engine, "prepare")
+    _, reports = ask(engine, "commit")
+    (held, sync), _, _ = page.drain(Party.ROLLOUT, 0)
+    assert (held.kind, sync.kind, sync.aux) == (Span.HELD, Span.SYNC, 1)
+    assert sync.end_ns - sync.start_ns == reports[0]["pause_ns"]
+    assert page.open(Party.ROLLOUT, sync.end_ns + 1).kind is Span.HELD
+    assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
+
+
+def test_no_rank_swaps_in_what_another_has_not_prepared(engine, origin):
+    stage(engine, origin)
+    engine.reached = [0]
+    assert ask(engine, "prepare")[1][0]["ok"]
+    engine.reached = [0, 1]
+    assert ask(engine, "commit") == (False, [])
+    assert engine.holds(V0, engine.dtype)
+
+
+def test_a_version_is_swapped_in_once(engine, origin):
+    stage(engine, origin)
+    ask(engine, "prepare")
+    assert ask(engine, "commit", 2) == (False, [])
+    assert ask(engine, "commit")[0]
+    assert ask(engine, "commit") == (False, [])
+
+
+def test_a_rank_that_is_not_at_the_base_says_so_and_changes_nothing(engine, origin):
+    stage(engine, origin)
+    corrupt(engine, "model.layers.0.self_attn.qkv_proj.weight")
+    _, (first, second) = ask(engine, "prepare")
+    assert first["ok"]
+    assert not second["ok"]
+    assert "anchor" in second["reason"]
+    assert ask(engine, "commit") == (False, [])
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_what_the_model_keeps_of_its_parameters_is_of_the_new_version_as_well(engine, origin):
+    """A model may look at its weights from elsewhere: Qwen3-Next's convolutions do, and tied embeddings."""
+    stage(engine, origin)
+    parameters = engine.ranks[0]
+    kept = parameters["model.layers.0.mlp.down_proj.weight"].squeeze(0)
+    before = {name: parameter.data_ptr() for name, parameter in parameters.items()}
+    ask(engine, "prepare")
+    assert ask(engine, "commit")[1][0]["ok"]
+    assert engine.holds(V1, engine.dtype)
+    assert torch.equal(kept, parameters["model.layers.0.mlp.down_proj.weight"])
+    # All others were swapped, not copied into.
+    stayed = [name for name, parameter in parameters.items() if parameter.data_ptr() == before[name]]
+    assert stayed == ["model.layers.0.mlp.down_proj.weight"]
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_what_the_engine_held_before_is_its_next_second_set(engine, origin):
+    def places():
+        return [parameter.data_ptr() for parameter in engine.ranks[0].values()]
+
+    before = places()
+    for base in (0, None):
+        stage(engine, origin, base)
+        ask(engine, "prepare")
+        assert ask(engine, "commit")[1][0]["ok"]
+        assert (places() == before) == (base is None)
+        (engine.staging / "v1").unlink()
+    assert engine.holds(V1, engine.dtype)
+
+
+in_place = pytest.mark.parametrize("device", ["in place", pytest.param("cuda", marks=pytest.mark.cuda)], indirect=True)
+
+
+@in_place
+def test_on_an_accelerator_parameters_stay_where_captured_graphs_read_them(engine, origin):
+    stage(engine, origin)
+    before = [parameter.data_ptr() for parameter in engine.ranks[0].values()]
+    ask(engine, "prepare")
+    assert ask(engine, "commit")[1][0]["ok"]
+    assert [parameter.data_ptr() for parameter in engine.ranks[0].values()] == before
+
+
+def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
+    staged = stage(engine, origin)
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+    ask(engine, "prepare")
+    ask(engine, "commit")
+    _, before = ask(engine, "audit")
+    assert [report["drift"] for report in before] == [None, None]
+    corrupt(engine, "model.layers.1.mlp.down_proj.weight", rank=1)
+    _, after = ask(engine, "audit")
+    assert after[0]["drift"] is None
+    assert "down_proj" in after[1]["drift"]
+
+
+@in_place
+def test_what_stays_in_place_is_read_back_once_and_then_known_by_its_fingerprints(engine, origin, monkeypatch):
+    read = []
+    find_drift = audit.find_drift
+    monkeypatch.setattr(audit, "find_drift", lambda *given: read.append(given[1].version) or find_drift(*given))
+    staged = stage(engine, origin)
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+    (engine.staging / "held-0.json").write_bytes(
+        Receiver(origin, None, engine.staging).fetch(0, None).manifests[-1].to_bytes()
+    )
+    for _ in range(2):
+        assert [report["drift"] for report in ask(engine, "audit", 0)[1]] == [None, None]
+        assert read == [0, 0]  # Each of two ranks, once.
+    ask(engine, "prepare")
+    assert all(report["ok"] for report in ask(engine, "commit")[1])
+    assert [report["drift"] for report in ask(engine, "audit")[1]] == [None, None]
+    assert read == [0, 0]
+    corrupt(engine, "model.layers.1.mlp.down_proj.weight", rank=1)
+    assert "down_proj" in ask(engine, "audit")[1][1]["drift"]
+    assert read == [0, 0, 1]
+    # What was found once is not taken to be known.
+    assert "down_proj" in ask(engine, "audit")[1][1]["drift"]
+
+
+@in_place
+def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origin):
+    stage(engine, origin)
+    ask(engine, "prepare")
+    corrupt(engine, "model.norm.weight", rank=1)
+    _, (first, second) = ask(engine, "commit")
+    assert first["ok"]
+    assert not second["ok"]
+    assert "'model.norm.weight'" in second["reason"]
+
+
+@in_place
+def test_host_memory_for_a_sync_is_taken_once(engine, origin):
+    kept = []
+    for base in (0, None, None):
+        stage(engine, origin, base)
+        ask(engine, "prepare")
+        assert all(report["ok"] for report in ask(engine, "commit")[1])
+        kept.append(engine.updaters[0]._beside.waiting.nbytes)
+        (engine.staging / "v1").unlink()
+    assert kept[0] > 0
+    assert len(set(kept)) == 1
+    assert engine.holds(V1, engine.dtype)
+
+
+def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, origin):
+    stage(engine, origin)
+    ask(engine, "prepare")
+    assert ask(engine, "audit") == (False, [])
+    assert ask(engine, "commit")[0]
+    assert engine.holds(V1, engine.dtype)
+
+
+class Device:
+    """A device that is open to work on weights, or not; `waits` are those that began, `spans` the work that ended."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.open.set()
+        self.asked = threading.Event()
+        self.waits, self.spans = 0, []
+
+    def wait(self):
+        self.waits += 1
+        self.asked.set()
+        assert self.open.wait(10)
+
+    def record(self, start_ns, end_ns):
+        self.spans.append((start_ns, end_ns))
+
+
+@pytest.fixture
+def lent(tmp_path, device):
+    """An engine on a device that is lent, and the device."""
+    shared = Device()
+    made = HandMadeEngine(
+        tmp_path, V0, dtype=torch.float32, wait_for_device=shared.wait, record_span=shared.record, **lies_on(device)
+    )
+    return made, shared
+
+
+def held_to(engine, staged):
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+
+
+def test_each_tensor_is_prepared_hashed_and_audited_when_the_device_is_free_and_told_of(lent, origin):
+    engine, device = lent
+    held_to(engine, stage(engine, origin))
+    for verb in ("prepare", "commit", "audit"):
+        device.waits, device.spans = 0, []
+        began = time.monotonic_ns()
+        assert ask(engine, verb)[1][0]["ok"]
+        # The published tensors are these and more.
+        assert device.waits >= len(engine.ranks[0])
+        assert device.spans
+        flat = [at for span in device.spans for at in span]
+        assert flat == sorted(flat)
+        assert began <= flat[0]
+        assert flat[-1] <= time.monotonic_ns()
+    assert engine.holds(V1)
+
+
+def test_the_swap_itself_does_not_wait(lent, origin):
+    engine, device = lent
+    stage(engine, origin)
+    ask(engine, "prepare")
+    device.open.clear()
+    assert refusal(engine.post("/generate", question("commit", 1))) is None
+    assert engine.holds(V1)
+    assert not list(engine.staging.glob("1.commit.*.json"))
+    device.open.set()
+    engine.updaters[0]._background._thread.join(10)
+    assert json.loads((engine.staging / "1.commit.0.json").read_text())["ok"]
+
+
+@pytest.mark.parametrize("verb", ["prepare", "audit"])
+def test_the_scheduler_waits_for_no_thread_that_waits_for_the_device(lent, origin, verb):
+    """And of what was given up there is no report, which could be taken for that of the next."""
+    engine, device = lent
+    held_to(engine, stage(engine, origin))
+    device.open.clear()
+    assert refusal(engine.post("/generate", question(verb, 1))) is None
+    assert device.asked.wait(10)
+    first = engine.updaters[0]._background._thread
+    assert refusal(engine.post("/generate", question("prepare", 1))) is None
+    assert first.is_alive()
+    device.open.set()
+    engine.updaters[0]._background._thread.join(10)
+    assert not first.is_alive()
+    reports = [path.name for path in engine.staging.glob("1.*.json")]
+    assert reports == ["1.prepare.0.json"]
+    assert ask(engine, "commit")[1][0]["ok"]
+    assert engine.holds(V1)
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, device, origin):
+    core = max(os.sched_getaffinity(0))
+    shared, places = Device(), []
+    engine = HandMadeEngine(
+        tmp_path, V0, dtype=torch.bfloat16,
+        wait_for_device=shared.wait, record_span=shared.record, host_cores=[core],
+    )  # fmt: skip
+    held_to(engine, stage(engine, origin))
+    aside = engine.updaters[0]._aside
+    engine.updaters[0]._aside = lambda: (places.append(os.sched_getaffinity(0)), aside())[1]
+    before = os.sched_getaffinity(0)
+    for verb in ("prepare", "commit", "audit"):
+        assert ask(engine, verb)[1][0]["ok"]
+    assert places == [{core}] * 3
+    assert (shared.waits, shared.spans) == (0, [])
+    assert os.sched_getaffinity(0) == before
+    assert engine.holds(V1, torch.bfloat16)
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_cores_that_are_not_there_are_reported(tmp_path, device, origin):
+    engine = HandMadeEngine(tmp_path, V0, host_cores=[4000])
+    stage(engine, origin)
+    _, (report,) = ask(engine, "prepare")
+    assert not report["ok"]
+    assert "host_cores [4000]" in report["reason"]
