@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling.engine_connections import EngineConnections
+from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.answers import read
 from rose.runtime.scheduling.gateway.http_server import HttpServer

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rose.runtime.scheduling.turns import token_versions
+from rose.runtime.scheduling.turns.turns import token_versions
 from rose.runtime.weight_version import parse_name, weights_name
 
 

@@ -20,11 +20,12 @@ from rose.errors import did_you_mean
 from rose.events import Record
 from rose.runtime.policy.demand import DemandFacts, wanted_ns
 from rose.runtime.policy.policies import POLICIES
-from rose.runtime.scheduling.assignment import Assignment
 from rose.runtime.scheduling.demand import Answers, Demand, Wanted
 from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
-from rose.runtime.scheduling.engine_calls import EngineCalls
-from rose.runtime.scheduling.load import Load
+from rose.runtime.scheduling.engines.assignment import Assignment
+from rose.runtime.scheduling.engines.engine_calls import EngineCalls
+from rose.runtime.scheduling.engines.load import Load
+from rose.runtime.scheduling.engines.workers import UnknownEngineError, Worker, WorkerTable
 from rose.runtime.scheduling.messages import (
     CloseRun,
     Heartbeat,
@@ -41,10 +42,9 @@ from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.status import why_waiting
-from rose.runtime.scheduling.trajectories import Trajectories
-from rose.runtime.scheduling.turn_queue import TurnQueue
-from rose.runtime.scheduling.turn_service import TurnService
-from rose.runtime.scheduling.workers import UnknownEngineError, Worker, WorkerTable
+from rose.runtime.scheduling.turns.trajectories import Trajectories
+from rose.runtime.scheduling.turns.turn_queue import TurnQueue
+from rose.runtime.scheduling.turns.turn_service import TurnService
 
 #: How often it is looked after what only time changes.
 TICK_S = 0.1

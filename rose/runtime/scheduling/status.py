@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.devices import Device
+from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, Worker
 from rose.runtime.scheduling.runs.registry import Run
-from rose.runtime.scheduling.turns import Turn
-from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker
+from rose.runtime.scheduling.turns.turns import Turn
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller

@@ -11,8 +11,8 @@ import pytest
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
 from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS
 from rose.runtime.scheduling.gateway import answers
-from rose.runtime.scheduling.workers import SILENCE_MAX_NS
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve
 
 

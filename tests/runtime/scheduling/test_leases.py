@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rose.runtime.scheduling import demand, turns, workers
+from rose.runtime.scheduling import demand
+from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
+from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, serve
 
 

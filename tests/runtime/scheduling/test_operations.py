@@ -8,7 +8,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rose.runtime.scheduling import workers
+from rose.runtime.scheduling.engines import workers
 from tests.runtime.scheduling.stand_ins import (
     SERVERS,
     beat,

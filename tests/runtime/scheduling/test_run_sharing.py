@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from rose.runtime.policy import sharing
-from rose.runtime.scheduling import load, turns
+from rose.runtime.scheduling.engines import load
+from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish
 
 

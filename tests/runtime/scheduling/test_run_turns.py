@@ -8,8 +8,9 @@ import pytest
 
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling import load, turn_queue, turn_service
+from rose.runtime.scheduling.engines import load
 from rose.runtime.scheduling.messages import PreemptRequest
+from rose.runtime.scheduling.turns import turn_queue, turn_service
 from tests.runtime.scheduling.stand_ins import call, events, fleet, gateway, open_run, post, publish
 
 

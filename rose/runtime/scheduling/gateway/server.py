@@ -23,6 +23,7 @@ from rose.errors import UserError
 from rose.events import Record
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import UnknownDeviceError
+from rose.runtime.scheduling.engines.workers import UnknownEngineError
 from rose.runtime.scheduling.gateway import agents, operations, runs, turns
 from rose.runtime.scheduling.gateway.answers import (
     REQUEST_BYTES_MAX,
@@ -35,8 +36,7 @@ from rose.runtime.scheduling.runs.recorder import LedgerAwayError
 from rose.runtime.scheduling.runs.recording import EventRefusedError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
-from rose.runtime.scheduling.turn_service import KeyReusedError
-from rose.runtime.scheduling.workers import UnknownEngineError
+from rose.runtime.scheduling.turns.turn_service import KeyReusedError
 
 _STATUSES: dict[type[UserError], int] = {
     UnknownRunError: 404,

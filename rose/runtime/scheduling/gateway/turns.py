@@ -11,8 +11,8 @@ from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import Client, failure, read
 from rose.runtime.scheduling.messages import GenerateRequest
-from rose.runtime.scheduling.turn_service import Outcome, so_far
-from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.turns.turn_service import Outcome, so_far
+from rose.runtime.scheduling.turns.turns import Turn
 
 #: Turns at once at most; beyond it a caller is told to come back.
 TURNS_MAX = 10_000

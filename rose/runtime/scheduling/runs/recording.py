@@ -11,7 +11,7 @@ from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
-from rose.runtime.scheduling.turns import Turn, new_id
+from rose.runtime.scheduling.turns.turns import Turn, new_id
 
 #: What a client may record of its run.
 CLIENT_KINDS: dict[str, type[events.Event]] = {

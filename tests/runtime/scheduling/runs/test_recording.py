@@ -16,7 +16,7 @@ from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_fields
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
-from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.turns.turns import Turn
 from tests.runtime.scheduling.stand_ins import beat, gateway
 
 VERDICT = {

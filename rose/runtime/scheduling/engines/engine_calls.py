@@ -12,11 +12,11 @@ import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.scheduling.engine_connections import EngineConnections, Response
+from rose.runtime.scheduling.engines.engine_connections import EngineConnections, Response
+from rose.runtime.scheduling.engines.workers import InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
-from rose.runtime.scheduling.turn_queue import Placed
-from rose.runtime.scheduling.turns import Turn
-from rose.runtime.scheduling.workers import InFlight, Worker
+from rose.runtime.scheduling.turns.turn_queue import Placed
+from rose.runtime.scheduling.turns.turns import Turn
 
 #: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
 _REPEAT_S = 0.25

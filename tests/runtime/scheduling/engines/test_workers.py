@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from rose.runtime.scheduling.engines.workers import InFlight, WorkerTable
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
-from rose.runtime.scheduling.workers import InFlight, WorkerTable
 
 REPORT = EngineReport(
     engine_id="e",

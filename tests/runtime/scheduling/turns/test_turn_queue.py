@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from rose.runtime.policy.routing import place
+from rose.runtime.scheduling.engines.workers import WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, Heartbeat
-from rose.runtime.scheduling.trajectories import Trajectories
-from rose.runtime.scheduling.turn_queue import TurnQueue
-from rose.runtime.scheduling.turns import Turn
-from rose.runtime.scheduling.workers import WorkerTable
+from rose.runtime.scheduling.turns.trajectories import Trajectories
+from rose.runtime.scheduling.turns.turn_queue import TurnQueue
+from rose.runtime.scheduling.turns.turns import Turn
 from tests.runtime.scheduling.stand_ins import report
 
 
@@ -32,7 +32,7 @@ class Queue:
 
 
 def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
-    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: 0)
+    monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
 
     async def scenario():
         queue = Queue()
@@ -58,7 +58,7 @@ def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
 
 
 def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypatch):
-    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: 0)
+    monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
 
     async def scenario():
         queue = Queue()
@@ -99,7 +99,7 @@ def test_turns_of_a_run_that_ends_are_let_go():
 
 def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
     now = [100]
-    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: now[0])
+    monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: now[0])
 
     async def scenario():
         queue = Queue()
@@ -118,7 +118,7 @@ def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
 
 
 def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
-    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: 0)
+    monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
 
     async def scenario():
         queue = Queue()

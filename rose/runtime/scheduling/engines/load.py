@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.turns.turns import Turn
 
 #: For so long, a run counts as having as many turns as it had at most: its trajectories think between two turns.
 PEAK_NS = 2_000_000_000

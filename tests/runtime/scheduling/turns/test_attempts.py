@@ -10,8 +10,9 @@ from aiohttp import web
 from rose.client.generation import GenerationLost
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
-from rose.runtime.scheduling import turn_queue, turns, workers
+from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
+from rose.runtime.scheduling.turns import turn_queue, turns
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, serve
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rose.runtime.scheduling import engine_connections
-from rose.runtime.scheduling.engine_connections import EngineConnections
+from rose.runtime.scheduling.engines import engine_connections
+from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

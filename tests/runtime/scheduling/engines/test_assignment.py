@@ -7,13 +7,13 @@ from collections import defaultdict
 import pytest
 
 from rose.runtime.policy.sharing import HOLD_MIN_NS
-from rose.runtime.scheduling.assignment import Assignment
-from rose.runtime.scheduling.load import PEAK_NS, Load
+from rose.runtime.scheduling.engines.assignment import Assignment
+from rose.runtime.scheduling.engines.load import PEAK_NS, Load
+from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, Heartbeat, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
-from rose.runtime.scheduling.turns import Turn
-from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, WorkerTable
+from rose.runtime.scheduling.turns.turns import Turn
 from tests.runtime.scheduling.stand_ins import report
 
 LATE = 10 * HOLD_MIN_NS

@@ -8,8 +8,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from rose.runtime.scheduling.engines.workers import WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
-from rose.runtime.scheduling.workers import WorkerTable
 from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, serve
-from rose.runtime.scheduling.load import Load
+from rose.runtime.scheduling.engines.load import Load
+from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.messages import Target
 from rose.runtime.scheduling.runs.registry import Runs
-from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, WorkerTable
 
 
 class Assignment:
