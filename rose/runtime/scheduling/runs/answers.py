@@ -1,7 +1,8 @@
 """Answers of turns that were completed, kept for a while: a client that asks again for the same turn gets the same one.
 
 A turn is one write at the end of a file, so that it costs the controller next to nothing. What was written outlives the
-process, though not the machine's power. Files are begun anew after a while, and the oldest but one is removed.
+process, though not the machine's power. Files are begun anew after a while, and the oldest but one is removed. A
+process goes on with the last file of the one before it: how often processes die takes nothing away.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class AnswerStore:
             for file in self._files:
                 for kept, offset, length in file.read():
                     self._places[kept.run_id, kept.key] = (file, offset, length)
-            self._begin()
+            if self._files:
+                self._files[-1].cut()
+            else:
+                self._begin()
         except OSError as error:
             raise StateError(f"completed turns cannot be kept in {self.path}: {error}; see to its disk")
 
@@ -137,6 +141,10 @@ class _File:
             yield kept, offset, length
             offset += length
         self.length = offset
+
+    def cut(self) -> None:
+        """Drop what lies behind the last turn that was written whole: it must not follow one that is shorter."""
+        os.ftruncate(self._descriptor, self.length)
 
     def close(self) -> None:
         os.close(self._descriptor)

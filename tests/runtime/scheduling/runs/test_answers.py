@@ -35,6 +35,33 @@ def test_what_is_kept_is_found_by_a_process_that_comes_after_a_killed_one(tmp_pa
     store.close()
 
 
+def test_processes_that_die_one_after_the_other_forget_nothing(tmp_path):
+    for number in range(6):
+        store_of(tmp_path, [number])  # not closed
+    store = AnswerStore(tmp_path)
+    assert [store.find("r", f"k{number}") for number in range(6)] == [kept(number) for number in range(6)]
+    assert len(list(store.path.iterdir())) == 1
+    store.close()
+
+
+def test_what_comes_after_a_turn_that_was_not_written_whole_is_kept(tmp_path):
+    store_of(tmp_path, range(3)).close()
+    (path,) = (tmp_path / "turns").iterdir()
+    long = Kept("r", "long", b"digest", b"a" * 1000, b"[]")
+    store = AnswerStore(tmp_path)
+    store.keep(long)
+    store.close()
+    path.write_bytes(path.read_bytes()[:-1])
+    for number in (3, 4):
+        store_of(tmp_path, [number]).close()
+    store = AnswerStore(tmp_path)
+    assert [store.find("r", f"k{number}") for number in range(5)] == [kept(number) for number in range(5)]
+    assert store.find("r", "long") is None
+    # Nothing is left of it that could be taken for a turn.
+    assert path.read_bytes().count(b"a" * 100) == 0
+    store.close()
+
+
 def test_what_was_not_written_whole_was_not_written(tmp_path):
     store = store_of(tmp_path, range(3))
     store.close()
