@@ -22,6 +22,22 @@ def utc_us() -> int:
     return time.time_ns() // 1000
 
 
+def both_ns() -> tuple[int, int]:
+    """(monotonic, UTC) of the same moment, as near as this host allows: the closest of five pairs of readings.
+
+    Two readings one after the other may be far apart: another thread or process may have its turn in between.
+    """
+    best: tuple[int, int, int] | None = None
+    for _ in range(5):
+        before = time.monotonic_ns()
+        utc = time.time_ns()
+        after = time.monotonic_ns()
+        if best is None or after - before < best[0]:
+            best = (after - before, (before + after) // 2, utc)
+    assert best is not None
+    return best[1], best[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """The offset that turns a monotonic reading of this host into UTC nanoseconds for the length of one run."""
@@ -30,17 +46,9 @@ class Anchor:
 
     @classmethod
     def take(cls) -> Anchor:
-        """Read both clocks as close together as this host allows (best of five)."""
-        best: tuple[int, int] | None = None
-        for _ in range(5):
-            before = time.monotonic_ns()
-            utc = time.time_ns()
-            after = time.monotonic_ns()
-            offset = utc - (before + after) // 2
-            if best is None or after - before < best[0]:
-                best = (after - before, offset)
-        assert best is not None
-        return cls(best[1])
+        """Read both clocks now."""
+        monotonic, utc = both_ns()
+        return cls(utc - monotonic)
 
     def utc_ns(self, monotonic: int) -> int:
         """UTC nanoseconds of a monotonic reading."""

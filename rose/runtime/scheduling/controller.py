@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rose.clock import monotonic_ns, utc_us
+from rose.clock import both_ns, monotonic_ns
 from rose.errors import did_you_mean
 from rose.events import Record
 from rose.runtime.policy.demand import DemandFacts, wanted_ns
@@ -180,9 +180,9 @@ class Controller:
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Answers once what is wanted of the device differs from what its agent has seen, or after its `hold_s`."""
         assert self._engines is not None
-        now = monotonic_ns()
+        now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
-        if (clock := self.devices.hear(heartbeat, now, utc_us() * 1000).clock_news()) is not None:
+        if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
             self.recorder.note(clock)
         self.workers.hear(heartbeat, now)
         self._adopt(heartbeat, now)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rose.clock import Anchor, monotonic_ns
+from rose.clock import Anchor, both_ns, monotonic_ns
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
@@ -72,7 +71,7 @@ class Control:
 
     def beat(self, hold_s: float = 0.0) -> bool:
         """One heartbeat; returns whether the gateway answered."""
-        now_ns, utc_ns = monotonic_ns(), time.time_ns()
+        now_ns, utc_ns = both_ns()
         device_time_ns = None if self._anchor is None else self._anchor.utc_ns(now_ns)
         heartbeat = Heartbeat(
             device_id=self._device_id,

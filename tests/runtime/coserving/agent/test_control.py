@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -94,3 +95,19 @@ def test_a_heartbeat_has_the_clock_that_device_time_is_recorded_by(gateway):
     assert control.beat()
     (heartbeat,) = gateway.heard
     assert heartbeat.clock.device_time_ns - heartbeat.clock.monotonic_ns == 7_000_000_000
+
+
+def test_the_clocks_of_a_heartbeat_are_those_of_one_moment(gateway, monkeypatch):
+    anchor, read = Anchor.take(), time.time_ns
+
+    def late():
+        """As if another thread had its turn before the first reading."""
+        time.sleep(0.05)
+        monkeypatch.setattr(time, "time_ns", read)
+        return read()
+
+    monkeypatch.setattr(time, "time_ns", late)
+    assert Agent(gateway.url).control.beat()
+    clock = gateway.heard[0].clock
+    assert time.time_ns is read
+    assert abs(clock.utc_ns - anchor.utc_ns(clock.monotonic_ns)) < 20_000_000
