@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rose.event_base import Event
-from rose.event_fields import INTERVAL, Difference, Id, InstantNs, Rule
+from rose.event_fields import INTERVAL, Id, InstantNs, OffsetNs, Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,17 +33,17 @@ class ScaleDown(Event):
 class Clock(Event):
     """How far the clocks of a device's host are from the controller's; it holds until the device's next such event.
 
-    Measured by one-way messages: an offset is less than it is by what the quickest of them took.
+    The measured offset is too low by the delay of the quickest recent message.
     """
 
     kind: ClassVar[str] = "clock"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
     #: `heard`: by a controller that had not heard of the device. `set`: one of the two wall clocks was set. `moved`:
-    #: they drifted apart, or a quicker message says so.
+    #: they drifted apart, or a quicker message says so; once a minute at most.
     action: Literal["heard", "set", "moved"]
     #: The host's wall clock less the controller's.
-    offset_ns: Difference
+    offset_ns: OffsetNs
     #: The clock by which the device's time is recorded, less the controller's wall clock: it goes on from the host's
     #: boot, whatever the host's wall clock is set to. None: the agent did not say.
-    device_time_offset_ns: Difference | None = None
+    device_time_offset_ns: OffsetNs | None = None
     host: Id | None = None

@@ -54,6 +54,8 @@ Bytes = Annotated[int, Range(0, AMOUNT_MAX, " bytes")]
 Count = Annotated[int, Range(0, AMOUNT_MAX)]
 Share = Annotated[float, Range(0, 1, sort="a number")]
 Difference = Annotated[int, Range(-AMOUNT_MAX, AMOUNT_MAX)]
+#: From one instant to any other.
+OffsetNs = Annotated[int, Range(-INSTANT_NS_MAX, INSTANT_NS_MAX, " nanoseconds")]
 
 #: Of an interval [t0_ns, t1_ns).
 INTERVAL = (

@@ -16,6 +16,7 @@ from rose.event_fields import Range
         ("Share", "a number from 0 to 1"),
         ("Count", "an integer from 0 to 36028797018963967"),
         ("DurationNs", "an integer from 0 to 36028797018963967 nanoseconds"),
+        ("OffsetNs", "an integer from -4611686018427387903 to 4611686018427387903 nanoseconds"),
         ("Difference", "an integer from -36028797018963967 to 36028797018963967"),
     ],
 )

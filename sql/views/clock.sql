@@ -1,10 +1,10 @@
 -- How far the clocks of a device's host are from the controller's: one row when a controller first hears of the device,
--- and one whenever that has changed by more than 5 ms; it holds until the device's next row. Offsets are measured by
--- one-way messages, and are less than they are by what the quickest of the last ones took.
+-- and one whenever that has changed by more than 5 ms; it holds until the device's next row. The measured offset is too
+-- low by the delay of the quickest recent message.
 --
 -- event_time: When it was measured, by the controller's clock, UTC, to the microsecond.
 -- action: `heard`: a controller heard of the device for the first time. `set`: one of the two wall clocks was set.
---     `moved`: they drifted apart, or a quicker message says so.
+--     `moved`: they drifted apart, or a quicker message says so; once a minute at most.
 -- offset_ns: Wall clock of the device's host less the controller's, nanoseconds.
 -- device_time_offset_ns: The clock that the device's time is recorded by (t0_ns, t1_ns and t_ns of its events), less the
 --     controller's wall clock, nanoseconds; it goes on from the host's boot, whatever the host's wall clock is set to.
@@ -17,6 +17,6 @@ SELECT
 FROM event
 WHERE kind = 'clock'
   AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967
-  AND offset_ns BETWEEN -36028797018963967 AND 36028797018963967
-  AND coalesce(device_time_offset_ns BETWEEN -36028797018963967 AND 36028797018963967, true)
+  AND offset_ns BETWEEN -4611686018427387903 AND 4611686018427387903
+  AND coalesce(device_time_offset_ns BETWEEN -4611686018427387903 AND 4611686018427387903, true)
   AND device_id <> '';

@@ -180,10 +180,10 @@ WITH broken AS (
         THEN 'sm_clock_mhz must be an integer from 0 to 36028797018963967'
         WHEN NOT (mig_instances BETWEEN 0 AND 36028797018963967)
         THEN 'mig_instances must be an integer from 0 to 36028797018963967'
-        WHEN NOT (offset_ns BETWEEN -36028797018963967 AND 36028797018963967)
-        THEN 'offset_ns must be an integer from -36028797018963967 to 36028797018963967'
-        WHEN NOT (device_time_offset_ns BETWEEN -36028797018963967 AND 36028797018963967)
-        THEN 'device_time_offset_ns must be an integer from -36028797018963967 to 36028797018963967'
+        WHEN NOT (offset_ns BETWEEN -4611686018427387903 AND 4611686018427387903)
+        THEN 'offset_ns must be an integer from -4611686018427387903 to 4611686018427387903 nanoseconds'
+        WHEN NOT (device_time_offset_ns BETWEEN -4611686018427387903 AND 4611686018427387903)
+        THEN 'device_time_offset_ns must be an integer from -4611686018427387903 to 4611686018427387903 nanoseconds'
         WHEN NOT (host <> '') THEN 'host must be text that is not empty'
         WHEN NOT (who <> '') THEN 'who must be text that is not empty'
         WHEN NOT (result_rows BETWEEN 0 AND 36028797018963967)
@@ -359,7 +359,7 @@ WITH broken AS (
         WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN NOT (coalesce(action, '') IN ('heard', 'set', 'moved')) THEN 'action must be one of heard, set, moved'
         WHEN NOT (offset_ns IS NOT NULL)
-        THEN 'offset_ns must be an integer from -36028797018963967 to 36028797018963967' END
+        THEN 'offset_ns must be an integer from -4611686018427387903 to 4611686018427387903 nanoseconds' END
         WHEN 'ledger' THEN CASE
         WHEN NOT (action IS NOT NULL) THEN 'action must be text' END
         WHEN 'access' THEN CASE

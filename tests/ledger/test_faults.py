@@ -50,7 +50,7 @@ def _with(event: Event, **changed: Any) -> rows.Row:
 def _damage() -> list[rows.Row]:
     """Every field of every kind at fault in every way that its column can hold."""
     odd: dict[str, list[Any]] = {
-        "BIGINT": [2**63 - 1, -(2**63), -(2**56)],
+        "BIGINT": [2**63 - 1, -(2**63), -(2**62), -(2**56)],
         "DOUBLE": [math.nan, math.inf, -math.inf],
         "VARCHAR": [""],
         "BOOLEAN": [],
@@ -59,6 +59,8 @@ def _damage() -> list[rows.Row]:
     for kind in KINDS:
         for each in rows.fields_of(kind):
             wrong = [value for value in odd[each.sql_type] if value != "" or each.filled or each.allowed]
+            if each.sql_type == "BIGINT" and each.range is not None:
+                wrong = [value for value in wrong if not each.range.least <= value <= each.range.most]
             wrong += [] if each.optional or each.name == "at_us" else [None]
             damaged += [_with(_whole(kind), **{each.name: value}) for value in wrong]
     return damaged

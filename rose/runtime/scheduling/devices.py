@@ -10,10 +10,14 @@ from rose.errors import UserError
 from rose.events import Clock
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
 
-#: Readings that an offset is taken from: of those, one was delayed least.
+#: Readings that an offset is taken from: of those, one was delayed least. Each is the quickest message of a second, so
+#: that those of a busy moment, all of them delayed, do not drive out all others.
 _READINGS = 16
+_READING_NS = 1_000_000_000
 #: A host's clock was set when it moved by more than this against the host's monotonic one; less is not worth an event.
 _STEP_NS = 5_000_000
+#: How often is told at most that clocks drifted apart.
+_MOVED_NS = 60_000_000_000
 #: A device that was not heard of for so long is forgotten.
 FORGET_NS = 3600 * 1_000_000_000
 
@@ -37,17 +41,20 @@ class Device:
     clock_steps: int = 0
     #: UTC minus monotonic of its host and of this one.
     _anchors_ns: tuple[int, int] | None = None
-    _offsets_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    #: When a reading began, and the offset.
+    _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     #: The clock that the device's time is recorded by, less its host's wall clock.
     _device_time_ahead_ns: int | None = None
-    #: What was last told of its clock, and whether either clock was set since.
+    #: What was last told of its clock, whether either clock was set since, and when it last was that they drifted.
     _told: Clock | None = None
     _was_set: bool = False
+    _moved_ns: int | None = None
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """The host's UTC minus the controller's, less than it is by what the quickest of the last messages took."""
-        return max(self._offsets_ns, default=None)
+        """The host's UTC minus the controller's. The measured offset is too low by the delay of the quickest recent
+        message."""
+        return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
         """`now_ns` and `utc_ns` are monotonic and UTC here as the reading came in."""
@@ -61,15 +68,28 @@ class Device:
                 self._offsets_ns.clear()
                 self._was_set = True
         self._anchors_ns = anchors_ns
-        self._offsets_ns.append(reading.utc_ns - utc_ns)
+        began_ns, offset_ns = now_ns, reading.utc_ns - utc_ns
+        if self._offsets_ns and now_ns - self._offsets_ns[-1][0] < _READING_NS:
+            began_ns, before_ns = self._offsets_ns.pop()
+            offset_ns = max(offset_ns, before_ns)
+        self._offsets_ns.append((began_ns, offset_ns))
         if reading.device_time_ns is not None:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
         """What is to be recorded of its clock: told once, and again when it is off by another 5 ms."""
         offset_ns, told = self.clock_offset_ns, self._told
-        if offset_ns is None or (told is not None and abs(offset_ns - told.offset_ns) <= _STEP_NS):
+        if offset_ns is None:
             return None
+        if told is not None:
+            if abs(offset_ns - told.offset_ns) <= _STEP_NS:
+                # All readings are later than the step, and it came to nothing.
+                self._was_set = self._was_set and len(self._offsets_ns) < _READINGS
+                return None
+            if not self._was_set:
+                if self._moved_ns is not None and self.heard_ns - self._moved_ns < _MOVED_NS:
+                    return None
+                self._moved_ns = self.heard_ns
         ahead_ns = self._device_time_ahead_ns
         self._told = Clock(
             device_id=self.device_id,

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.clock import both_ns
+from rose.event_fields import INSTANT_NS_MAX
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import FORGET_NS, Devices
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
 
@@ -80,3 +93,89 @@ def test_a_device_that_nobody_speaks_for_is_forgotten():
     assert "d" in devices
     devices.forget(FORGET_NS + 1_000_000_001)
     assert "d" not in devices
+
+
+def test_a_step_that_nothing_came_of_is_not_told_of_what_comes_later():
+    devices = Devices()
+    hear(devices, 0, delay_ns=0, offset_ns=0).clock_news()
+    # Set by 6 ms, of which late messages show 3.
+    for at in range(1, 40):
+        assert hear(devices, at * 1000 * MS, delay_ns=3 * MS, offset_ns=6 * MS).clock_news() is None
+    drifting = (
+        hear(devices, at * 1000 * MS, delay_ns=3 * MS, offset_ns=(at - 34) * MS).clock_news() for at in range(40, 46)
+    )
+    (news,) = [news for news in drifting if news is not None]
+    assert news.action == "moved"
+
+
+def test_our_clocks_are_read_at_one_moment(monkeypatch):
+    """Else what is known of all hosts' clocks would be forgotten whenever another thread has its turn in between."""
+    read = time.time_ns
+
+    def late():
+        time.sleep(0.05)
+        monkeypatch.setattr(time, "time_ns", read)
+        return read()
+
+    async def scenario():
+        controller = Controller()
+        await controller.start()
+        try:
+            for age_ns in (0, 0, 300 * MS):
+                monotonic_ns, utc_ns = both_ns()
+                clock = ClockReading(monotonic_ns=monotonic_ns - age_ns, utc_ns=utc_ns - age_ns)
+                if age_ns:
+                    monkeypatch.setattr(time, "time_ns", late)
+                await controller.heartbeat(Heartbeat(device_id="d", engines=[], clock=clock))
+            assert time.time_ns is read
+            # The quick messages are known.
+            assert controller.devices["d"].clock_offset_ns > -150 * MS
+        finally:
+            await controller.stop()
+
+    asyncio.run(scenario())
+
+
+_GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)
+
+
+@given(st.lists(st.tuples(_GAPS_NS, st.integers(0, 3000 * MS)), min_size=1), st.integers(-(2**61), 2**61))
+def test_a_clock_that_stands_still_is_told_of_once_a_minute_at_most_however_late_messages_are(messages, offset_ns):
+    devices, sent_ns, heard, told = Devices(), 0, 0, []
+    for gap_ns, delay_ns in messages:
+        sent_ns += gap_ns
+        heard = max(heard, sent_ns + delay_ns)
+        device = hear(devices, sent_ns, delay_ns=heard - sent_ns, offset_ns=offset_ns)
+        if (news := device.clock_news()) is not None:
+            told.append((heard, news))
+    assert [news.action for _, news in told] == ["heard", *["moved"] * (len(told) - 1)]
+    assert all(later - earlier >= 60_000 * MS for (earlier, _), (later, _) in pairwise(told[1:]))
+    assert all(news.offset_ns <= offset_ns for _, news in told)
+    assert device.clock_steps == 0
+
+
+@given(
+    st.lists(st.integers(0, 3000).map(lambda ms: (50 + ms) * MS), min_size=100, max_size=400),
+    st.integers(-(2**61), 2**61),
+)
+def test_late_messages_are_not_told_of_as_long_as_some_are_quick(delays_ns, offset_ns):
+    """Heartbeats 10 ms apart, of which one in fifty is quick."""
+    devices, told = Devices(), []
+    for number, delay_ns in enumerate(delays_ns):
+        device = hear(devices, 10 * number * MS, delay_ns=delay_ns if number % 50 else MS, offset_ns=offset_ns)
+        told += [news] if (news := device.clock_news()) is not None else []
+    assert [(news.action, news.offset_ns) for news in told] == [("heard", offset_ns - MS)]
+
+
+@pytest.mark.parametrize("utc_ns", [0, INSTANT_NS_MAX])
+def test_a_clock_at_either_end_of_time_is_an_event(utc_ns, tmp_path):
+    now_ns = 1_800_000_000 * 1000 * MS
+    devices = Devices()
+    clock = ClockReading(monotonic_ns=5, utc_ns=utc_ns, device_time_ns=utc_ns)
+    device = devices.hear(Heartbeat(device_id="d", engines=[], clock=clock), 7, now_ns)
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        writer.record(device.clock_news())
+    with catalog.connect(tmp_path / "ledger") as connection:
+        offsets = connection.execute("SELECT offset_ns, device_time_offset_ns FROM clock").fetchall()
+        assert offsets == [(utc_ns - now_ns, utc_ns - now_ns)]
+        assert connection.execute("SELECT * FROM faulty_event").fetchall() == []
