@@ -107,6 +107,8 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
     newest = max(report.policy_version for report in holders)
     if newest < turn.version_min:
         return f"engines hold version {newest} at most, and it wants {turn.version_min}"
+    if turn.error is not None:
+        return "what was tried made no token"
     return "no engine that it may run on had room"
 
 

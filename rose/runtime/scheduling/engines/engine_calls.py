@@ -26,11 +26,16 @@ _ABORT_MAX_S = 2.0
 #: What an engine answers to a turn that no engine would take. Any other error is the engine's: a door that another
 #: engine has taken over asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
+#: Characters that are kept of why an attempt failed: a turn may have hundreds of attempts.
+_ERROR_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of an attempt: its record, and the engine's answer or why it refused. Neither: it failed."""
+    """What came of an attempt: its record, and the engine's answer or why it refused. Neither: it failed.
+
+    The record of one that failed says why, in `error`.
+    """
 
     attempt: dict[str, Any]
     answer: dict[str, Any] | None = None
@@ -44,6 +49,15 @@ class _Reply:
     status: int
     answer: dict[str, Any] | None = None
     error: str = ""
+
+    @property
+    def failure(self) -> str:
+        """Why there is no whole answer, in one line."""
+        words = _engine_message(self.error)
+        if self.status:
+            words = f"answered {self.status}" + (f": {words}" if words else "")
+        words = "".join(letter if letter.isprintable() else " " for letter in words)
+        return " ".join(words.split())[:_ERROR_MAX]
 
 
 class EngineCalls:
@@ -94,7 +108,7 @@ class EngineCalls:
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
                 turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
                 raise
-            reply = _Reply(0, turn.part)
+            reply = _Reply(0, turn.part, "did not answer, and was given up")
         finally:
             item.waiting = None
             placed.release()
@@ -104,6 +118,8 @@ class EngineCalls:
         if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
         broke = reply.status != 200
+        if broke:
+            attempt["error"] = reply.failure
         worker.suspected = worker.suspected or broke
         if answer is None:
             return Result(attempt)
@@ -153,18 +169,20 @@ class EngineCalls:
         return self._connections.post(f"{engine.url}/generate", orjson.dumps(body), engine.token)
 
     async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:
+        response = self._generate(engine, body)
         try:
-            async with self._generate(engine, body) as response:
+            async with response:
                 if response.status == 200:
                     return _Reply(200, orjson.loads(await response.read()))
                 return _Reply(response.status, error=_text(await response.read()))
         except (OSError, ValueError) as error:
-            return _Reply(0, error=str(error))
+            return _broken(response, error)
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
         """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
+        response = self._generate(engine, body)
         try:
-            async with self._generate(engine, body) as response:
+            async with response:
                 if response.status != 200:
                     return _Reply(response.status, error=_text(await response.read()))
                 async for line in response.lines():
@@ -176,14 +194,21 @@ class EngineCalls:
                         if "error" in part:
                             return _Reply(400, error=data.decode())
                         turn.grow(part)
-            return _Reply(0, turn.part, "it broke off")
+            return _Reply(0, turn.part, "broke off before the end")
         except (OSError, ValueError) as error:
-            return _Reply(0, turn.part, str(error))
+            return _broken(response, error, turn.part)
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _broken(response: Response, error: Exception, part: dict[str, Any] | None = None) -> _Reply:
+    """What there is of an answer whose engine is away, went away, or does not speak as it should."""
+    if not response.sent:
+        return _Reply(0, part, f"could not be reached: {error}")
+    return _Reply(0, part, f"{'broke off' if isinstance(error, OSError) else 'made no sense'}: {error}")
 
 
 def _text(body: bytes) -> str:

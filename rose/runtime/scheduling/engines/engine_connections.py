@@ -68,16 +68,21 @@ class EngineConnections:
 
 
 class Response:
-    """What an engine answers to a request, within `async with`: `status`, and the body whole or by lines."""
+    """What an engine answers to a request, within `async with`: `status`, and the body whole or by lines.
+
+    `sent` tells an engine that went away from one that could not be reached.
+    """
 
     def __init__(self, connections: EngineConnections, address: _Address, request: bytes) -> None:
         self._connections, self._address, self._request = connections, address, request
         self._connection: _Connection
+        self.sent = False
 
     async def __aenter__(self) -> Self:
         self._connection = connection = await self._connections.take(self._address)
         try:
             connection.send(self._request)
+            self.sent = True
             while not connection.status:
                 await connection.wait()
         except BaseException:

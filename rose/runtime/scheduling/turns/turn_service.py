@@ -210,7 +210,7 @@ class TurnService:
                 return 400, _failure(f"engine {engine_id} refused the turn: {result.refusal}", turn)
             if result.answer is not None and foreign_run(result.answer["meta_info"], turn.run_id) is not None:
                 # The engine was brought to another run's weights under it: those tokens are nobody's.
-                result.attempt["outcome"] = "failed"
+                result.attempt.update(outcome="failed", error="made tokens with another run's weights")
                 turn.part = None
                 turn.leave(engine_id, placed.item.lease_id, now)
                 await asyncio.sleep(turn.pause_s())
@@ -228,7 +228,7 @@ class TurnService:
                 await asyncio.sleep(turn.pause_s())
         if turn.ended is not None:
             return 409, _failure(turn.ended, turn)
-        why = self._why(turn)
+        why = self._why(turn) + ("" if turn.error is None else f"; {turn.error}")
         return 503, _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s: {why}", turn)
 
 

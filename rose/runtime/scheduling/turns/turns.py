@@ -89,6 +89,13 @@ class Turn:
         return self.request.rose or TurnLabels()
 
     @property
+    def error(self) -> str | None:
+        """What the last engine to try says of its failure; None: it did not fail, or none tried."""
+        if not self.attempts or (error := self.attempts[-1].get("error")) is None:
+            return None
+        return f"the last engine to try, {self.attempts[-1]['engine_id']}, {error}"
+
+    @property
     def input_ids(self) -> list[int]:
         """The prompt of the next attempt: what was made so far is part of it."""
         return self.request.input_ids + self.output_ids

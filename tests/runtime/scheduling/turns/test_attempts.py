@@ -28,6 +28,15 @@ class BrokenEngine(FakeEngine):
         return web.Response(status=self.status, text=self.body)
 
 
+class DyingEngine(FakeEngine):
+    """Its connections break as soon as it works on a turn."""
+
+    async def generate(self, request):
+        self.requests.append(await request.json())
+        request.transport.abort()
+        return web.Response()
+
+
 class HaltingEngine(FakeEngine):
     """Makes one token of each request, and another once the request is aborted."""
 
@@ -151,6 +160,50 @@ def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
             assert 3 <= len(broken.requests) <= 8  # each wait is longer than the one before
             _, idle = await run.post({"input_ids": [1]})
             assert "no rollout engine got on with the turn" in idle["error"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (404, '{"error": {"message": "Not\\n Found \\u0007"}}', "answered 404: Not Found"),
+        (401, "x" * 5000, f"answered 401: {'x' * 286}"),
+        (503, "", "answered 503"),
+    ],
+)
+def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.3)
+
+    async def scenario():
+        async with serve(BrokenEngine(status, body)) as url, play() as run:
+            turn = asyncio.create_task(run.post({"input_ids": [1]}))
+            while not turn.done():
+                await run.beat(run.report(url))
+                await asyncio.sleep(0.01)
+            answered, answer = await turn
+            assert answered == 503
+            assert "what was tried made no token" in answer["error"]
+            assert f"the last engine to try, e0, {error}" in answer["error"]
+            assert {attempt["error"] for attempt in answer["rose"]["attempts"]} == {error}
+
+    asyncio.run(scenario())
+
+
+def test_an_attempt_says_why_it_failed():
+    async def scenario():
+        async with serve(DyingEngine()) as url, serve(FakeEngine()) as sound_url, play() as run:
+            away = f"http://127.0.0.1:{free_port()}"
+            for number, dead in enumerate((away, url)):
+                await run.beat(run.report(dead, f"dead{number}", capacity=100), run.report(sound_url, "z", capacity=1))
+                status, answer = await run.post({"input_ids": [1]})
+                assert status == 200
+                attempts = answer["meta_info"]["rose"]["attempts"]
+                assert [attempt["outcome"] for attempt in attempts] == ["failed", "completed"]
+                wanted = "could not be reached: " if dead == away else "broke off: "
+                assert attempts[0]["error"].startswith(wanted)
+                assert "error" not in attempts[1]
+                await run.beat(run.report(dead, f"dead{number}", alive=False))
 
     asyncio.run(scenario())
 
