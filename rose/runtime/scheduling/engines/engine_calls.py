@@ -34,12 +34,14 @@ _ERROR_MAX = 300
 class Result:
     """What came of an attempt: its record, and the engine's answer or why it refused. Neither: it failed.
 
-    The record of one that failed says why, in `error`.
+    The record of one that failed says why, in `error`. `died`: the engine went away while it worked on the turn, and
+    nobody had taken the turn off.
     """
 
     attempt: dict[str, Any]
     answer: dict[str, Any] | None = None
     refusal: str | None = None
+    died: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class _Reply:
     status: int
     answer: dict[str, Any] | None = None
     error: str = ""
+    #: It had the request, and its connection broke.
+    died: bool = False
 
     @property
     def failure(self) -> str:
@@ -121,8 +125,9 @@ class EngineCalls:
         if broke:
             attempt["error"] = reply.failure
         worker.suspected = worker.suspected or broke
+        died = reply.died and not item.taken_off and item.lease_id == worker.lease_id
         if answer is None:
-            return Result(attempt)
+            return Result(attempt, died=died)
         meta = answer["meta_info"]
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
         if not broke:
@@ -131,7 +136,7 @@ class EngineCalls:
                 worker.took(attempt["duration_ns"], ended)
         attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
         attempt["output_tokens"] = len(answer.get("output_ids") or [])
-        return Result(attempt, answer)
+        return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
         """Abort requests, now and until they are off: their turns go on elsewhere with the tokens that they have."""
@@ -208,7 +213,9 @@ def _broken(response: Response, error: Exception, part: dict[str, Any] | None = 
     """What there is of an answer whose engine is away, went away, or does not speak as it should."""
     if not response.sent:
         return _Reply(0, part, f"could not be reached: {error}")
-    return _Reply(0, part, f"{'broke off' if isinstance(error, OSError) else 'made no sense'}: {error}")
+    if isinstance(error, OSError):
+        return _Reply(0, part, f"broke off: {error}", died=True)
+    return _Reply(0, part, f"made no sense: {error}")
 
 
 def _text(body: bytes) -> str:

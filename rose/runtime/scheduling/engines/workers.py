@@ -42,6 +42,9 @@ class InFlight:
     cut: bool = False
     #: Set once the engine was asked to give it up.
     taken_off: bool = False
+    #: Under how many lives of engines the turn has been until they died, and which life of its engine this is.
+    deaths: int = 0
+    life_ns: int = 0
 
     def give_up(self) -> None:
         """Wait for the engine no longer: what it has not answered is lost."""
@@ -61,6 +64,8 @@ class Worker:
     suspected: bool = False
     #: The lease that is being taken back: a report that was on its way may still name it.
     withdrawn_lease_id: str | None = None
+    #: When it was first reported alive since it was not: another one is another life of the engine.
+    life_ns: int = 0
     #: How long turns take here and how many ran side by side, moving averages; 0 before the first one.
     pace_ns: int = 0
     pace_turns: float = 0.0
@@ -144,8 +149,10 @@ class WorkerTable:
         for report in heartbeat.engines:
             worker = self._workers.get(report.engine_id)
             if worker is None:
-                self._workers[report.engine_id] = Worker(report, now_ns, due_ns)
+                self._workers[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
             else:
+                if report.alive and not worker.report.alive:
+                    worker.life_ns = now_ns
                 if report.run_id == worker.assigned != worker.report.run_id:
                     worker.switch_ns = now_ns - worker.assigned_ns
                 worker.report, worker.heard_ns, worker.due_ns = report, now_ns, due_ns

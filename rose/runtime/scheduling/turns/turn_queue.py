@@ -160,6 +160,8 @@ def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
         lease_id=worker.report.lease_id,
         run_id=turn.run_id,
         version_min=turn.version_min,
+        deaths=len(turn.deaths),
+        life_ns=worker.life_ns,
     )
     worker.in_flight[item.request_id] = item
     return item

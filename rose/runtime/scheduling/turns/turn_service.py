@@ -20,7 +20,7 @@ from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.recording import turn_fields
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
-from rose.runtime.scheduling.turns.turns import Turn, foreign_run
+from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn, foreign_run
 
 #: A turn with a key goes on for so long after its client went away: it may come back for it.
 KEY_GRACE_S = 10.0
@@ -213,6 +213,7 @@ class TurnService:
                 result.attempt.update(outcome="failed", error="made tokens with another run's weights")
                 turn.part = None
                 turn.leave(engine_id, placed.item.lease_id, now)
+                turn.spend(result.attempt)
                 await asyncio.sleep(turn.pause_s())
                 continue
             if result.answer is not None and turn.take(
@@ -225,6 +226,12 @@ class TurnService:
             if result.answer is not None:
                 turn.leave(engine_id, placed.item.lease_id, now)
             if not result.attempt["output_tokens"]:
+                turn.spend(result.attempt)
+                if result.died:
+                    turn.deaths.add((engine_id, placed.item.life_ns))
+                if len(turn.deaths) >= DEATHS_MAX:
+                    why = f"engines died {DEATHS_MAX} times in a row as they worked on the turn, {engine_id} the last"
+                    return 503, _failure(f"{why}; find out what in it kills them before you send it again", turn)
                 await asyncio.sleep(turn.pause_s())
         if turn.ended is not None:
             return 409, _failure(turn.ended, turn)

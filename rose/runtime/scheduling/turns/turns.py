@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose.runtime.scheduling.engines.workers import WorkerTable
+from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.weight_version import parse_name
 
@@ -18,6 +18,17 @@ AVOID_NS = 1_000_000_000
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 
+
+#: Of an attempt that made no token, so much counts as waiting: one engine that dies after long work costs no turn its
+#: life.
+ATTEMPT_WAITED_MAX_NS = 60_000_000_000
+#: A turn under which so many engine lives ended in a row, and none made a token, is given up: it is what kills them. An
+#: engine, or its host, has other reasons to die, though hardly five times in the time of one turn.
+DEATHS_MAX = 5
+#: How many turns may share an engine of which the most suspect one saw so many lives end. A turn that only was beside
+#: the one that kills is thereby alone, and makes its tokens, before it would be given up. One death is no suspicion: an
+#: engine that died for any reason has all its turns again at once.
+_TOGETHER = {2: 8, 3: 2, 4: 1}
 
 _PREFIX = uuid.uuid4().hex[:16]
 _numbers = itertools.count()
@@ -30,7 +41,9 @@ def new_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """`waited_ns` is how long it has waited since it last made progress: in the queue, or between attempts."""
+    """`waited_ns` is how long it has waited since it last made progress: in the queue, between attempts, or on engines
+    that made no token. `deaths` are the engine lives that ended under it since then: engine, and when the life began.
+    """
 
     request: GenerateRequest
     trajectory_id: str
@@ -51,6 +64,7 @@ class Turn:
     waited_ns: int = 0
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
+    deaths: set[tuple[str, int]] = field(default_factory=set)
     #: What the attempt under way has made so far, if the engine streams.
     part: dict[str, Any] | None = None
     #: Why it is not to go on; None: it is.
@@ -122,6 +136,7 @@ class Turn:
         self.versions += token_versions(meta, len(made))
         if made:
             self.waited_ns, self.backoff_s = 0, BACKOFF_FIRST_S
+            self.deaths.clear()
         return completed or len(self.output_ids) >= self.tokens_max
 
     def grow(self, part: dict[str, Any]) -> None:
@@ -148,17 +163,40 @@ class Turn:
         self.waited_ns += int(pause_s * 1e9)
         return pause_s
 
+    def spend(self, attempt: dict[str, Any]) -> None:
+        """The attempt made no token: its time was spent waiting."""
+        self.waited_ns += min(attempt["duration_ns"], ATTEMPT_WAITED_MAX_NS)
+
     def leave(self, engine_id: str, lease_id: str | None, now_ns: int) -> None:
         """The engine took the turn off."""
         self._left[engine_id] = (lease_id, now_ns + AVOID_NS)
 
     def avoids(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
         """The engines that the turn is not to be placed on yet."""
-        return frozenset(
+        left = frozenset(
             engine_id
             for engine_id, (lease_id, until_ns) in self._left.items()
             if now_ns < until_ns and engine_id in table and table[engine_id].report.lease_id == lease_id
         )
+        return left | self._avoids_after_deaths(table, now_ns) if self.deaths else left
+
+    def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
+        """Engines that died under it, as long as there are others, and those with other suspects on them."""
+        dead = {engine_id for engine_id, _ in self.deaths}
+        others = any(facts.alive and facts.engine_id not in dead for facts in table.serving(self.run_id, now_ns))
+        return frozenset(
+            worker.report.engine_id
+            for worker in table
+            if (others and worker.report.engine_id in dead) or _crowded(worker, len(self.deaths))
+        )
+
+
+def _crowded(worker: Worker, deaths: int) -> bool:
+    """Whether a turn under which so many lives ended is one too many there."""
+    if deaths not in _TOGETHER:
+        return False
+    suspects = [item.deaths for item in worker.in_flight.values() if item.deaths in _TOGETHER]
+    return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
 
 
 def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
