@@ -13,7 +13,7 @@ import orjson
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.scheduling.engines.engine_connections import EngineConnections, Response
-from rose.runtime.scheduling.engines.workers import InFlight, Worker
+from rose.runtime.scheduling.engines.workers import LOST_NS, InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
@@ -23,6 +23,10 @@ _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
 _ABORT_MAX_S = 2.0
+#: An engine that is asked whether it hangs, and answers nothing for so long, does: a scheduler answers between two
+#: steps. SGLang's own watchdog takes five minutes.
+_ANSWER_MAX_S = 60.0
+_ASK_AGAIN_S = 1.0
 #: What an engine answers to a turn that no engine would take. Any other error is the engine's: a door that another
 #: engine has taken over asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
@@ -151,6 +155,34 @@ class EngineCalls:
         """`take_off` without waiting."""
         item.taken_off = True
         self._spawn(self._insist(worker, item))
+
+    def watch(self, worker: Worker) -> None:
+        """Ask the engine whether it hangs. If it does, its turns are given up and none is placed there until it answers
+        or breaks the connection."""
+        worker.asked_ns = None
+        self._spawn(self._watch(worker))
+
+    async def _watch(self, worker: Worker) -> None:
+        while not await self._answers(worker.report):
+            # Of one whose agent is silent, or says that it is gone, all is known already.
+            if not worker.report.alive or worker.overdue_ns(monotonic_ns()) > LOST_NS:
+                break
+            worker.hangs = True
+            for item in list(worker.in_flight.values()):
+                item.give_up()
+            await asyncio.sleep(_ASK_AGAIN_S)
+        worker.hangs, worker.asked_ns = False, monotonic_ns()
+
+    async def _answers(self, engine: EngineReport) -> bool:
+        """False: it holds the connection, and says nothing."""
+        try:
+            async with asyncio.timeout(_ANSWER_MAX_S), self._generate(engine, question("end", "none")) as response:
+                await response.read()
+        except TimeoutError:
+            return False
+        except (OSError, ValueError):
+            pass
+        return True
 
     async def _insist(self, worker: Worker, item: InFlight) -> None:
         deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)

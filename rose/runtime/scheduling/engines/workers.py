@@ -17,6 +17,8 @@ SILENCE_MAX_NS = 2_000_000_000
 LOST_NS = 10_000_000_000
 #: ... and by this much it is forgotten.
 FORGET_NS = 60_000_000_000
+#: A dedicated engine that has turns and completed none for so long is asked whether it hangs.
+QUIET_NS = 30_000_000_000
 _PACE_WEIGHT = 0.1
 
 
@@ -63,6 +65,10 @@ class Worker:
     #: Set when a request to it failed; cleared by the next heartbeat that says it is alive.
     suspected: bool = False
     #: The lease that is being taken back: a report that was on its way may still name it.
+    #: It answers nothing, though its agent may call it alive.
+    hangs: bool = False
+    #: When it last was asked whether it hangs; None: it is being asked.
+    asked_ns: int | None = 0
     withdrawn_lease_id: str | None = None
     #: When it was first reported alive since it was not: another one is another life of the engine.
     life_ns: int = 0
@@ -103,11 +109,10 @@ class Worker:
         pace_ns = self.pace_ns
         if pace_ns and self.in_flight:
             # An engine that has completed nothing for longer is slower now than its turns were.
-            oldest = next(iter(self.in_flight.values()))
-            pace_ns = max(pace_ns, now_ns - max(self.completed_ns, oldest.placed_ns))
+            pace_ns = max(pace_ns, now_ns - max(self.completed_ns, self.oldest_ns))
         return WorkerFacts(
             engine_id=report.engine_id,
-            alive=report.alive and not self.suspected and now_ns - self.due_ns < SILENCE_MAX_NS,
+            alive=report.alive and not self.suspected and not self.hangs and now_ns - self.due_ns < SILENCE_MAX_NS,
             policy_version=report.policy_version,
             in_flight=len(self.in_flight),
             capacity=report.capacity,
@@ -116,6 +121,11 @@ class Worker:
             pace_ns=pace_ns,
             pace_turns=self.pace_turns,
         )
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the first of the turns that are on it was placed."""
+        return next(iter(self.in_flight.values())).placed_ns
 
     def took(self, duration_ns: int, now_ns: int) -> None:
         """A turn was completed here in so long, and is no longer in flight."""
@@ -198,6 +208,17 @@ class WorkerTable:
             (worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id])
             for run_id, turns in running.items()
             for turn in stalled(turns, self.serving(run_id, now_ns))
+        ]
+
+    def quiet(self, now_ns: int) -> list[Worker]:
+        """Dedicated engines that may hang. A borrowed one may rest for as long as serving wants its device."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.in_flight
+            and not worker.report.borrowed
+            and worker.asked_ns is not None
+            and now_ns - max(worker.asked_ns, worker.completed_ns, worker.oldest_ns) > QUIET_NS
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
