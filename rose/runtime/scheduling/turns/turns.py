@@ -181,9 +181,17 @@ class Turn:
         return left | self._avoids_after_deaths(table, now_ns) if self.deaths else left
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Engines that died under it, as long as there are others, and those with other suspects on them."""
+        """Engines that died under it, as long as there are others, and those with other suspects on them. After one
+        death the others must have room: after more, it waits for them."""
         dead = {engine_id for engine_id, _ in self.deaths}
-        others = any(facts.alive and facts.engine_id not in dead for facts in table.serving(self.run_id, now_ns))
+        others = any(
+            facts.alive
+            and facts.engine_id not in dead
+            and facts.policy_version >= self.version_min
+            and facts.lease_left_ns != 0
+            and facts.capacity > (facts.in_flight if len(self.deaths) == 1 else 0)
+            for facts in table.serving(self.run_id, now_ns)
+        )
         return frozenset(
             worker.report.engine_id
             for worker in table

@@ -277,7 +277,8 @@ def test_turns_leave_a_dedicated_engine_that_hangs_and_come_back_when_it_does_no
 
             async def keep():
                 while True:
-                    await run.beat(run.report(url, "hung", capacity=100), run.report(other_url, "other", capacity=1))
+                    await run.beat(run.report(url, "hung", capacity=100), device_id="d0")
+                    await run.beat(run.report(other_url, "other", capacity=1), device_id="d1")
                     await asyncio.sleep(0.02)
 
             async def wait_until_alive():
@@ -298,6 +299,9 @@ def test_turns_leave_a_dedicated_engine_that_hangs_and_come_back_when_it_does_no
             # None is placed there, whatever its agent says.
             generations = [await run.turn(2, trajectory_id=f"t{number}") for number in range(5)]
             assert {a.engine_id for generation in generations for a in generation.attempts} == {"other"}
+            async with run.session.get("/status") as response:
+                reasons = [device["not_lent"] for device in (await response.json())["devices"]]
+            assert reasons == ["engine hung hangs: it answers nothing", None]
             hung.moves.set()
             await asyncio.wait_for(wait_until_alive(), 20)
             assert [a.engine_id for a in (await run.turn(2, trajectory_id="u")).attempts] == ["hung"]

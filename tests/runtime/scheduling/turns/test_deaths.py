@@ -126,6 +126,31 @@ def test_an_engine_that_dies_again_and_again_costs_no_turn_that_another_one_take
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("other", [{"borrowed": True}, {"policy_version": 2}, {"capacity": 0}, {"alive": False}])
+def test_a_turn_goes_back_to_the_engine_that_died_if_no_other_takes_it(other):
+    async def scenario():
+        async with play(3, run={"staleness_max": 0}) as run, mortals(run) as (engine,):
+            await run.beat(run.report("http://x", "other", **other), device_id="other")
+            turn = asyncio.create_task(send(run, 1))
+            for deaths in (1, 2, 3):
+                await asyncio.sleep(0.1)
+                for _ in range(500):
+                    if engine.transports:
+                        break
+                    await asyncio.sleep(0.02)
+                engine.die()
+                assert engine.deaths == deaths
+            async with asyncio.timeout(20):
+                while not turn.done():
+                    await run.beat(run.report("http://x", "other", **other), device_id="other")
+                    await asyncio.sleep(0.1)
+            status, answer = await turn
+            assert status == 200
+            assert {attempt["engine_id"] for attempt in answer["meta_info"]["rose"]["attempts"]} == {"e0"}
+
+    asyncio.run(scenario())
+
+
 def test_a_host_that_is_away_costs_no_turn_however_often_it_is_tried():
     """Connections are refused at once, whatever its agent says."""
 
