@@ -169,11 +169,15 @@ class Controller:
 
     def _changed(self) -> None:
         """What runs there are, or what they have published."""
-        for run_id in self.runs.forget():
-            self.loads.pop(run_id, None)
+        self._forget()
         self.recorder.record_due()
         self.pass_time(monotonic_ns())
         self.tell()
+
+    def _forget(self) -> None:
+        """Let go of runs that ended too long ago."""
+        for run_id in self.runs.forget():
+            self.loads.pop(run_id, None)
 
     # ------------------------------------------------------------------ devices
 
@@ -326,6 +330,7 @@ class Controller:
                 self.runs.get(run_id).heard_ns = now_ns
         try:
             if self.runs.expire(now_ns):
+                self._forget()
                 self.recorder.record_due()
                 self.tell()
             self.failure = None

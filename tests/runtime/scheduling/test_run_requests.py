@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish
+from rose.runtime.scheduling.runs import registry
+from tests.runtime.scheduling.stand_ins import SERVERS, call, fleet, gateway, open_run, post, publish
 
 
 def test_a_run_is_opened_published_for_generated_through_and_closed():
@@ -32,5 +33,29 @@ def test_a_run_is_opened_published_for_generated_through_and_closed():
             assert await call(session, "DELETE", f"/runs/{opened['run_id']}", close) == (200, {})
             status, answer = await post(session, f"{opened['url']}/generate", body)
             assert (status, "closed" in answer["error"]) == (409, True)
+
+    asyncio.run(scenario())
+
+
+def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(registry, "ENDED_MAX", 1)
+
+    async def scenario():
+        async with gateway(model="tiny") as (session, _), fleet(session):
+            opened = []
+            for _ in range(2):
+                opened.append(await open_run(session, expires_s=1.0))
+                await publish(session, opened[-1])
+                body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
+                assert (await post(session, f"/runs/{opened[-1]['run_id']}/generate", body))[0] == 200
+            for _ in range(200):
+                _, shown = await call(session, "GET", "/runs")
+                if not any(run["state"] == "open" for run in shown):
+                    break
+                await asyncio.sleep(0.02)
+            # Nothing but time has passed.
+            assert [(run["run_id"], run["state"]) for run in shown] == [(opened[1]["run_id"], "expired")]
+            assert list(SERVERS[0].controller.loads) == [opened[1]["run_id"]]
+            assert (await call(session, "GET", f"/runs/{opened[0]['run_id']}"))[0] == 404
 
     asyncio.run(scenario())

@@ -15,14 +15,14 @@ from typing import Any, Literal
 from rose.clock import utc_us
 from rose.errors import UserError, did_you_mean
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
-from rose.runtime.scheduling.runs.state import CLOSED_MAX, RunFacts, State
+from rose.runtime.scheduling.runs.state import ENDED_MAX, RunFacts, State
 
 NOT_HEARD = "not heard of"
 _NAME_LENGTH_MAX = 40
 
 
 class UnknownRunError(UserError):
-    """No run of that id was opened here, or it was closed too long ago."""
+    """No run of that id was opened here, or it ended too long ago."""
 
 
 class RunRefusedError(UserError):
@@ -168,9 +168,9 @@ class Runs:
         return late
 
     def forget(self) -> list[str]:
-        """Forgets closed runs beyond those that are kept; returns which."""
-        closed = [run.run_id for run in self if run.facts.state == "closed"]
-        late = closed[: max(0, len(closed) - CLOSED_MAX)]
+        """Forgets runs that ended, beyond those that are kept; returns which."""
+        ended = sorted((run.facts for run in self if not run.is_open), key=_ended_us)
+        late = [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]
         for run_id in late:
             del self._runs[run_id]
         return late
@@ -219,6 +219,11 @@ def _check_fence(run: Run, fence: int) -> None:
             f"run {run.run_id!r} was taken over by a newer client: its fence is {run.facts.fence}, not {fence}; "
             "resume the run to take it back"
         )
+
+
+def _ended_us(facts: RunFacts) -> tuple[int, int, str]:
+    """By when it ended, as `State.keep` forgets them."""
+    return facts.closed_us or 0, facts.opened_us, facts.run_id
 
 
 def _new_id(name: str) -> str:

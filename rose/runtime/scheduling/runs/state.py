@@ -13,8 +13,8 @@ from typing import Any, Literal
 from rose.errors import UserError
 
 FILE = "controller.sqlite"
-#: Closed runs that are remembered; those that were opened first are forgotten first.
-CLOSED_MAX = 1000
+#: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
+ENDED_MAX = 1000
 
 RunState = Literal["open", "expired", "closed"]
 
@@ -101,11 +101,13 @@ class State:
                 (run.run_id, run.state, run.opened_us, json.dumps(asdict(run))),
             )
             connection.executemany("INSERT INTO due (event_json) VALUES (?)", [(json.dumps(event),) for event in due])
-            connection.execute(
-                "DELETE FROM run WHERE state = 'closed' AND run_id NOT IN"
-                " (SELECT run_id FROM run WHERE state = 'closed' ORDER BY opened_us DESC LIMIT ?)",
-                (CLOSED_MAX,),
-            )
+            if run.state != "open":
+                connection.execute(
+                    "DELETE FROM run WHERE run_id IN (SELECT run_id FROM run WHERE state != 'open'"
+                    " ORDER BY json_extract(facts_json, '$.closed_us') DESC, opened_us DESC, run_id DESC"
+                    " LIMIT -1 OFFSET ?)",
+                    (ENDED_MAX,),
+                )
 
     def due(self) -> list[tuple[int, dict[str, Any]]]:
         """(number, event) of what is to be recorded yet, oldest first."""

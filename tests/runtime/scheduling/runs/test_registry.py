@@ -6,6 +6,7 @@ import pytest
 
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
 from rose.runtime.scheduling.runs import registry
+from rose.runtime.scheduling.runs import state as state_module
 from rose.runtime.scheduling.runs.registry import RunRefusedError, Runs, UnknownRunError
 from rose.runtime.scheduling.runs.state import State
 
@@ -121,10 +122,20 @@ def test_all_of_it_is_there_after_a_restart(runs, state, tmp_path):
     other.close()
 
 
-def test_closed_runs_are_forgotten_some_day(runs, monkeypatch):
-    monkeypatch.setattr(registry, "CLOSED_MAX", 2)
-    opened = [runs.open(request(), 0) for _ in range(4)]
-    for run in opened[:3]:
-        runs.close(run.run_id, 1, "ended", None)
-    assert runs.forget() == [opened[0].run_id]
-    assert {run.run_id for run in runs} == {run.run_id for run in opened[1:]}
+def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, state, monkeypatch):
+    for module in (registry, state_module):
+        monkeypatch.setattr(module, "ENDED_MAX", 2)
+    opened = [runs.open(request(expires_s=100), 0) for _ in range(3)]
+    late = [runs.open(request(expires_s=1), 0) for _ in range(2)]
+    runs.close(opened[1].run_id, 1, "ended", None)
+    assert runs.expire(2 * S) == late
+    assert runs.forget() == [opened[1].run_id]
+    # Who ended first goes first, and not who was opened first.
+    runs.close(opened[0].run_id, 1, "ended", None)
+    assert runs.forget() == [late[0].run_id]
+    with pytest.raises(UnknownRunError):
+        runs.open(request(resume=late[0].run_id), 2 * S)
+    assert runs.open(request(resume=late[1].run_id), 2 * S).is_open
+    kept = {opened[0].run_id, opened[2].run_id, late[1].run_id}
+    assert {run.run_id for run in runs} == kept
+    assert {facts.run_id for facts in state.runs()} == kept

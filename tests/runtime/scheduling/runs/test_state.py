@@ -44,13 +44,13 @@ def test_only_the_owner_reads_it(tmp_path):
     assert stat.S_IMODE((tmp_path / "new" / FILE).stat().st_mode) == 0o600
 
 
-def test_closed_runs_are_kept_up_to_a_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_module, "CLOSED_MAX", 2)
+def test_runs_that_ended_are_kept_up_to_a_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_module, "ENDED_MAX", 2)
     state = State(tmp_path)
-    for number in range(4):
-        state.keep(facts(number, state="closed"))
     state.keep(facts(9))
-    assert [run.run_id for run in state.runs()] == ["r2", "r3", "r9"]
+    for number, closed_us in enumerate((30, 40, 10, 20)):
+        state.keep(facts(number, state=("closed", "expired")[number % 2], closed_us=closed_us))
+    assert [run.run_id for run in state.runs()] == ["r0", "r1", "r9"]
     state.close()
 
 
