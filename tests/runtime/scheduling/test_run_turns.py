@@ -9,6 +9,7 @@ import pytest
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.engines import load
+from rose.runtime.scheduling.gateway import turns
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turn_service
 from tests.runtime.scheduling.stand_ins import call, events, fleet, gateway, open_run, post, publish
@@ -180,6 +181,37 @@ def test_the_staleness_bound_of_a_run_holds_for_turns_that_say_nothing():
             await publish(session, opened, 9)
             _, answer = await post(session, path, turn())
             assert answer["meta_info"]["rose"]["versions"] == [9, 9, 9]
+
+    asyncio.run(scenario())
+
+
+def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
+    monkeypatch.setattr(turns, "TURNS_MAX", 2)
+
+    async def waiting(session, opened, count):
+        for _ in range(200):
+            _, shown = await call(session, "GET", f"/runs/{opened['run_id']}")
+            if shown["turns_queued"] == count:
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
+    async def scenario():
+        async with gateway() as (session, _):
+            full, path = await opened_run(session)
+            tasks = [asyncio.create_task(post(session, path, turn())) for _ in range(2)]
+            assert await waiting(session, full, 2)
+            status, answer = await post(session, path, turn())
+            assert (status, answer["error"]) == (
+                429,
+                f"run {full['run_id']!r} has 2 turns, as many as a run may have: "
+                "send more once some of them are answered",
+            )
+            other, path = await opened_run(session)
+            tasks.append(asyncio.create_task(post(session, path, turn())))
+            assert await waiting(session, other, 1)
+            for task in tasks:
+                task.cancel()
 
     asyncio.run(scenario())
 

@@ -14,7 +14,8 @@ from rose.runtime.scheduling.messages import GenerateRequest
 from rose.runtime.scheduling.turns.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: Turns at once at most; beyond it a caller is told to come back.
+#: Turns of one run at once at most; beyond it its caller is told to come back. All runs together have as many as the
+#: process may have connections.
 TURNS_MAX = 10_000
 _BEFORE, _AFTER = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
@@ -33,12 +34,12 @@ async def answer(controller: Controller, scope: Scope, receive: Receive, send: S
     wanted = GenerateRequest.model_validate_json(await read(receive))
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
-    turns = sum(len(load.turns) for load in controller.loads.values())
-    if turns >= TURNS_MAX:
-        await failure(429, f"{turns} turns wait already; try again later")(scope, receive, send)
+    load = controller.loads[run_id]
+    if len(load.turns) >= TURNS_MAX:
+        full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"
+        await failure(429, f"{full}: send more once some of them are answered")(scope, receive, send)
         return
     turn = Turn.begin(wanted, now_ns, run_id, version_min)
-    load = controller.loads[run_id]
     assert controller.turns is not None
     with Client(scope) as client:
         if wanted.stream:
