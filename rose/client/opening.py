@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,7 +71,9 @@ def open_run(
     }
     url = url.rstrip("/")
     message = {field: value for field, value in wanted.items() if value is not None}
-    answer = call(url, "POST", "/runs", message, token=token, away_s=away_s)
+    # Under a key, so that a run whose answer is lost is not opened twice.
+    keyed = {**message, "key": uuid.uuid4().hex}
+    answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s)
     return Run(
         RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
         message,

@@ -303,7 +303,7 @@ class Run:
         with self._resuming:
             address = self.address
             if address.fence == fence:
-                message = {**self._opened, "resume": address.run_id}
+                message = {**self._opened, "resume": address.run_id, "key": uuid.uuid4().hex}
                 answer = call(address.url, "POST", "/runs", message, token=address.token, away_s=away_s)
                 self.address = replace(address, fence=answer["fence"])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -117,6 +119,41 @@ def test_a_controller_that_stays_away_is_given_up_with_what_to_do(tmp_path):
         with pytest.raises(client.ControllerAwayError, match=there.url):
             run.publish({})
         run.leave()
+
+
+class LosesAnswers(BaseHTTPRequestHandler):
+    """Stands between a client and a controller: what `lost` POSTs are answered, the client does not hear."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with urllib.request.urlopen(urllib.request.Request(self.server.behind + self.path, data=body)) as response:
+            answer = response.read()
+        if self.path == "/runs" and self.server.lost:
+            self.server.lost -= 1
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
+    recorded = Recorded()
+    with fleet(tmp_path, record=recorded) as there, ThreadingHTTPServer(("127.0.0.1", 0), LosesAnswers) as between:
+        between.behind, between.lost = there.url, 2
+        threading.Thread(target=between.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{between.server_address[1]}"
+        run = client.open_run(url, name="grpo", model=MODEL)
+        between.lost = 1
+        resumed = client.open_run(url, name="grpo", model=MODEL, resume=run.run_id)
+        assert (between.lost, run.fence, resumed.fence) == (0, 1, 2)
+        assert [known.run_id for known in there.gateway.controller.runs] == [run.run_id]
+        run.leave()
+        resumed.leave()
+        between.shutdown()
+    assert [event.action for event in recorded.of("run")] == ["started"]
 
 
 def test_a_newer_client_of_a_run_takes_it_over(tmp_path):

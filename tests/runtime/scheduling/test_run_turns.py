@@ -281,6 +281,7 @@ def test_turns_are_recorded_under_their_run(tmp_path):
     [
         ("/runs", {"name": "n"}, "model"),
         ("/runs", {"name": "", "model": "m"}, "name"),
+        ("/runs", {"name": "n", "model": "m", "key": ""}, "key"),
         ("/runs", {"name": "n", "model": "m", "weight": 0}, "weight"),
         ("/runs", {"name": "n", "model": "m", "expires_s": 0}, "expires_s"),
         ("/runs", {"name": "n", "model": "m", "tags": {"a": 1}}, "tags.a"),

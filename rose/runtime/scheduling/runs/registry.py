@@ -6,6 +6,7 @@ refused from then on. Every change is on disk before it is answered.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from rose.runtime.scheduling.runs.state import ENDED_MAX, RunFacts, State
 
 NOT_HEARD = "not heard of"
 _NAME_LENGTH_MAX = 40
+#: Keys of one run that are remembered: a run may be resumed every day.
+KEYS_MAX = 16
 
 
 class UnknownRunError(UserError):
@@ -93,14 +96,20 @@ class Runs:
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._model is not None and request.model != self._model:
             raise RunRefusedError(f"model is {request.model!r}; this fleet's rollout model is {self._model!r}")
+        if request.key is not None and (run := self._opened_under(request.key)) is not None:
+            return _opened_again(run, request, now_ns)
         if request.resume is not None:
             return self._resume(self.get(request.resume), request, now_ns)
         opened_us = utc_us()
-        facts = RunFacts(run_id=_new_id(request.name), opened_us=opened_us, **request.model_dump(exclude={"resume"}))
+        asked = request.model_dump(exclude={"resume", "key"})
+        facts = RunFacts(run_id=_new_id(request.name), opened_us=opened_us, keys=_keys({}, 1, request), **asked)
         run = Run(facts, now_ns)
         self._state.keep(facts, self._due(facts, "started", opened_us))
         self._runs[facts.run_id] = run
         return run
+
+    def _opened_under(self, key: str) -> Run | None:
+        return next((run for run in self if key in run.facts.keys), None)
 
     def _resume(self, run: Run, request: OpenRun, now_ns: int) -> Run:
         before = run.facts
@@ -118,6 +127,7 @@ class Runs:
             closed_us=None,
             outcome=None,
             reason=None,
+            keys=_keys(before.keys, before.fence + 1, request),
         )
         due = [] if run.is_open else self._due(facts, "started", utc_us(), "resumed")
         self._change(run, facts, due)
@@ -219,6 +229,31 @@ def _check_fence(run: Run, fence: int) -> None:
             f"run {run.run_id!r} was taken over by a newer client: its fence is {run.facts.fence}, not {fence}; "
             "resume the run to take it back"
         )
+
+
+def _keys(before: dict[str, dict[str, Any]], fence: int, request: OpenRun) -> dict[str, dict[str, Any]]:
+    if request.key is None:
+        return before
+    kept = list(before.items())[1 - KEYS_MAX :]
+    return {**dict(kept), request.key: {"fence": fence, "digest": _digest(request)}}
+
+
+def _digest(request: OpenRun) -> str:
+    return hashlib.sha256(request.model_dump_json(exclude_unset=True).encode()).hexdigest()
+
+
+def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
+    """The run that the same request opened or resumed, its answer having been lost. One that expired since then is
+    left so: now its client knows what to resume."""
+    given = run.facts.keys[request.key or ""]
+    if given["digest"] != _digest(request):
+        raise RunRefusedError(
+            f"key is {request.key!r}; run {run.run_id!r} was opened under it, with other fields; give each its own key"
+        )
+    _check_fence(run, given["fence"])
+    if run.is_open:
+        run.heard_ns = now_ns
+    return run
 
 
 def _ended_us(facts: RunFacts) -> tuple[int, int, str]:

@@ -60,6 +60,9 @@ class RunFacts:
     closed_us: int | None = None
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
+    #: The keys that clients opened or resumed it under, the last one last: the fence that they were given, and a digest
+    #: of what they asked.
+    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class State:

@@ -139,3 +139,34 @@ def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, sta
     kept = {opened[0].run_id, opened[2].run_id, late[1].run_id}
     assert {run.run_id for run in runs} == kept
     assert {facts.run_id for facts in state.runs()} == kept
+
+
+def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, tmp_path):
+    run = runs.open(request(key="k", expires_s=10), 0)
+    assert runs.open(request(key="k", expires_s=10), 8 * S) is run
+    assert (run.facts.fence, run.left_ns(8 * S)) == (1, 10 * S)
+    assert runs.open(request(key="other", expires_s=10), 0) is not run
+    with pytest.raises(RunRefusedError, match=f"key is 'k'.*{run.run_id}.*other fields"):
+        runs.open(request(key="k", expires_s=11), 0)
+    again = Runs(State(tmp_path), 0, model="tiny", records=True)
+    assert again.open(request(key="k", expires_s=10), 0).facts == run.facts
+    assert [event["action"] for _, event in state.due()] == ["started", "started"]
+
+
+def test_a_run_that_is_resumed_again_under_the_same_key_is_taken_over_once(runs):
+    run = runs.open(request(key="opened"), 0)
+    for _ in range(2):
+        assert runs.open(request(resume=run.run_id, key="resumed"), 0).facts.fence == 2
+    # Whoever had it before and asks again is not given what its successor has.
+    with pytest.raises(RunRefusedError, match="taken over by a newer client"):
+        runs.open(request(key="opened"), 0)
+    for number in range(registry.KEYS_MAX):
+        runs.open(request(resume=run.run_id, key=f"resumed-{number}"), 0)
+    assert len(run.facts.keys) == registry.KEYS_MAX
+
+
+def test_a_run_that_expired_before_its_answer_came_is_named_to_who_asks_again(runs):
+    run = runs.open(request(key="k", expires_s=1), 0)
+    runs.expire(2 * S)
+    assert runs.open(request(key="k", expires_s=1), 3 * S) is run
+    assert run.facts.state == "expired"
