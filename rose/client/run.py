@@ -129,7 +129,8 @@ class Run:
         `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is
         told every two seconds.
 
-        Raises what `TurnClient.turn` raises, of the first turn that fails; the others are given up.
+        Raises what `TurnClient.turn` raises, of the first turn that fails, and RunTakenError or RunEndedError once the
+        run is this client's no more; the others are given up.
         """
         for field, given in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if given is not None and len(given) != len(prompts):
@@ -150,6 +151,7 @@ class Run:
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
+                self.check()
                 for future in done:
                     future.result()
                 if progress is not None and waiting and time.monotonic() - told >= PROGRESS_S:

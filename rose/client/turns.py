@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rose.client.address import BUSY, PAUSE_MAX_S, PAUSE_MIN_S, RunAddress, refusal
+from rose.client.connections import notice_gone
 from rose.client.control import away
 from rose.client.errors import ClientError, ControllerAwayError, RunExpiredError
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
@@ -39,7 +41,7 @@ class TurnClient:
         import aiohttp
 
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers=self.address.headers,
         )
@@ -200,6 +202,14 @@ class _Request:
             return error
         broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
         return _AwayError(str(error) or type(error).__name__, time.monotonic() - self._sent if broke else 0.0)
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A turn may wait for minutes, in which nothing passes: nothing else would break it off."""
+    family, kind, protocol, *_ = address
+    connection = socket.socket(family, kind, protocol)
+    notice_gone(connection)
+    return connection
 
 
 class _Tries:

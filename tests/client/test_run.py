@@ -170,6 +170,16 @@ def test_a_newer_client_of_a_run_takes_it_over(tmp_path):
             assert second.publish({}) == 1
 
 
+def test_a_client_that_waits_for_turns_hears_that_its_run_was_taken(tmp_path):
+    with fleet(tmp_path) as there, open_run(there, expires_s=1.0) as first:
+        first.publish({})
+        taking = threading.Timer(0.5, lambda: open_run(there, resume=first.run_id).leave())
+        taking.start()
+        with pytest.raises(client.RunTakenError, match="taken over"):
+            first.generate([[1]], version_min=9)  # which nobody publishes
+        taking.join()
+
+
 def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
     with fleet(tmp_path) as there, open_run(there) as run:
         run.publish({})

@@ -12,6 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from rose.client.connections import notice_gone
+
 #: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
 BACKLOG = 4096
 #: Clients keep connections open between two turns.
@@ -121,4 +123,7 @@ class _Server(uvicorn.Server):
 
 def _bound(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    # What a client that is gone has asked for would be made all the same.
+    notice_gone(listening)
+    return listening
