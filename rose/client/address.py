@@ -7,12 +7,8 @@ from typing import Any
 
 from rose.client.errors import ClientError, RunEndedError, RunExpiredError, RunTakenError
 
-#: How long a controller that is away or has no room is tried again.
+#: How long a controller that is away is tried again.
 AWAY_S = 120.0
-#: Between two tries, drawn anew each time: clients of a controller that comes back do not all return at once.
-PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
-#: It is there but cannot answer now: too many turns, a disk that refuses, or something between it and here.
-BUSY = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +39,8 @@ def authorization(token: str | None) -> dict[str, str]:
 
 def refusal(url: str, status: int, answer: Any) -> ClientError:
     """The error for an answer that says no."""
-    said = answer.get("error") if isinstance(answer, dict) else None
-    text = str(said or f"status {status}")
+    reason = (answer.get("error") or answer.get("text")) if isinstance(answer, dict) else None
+    text = str(reason or f"status {status}")
     if status == 401:
         return ClientError(f"the controller at {url} wants its token: give `token` (`gateway.token` of its fleet file)")
     if status == 409 and "taken over" in text:

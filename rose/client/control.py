@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rose.client.address import BUSY, PAUSE_MAX_S, PAUSE_MIN_S, authorization, refusal
-from rose.client.errors import ControllerAwayError
+from rose.client.address import authorization, refusal
+from rose.client.patience import RETRIED, Failure, Patience, retried
 
 _TIMEOUT_S = 10.0
 
@@ -25,41 +24,49 @@ def call(
     *,
     token: str | None = None,
     away_s: float = 0.0,
+    waits: bool = False,
     going_on: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """The answer to one call; one that does not come is asked for again for `away_s`, as long as `going_on` holds.
+    """The answer to one call; one that does not come is asked for again for `away_s`, as long as `going_on` holds; with
+    `waits`, one that does not come since the controller is busy, for as long as it says so (`Patience`).
 
     Raises ControllerAwayError, and what `refusal` makes of an answer that says no.
     """
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
-    until = time.monotonic() + away_s
+    patience = Patience(url, away_s, waits=waits)
     while True:
-        request = urllib.request.Request(url + path, data=data, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                return _read(response.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code not in BUSY:
-                    raise refusal(url, error.code, _read(error.read())) from None
-            reason = f"status {error.code}"
+            status, answer = _ask(urllib.request.Request(url + path, data=data, headers=headers, method=method))
         except (OSError, http.client.HTTPException) as error:
+            failure: Failure = "silent"
             reason = str(getattr(error, "reason", None) or error or type(error).__name__)
-        if time.monotonic() >= until or not going_on():
-            raise ControllerAwayError(away(url, away_s, reason))
-        time.sleep(random.uniform(PAUSE_MIN_S, PAUSE_MAX_S))  # noqa: S311 - no secret
+        else:
+            if status < 300:
+                return answer
+            if status not in RETRIED:
+                raise refusal(url, status, answer)
+            failure, reason = retried(status, answer)
+        pause_s = patience.pause_s(failure, reason)
+        if not going_on():
+            raise patience.over(failure, reason)
+        time.sleep(pause_s)
 
 
-def away(url: str, away_s: float, reason: str) -> str:
-    """The message of a controller that does not answer."""
-    for_s = f" for {away_s:.0f} s" if away_s else ""
-    return f"the controller at {url} did not answer{for_s} ({reason}): start it, or correct the URL, and resume the run"
+def _ask(request: urllib.request.Request) -> tuple[int, dict[str, Any]]:
+    """The status and the answer, also of one that says no."""
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            return response.status, _read(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, _read(error.read())
 
 
 def _read(body: bytes) -> dict[str, Any]:
+    """A JSON object; what is none is somebody else's page."""
     try:
         answer = json.loads(body or b"{}")
     except ValueError:
-        return {"error": body[:200].decode(errors="replace")}
+        return {"text": body[:200].decode(errors="replace")}
     return answer if isinstance(answer, dict) else {"answer": answer}

@@ -12,7 +12,7 @@ class ClientError(UserError):
 
 
 class ControllerAwayError(ClientError):
-    """The controller did not answer for as long as the run was to wait for it."""
+    """The controller did not answer, or not do what it was asked, for as long as the run was to wait for it."""
 
     exit_code: ClassVar[int] = 1
 

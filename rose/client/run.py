@@ -274,8 +274,13 @@ class Run:
                     {"fence": address.fence, **message},
                     token=address.token,
                     away_s=address.away_s if away_s is None else away_s,
-                    going_on=lambda: self._lost is None,
+                    # The end of the run is not to wait for somebody who sees to a disk.
+                    waits=away_s is None,
+                    going_on=lambda: self._lost is None and not self._left.is_set(),
                 )
+            except ControllerAwayError:
+                self.check()
+                raise
             except (RunTakenError, RunEndedError) as error:
                 if self.address.fence == address.fence:
                     self._lost = error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import socket
 import time
 import uuid
@@ -12,11 +11,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rose.client.address import BUSY, PAUSE_MAX_S, PAUSE_MIN_S, RunAddress, refusal
+from rose.client.address import RunAddress, refusal
 from rose.client.connections import notice_gone
-from rose.client.control import away
-from rose.client.errors import ClientError, ControllerAwayError, RunExpiredError
+from rose.client.errors import ClientError, RunExpiredError
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
+from rose.client.patience import RETRIED, Failure, Patience, retried
 
 if TYPE_CHECKING:
     import aiohttp
@@ -29,8 +28,9 @@ _TURN_LOST = frozenset({400, 503})
 class TurnClient:
     """Generates turns of the run at `address`; an async context manager, of one event loop.
 
-    A turn whose answer does not come is sent again under the same key, for `address.away_s`: a controller that has it,
-    or has just completed it, answers that one, and one that was started again takes it anew.
+    A turn whose answer does not come is sent again under the same key, for `address.away_s`, or for as long as the
+    controller says that it is busy: one that has it, or has just completed it, answers that one, and one that was
+    started again takes it anew.
     """
 
     def __init__(self, address: RunAddress) -> None:
@@ -71,12 +71,12 @@ class TurnClient:
         ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a request that it refused.
         """
         body = _body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min)
-        tries = _Tries(self.address)
+        patience = self._patience()
         while True:
             try:
                 return self._whole(await self._post(body), body)
             except _AwayError as error:
-                await tries.pause(error)
+                await _pause(patience, error)
 
     async def stream(
         self,
@@ -94,7 +94,7 @@ class TurnClient:
         A stream that breaks off is taken up again where it was.
         """
         body = {**_body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min), "stream": True}
-        tries = _Tries(self.address)
+        patience = self._patience()
         told = 0
         while True:
             try:
@@ -103,12 +103,12 @@ class TurnClient:
                     part = _tail(answer, told)
                     if part.output_ids:
                         told += len(part.output_ids)
-                        tries.begin()
+                        patience.begin()
                         yield part
                 if answer is None or not answer["meta_info"].get("finish_reason"):
-                    raise _AwayError("the stream broke off", 0.0)
+                    raise _AwayError("silent", "the stream broke off")
             except _AwayError as error:
-                await tries.pause(error)
+                await _pause(patience, error)
             else:
                 yield Part(output_ids=[], logprobs=[], versions=[], generation=self._whole(answer, body))
                 return
@@ -159,20 +159,27 @@ class TurnClient:
     def _check(self, status: int, answer: Any) -> None:
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
             raise GenerationLost(str(answer["error"]), attempts_of(answer))
-        if status in BUSY:
-            raise _AwayError(str(answer.get("error") if isinstance(answer, dict) else status), 0.0)
+        if status in RETRIED:
+            raise _AwayError(*retried(status, answer))
         if status != 200:
             error = refusal(self.address.url, status, answer)
             # Whoever opened the run resumes it.
-            raise _AwayError(str(error), 0.0) if isinstance(error, RunExpiredError) else error
+            raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
+
+    def _patience(self) -> Patience:
+        return Patience(self.address.url, self.address.away_s, waits=True)
 
 
 class _AwayError(Exception):
-    """No answer came; `held_s` is how long one was waited for."""
+    """No answer came, or none that is about the turn; `held_s` is how long one was waited for."""
 
-    def __init__(self, reason: str, held_s: float) -> None:
+    def __init__(self, failure: Failure, reason: str, held_s: float = 0.0) -> None:
         super().__init__(reason)
-        self.held_s = held_s
+        self.failure, self.held_s = failure, held_s
+
+
+async def _pause(patience: Patience, error: _AwayError) -> None:
+    await asyncio.sleep(patience.pause_s(error.failure, str(error), error.held_s))
 
 
 class _Request:
@@ -201,7 +208,8 @@ class _Request:
         if not isinstance(error, (aiohttp.ClientError, OSError, json.JSONDecodeError)):
             return error
         broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
-        return _AwayError(str(error) or type(error).__name__, time.monotonic() - self._sent if broke else 0.0)
+        held_s = time.monotonic() - self._sent if broke else 0.0
+        return _AwayError("silent", str(error) or type(error).__name__, held_s)
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
@@ -210,28 +218,6 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)
     return connection
-
-
-class _Tries:
-    """How long a controller has been away from one turn."""
-
-    def __init__(self, address: RunAddress) -> None:
-        self._address = address
-        self._away_since: float | None = None
-
-    def begin(self) -> None:
-        """It answers."""
-        self._away_since = None
-
-    async def pause(self, error: _AwayError) -> None:
-        """Wait for the next try. Raises ControllerAwayError when there is to be none."""
-        now = time.monotonic()
-        # One that died in the middle of a turn is away from now on, not since the one before it was.
-        if self._away_since is None or error.held_s > PAUSE_MAX_S:
-            self._away_since = now
-        if now - self._away_since >= self._address.away_s:
-            raise ControllerAwayError(away(self._address.url, self._address.away_s, str(error)))
-        await asyncio.sleep(random.uniform(PAUSE_MIN_S, PAUSE_MAX_S))  # noqa: S311 - no secret
 
 
 def _body(

@@ -12,6 +12,8 @@ import pytest
 
 from rose import client
 from rose.events import Turn
+from rose.ledger.layout import LedgerError
+from rose.runtime.scheduling.gateway import turns
 from tests.client.fleet import MODEL, Engine, fleet
 
 
@@ -154,6 +156,82 @@ def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
         resumed.leave()
         between.shutdown()
     assert [event.action for event in recorded.of("run")] == ["started"]
+
+
+class FullDisk(Recorded):
+    """As a ledger writer whose disk is full until `room`."""
+
+    def __init__(self):
+        super().__init__()
+        self.room = threading.Event()
+
+    def __call__(self, event, *, durable=None):
+        if event.kind == "step" and not self.room.is_set():
+            raise LedgerError("no space left on device")
+        super().__call__(event, durable=durable)
+
+
+def step():
+    return client.step_over(0, [], [], policy_version=1, rollout_ns=1, train_ns=1, publish_ns=1)
+
+
+def test_a_controller_that_says_what_keeps_it_is_waited_for_longer_than_one_that_is_silent(tmp_path, caplog):
+    ledger = FullDisk()
+    with fleet(tmp_path, record=ledger) as there, open_run(there, away_s=0.2) as run:
+        threading.Timer(2.5, ledger.room.set).start()
+        run.record(step())
+        assert ledger.room.is_set()
+    assert [event.step for event in ledger.of("step")] == [0]
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "rose.client"]
+    assert "no space left on device" in warning
+
+
+def test_turns_of_a_run_with_too_many_wait_until_others_are_answered(tmp_path, monkeypatch, caplog):
+    with fleet(tmp_path) as there, open_run(there, away_s=0.2) as run:
+        run.publish({})
+        monkeypatch.setattr(turns, "TURNS_MAX", 0)
+        threading.Timer(2.5, monkeypatch.undo).start()
+        assert run.generate([[1]], {"max_new_tokens": 1})[0].output_ids == [1]
+    assert f"run {run.run_id!r} has 0 turns, as many as a run may have" in caplog.text
+
+
+def test_a_run_that_is_taken_over_waits_for_no_disk(tmp_path):
+    with fleet(tmp_path, record=FullDisk()) as there, open_run(there, expires_s=1.0) as first:
+        taking = threading.Timer(0.5, lambda: open_run(there, resume=first.run_id).leave())
+        taking.start()
+        with pytest.raises(client.RunTakenError, match="taken over"):
+            first.record(step())
+        taking.join()
+
+
+def test_a_controller_that_cannot_open_a_run_says_why(tmp_path):
+    with fleet(tmp_path) as there:
+        state = there.gateway.controller._state
+
+        async def write_protect():
+            state._connection.execute("PRAGMA query_only = 1")
+
+        there.call(write_protect())
+        with pytest.raises(
+            client.ControllerAwayError, match=r"busy or refuses for 2 s: .*readonly.*see to its disk"
+        ) as away:
+            open_run(there, away_s=2.0)
+        assert "did not answer" not in str(away.value)
+
+
+def test_something_in_between_that_has_no_controller_is_told_from_one_that_is_busy():
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_error(503)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(status 503\): start it"):
+            client.open_run(f"http://127.0.0.1:{proxy.server_address[1]}", name="n", model=MODEL, away_s=0.6)
+        proxy.shutdown()
 
 
 def test_a_newer_client_of_a_run_takes_it_over(tmp_path):
