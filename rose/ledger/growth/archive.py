@@ -315,7 +315,7 @@ class _Archiving:
             shares = contents.shares(compaction.read_compacted(self._root, part)[0])
             held = retention.held(self._standing.now().in_force, shares)
             return held or "it is not in the approved proposal; run this again to propose it"
-        return retention.reason_to_keep(part, manifest["last_seq"], self._rolled_up)
+        return retention.reason_to_keep(self._root, part, manifest["last_seq"], self._rolled_up)
 
     def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> str | None:
         """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs.

@@ -44,6 +44,7 @@ class Compaction:
 def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
     """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago.
 
+    On a spool, segments that a gateway still lacks are merged for readers, and stay beside that until they are sent.
     Safe while writers write and readers read; a query that began more than `grace_s` before may fail, but is never
     wrong. Raises LedgerError if another compaction is running, if a segment is damaged, or if the disk refuses.
     """
@@ -56,9 +57,6 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
                 _remove_leftovers(root, writer)
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 newest = max(layout.epochs(root, writer), default=-1)
-                # What a gateway still lacks is sent as it was written.
-                unsent = spool.first_unsent_epoch(root, writer)
-                newest = newest if unsent is None else min(newest, unsent)
                 closed = [part for part in layout.parts(root, writer) if part.last < newest]
                 for batch in plan([(part, _events(root, part)) for part in closed]):
                     merged += _merge(root, batch, log)
@@ -73,7 +71,8 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Which neighbouring parts to merge, given the closed parts of one writer in order and the events of each.
 
-    Live epochs are merged at once. Compacted files wait until FANOUT neighbours of them together stay under
+    Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds open
+    together. Compacted files wait until FANOUT neighbours of them together stay under
     EVENTS_MAX. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans what was archived.
     """
     merges: list[list[Part]] = []
@@ -82,7 +81,8 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
         total = 0
         for part, events in [*parts, (None, 0)]:
             apart = part is None or part.state != state or (run and part.first != run[-1].last + 1)
-            if run and (apart or total + events > EVENTS_MAX):
+            full = total + events > EVENTS_MAX or (state == "live" and len(run) == FANOUT)
+            if run and (apart or full):
                 if len(run) >= least:
                     merges.append(run)
                 run, total = [], 0
@@ -237,9 +237,13 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
         shutil.rmtree(leftover)
     removed = 0
     wider_since = 0.0
+    unsent = spool.first_unsent_epoch(root, writer)
     for part, superseded in layout.all_parts(root, writer):
         if not superseded:
             wider_since = time.time() if part.state == "live" else (root / part.manifest).stat().st_mtime
+        elif part.state == "live" and unsent is not None and part.last >= unsent:
+            # What a gateway still lacks is sent as it was written.
+            continue
         elif time.time() - wider_since >= grace_s:
             if part.state == "compacted":
                 # The manifest first: without it the file no longer counts.

@@ -14,6 +14,7 @@ from rose.ledger.approvals import proposals
 from rose.ledger.approvals.state import DAY_US, Hold
 from rose.ledger.growth import compaction, contents, rollup
 from rose.ledger.growth.left_out import KEPT_WRITERS
+from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 
 #: What a proposal says of each of its files.
@@ -87,7 +88,7 @@ def _plan(root: Path, before_us: int, progress: Callable[[int, int], None]) -> l
     for number, part in enumerate(old):
         progress(number, len(old))
         leaving, last_seq = _leaving(root, part)
-        kept = held(holds, leaving.shares) or reason_to_keep(part, last_seq, covered)
+        kept = held(holds, leaving.shares) or reason_to_keep(root, part, last_seq, covered)
         parts.append(replace(leaving, kept=kept))
     progress(len(old), len(old))
     return parts
@@ -142,10 +143,16 @@ def _described(leaving: Sequence[Leaving]) -> dict[str, Any]:
     }
 
 
-def reason_to_keep(part: Part, last_seq: int, covered: Mapping[str, int]) -> str | None:
-    """Why a part never leaves, or not yet; `covered` is the first seq of each writer that the roll-up lacks."""
+def reason_to_keep(root: Path, part: Part, last_seq: int, covered: Mapping[str, int]) -> str | None:
+    """Why a part never leaves, or not yet; `covered` is the first seq of each writer that the roll-up lacks.
+
+    Raises LedgerError if what a forwarder left is damaged.
+    """
     if part.writer in KEPT_WRITERS:
         return "its events prove what was merged, archived, closed and approved"
+    unsent = spool.first_unsent_epoch(root, part.writer)
+    if unsent is not None and part.last >= unsent:
+        return "its events are not all at the gateway; `rose ledger forward` sends them"
     if last_seq >= covered.get(part.writer, 0):
         return "its events are not in the roll-up; run `rose ledger roll-up` first"
     return None

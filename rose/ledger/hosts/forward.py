@@ -30,7 +30,8 @@ class Progress:
     segments: int = 0
     events: int = 0
     sent_bytes: int = 0
-    #: Segments the gateway lacks still, and how long the oldest of them has been on disk.
+    #: Segments the gateway lacks still, and how long the oldest of them has been on disk. While it was not asked since
+    #: this process began, up to an epoch of each writer that it has is among them.
     waiting: int = 0
     lag_s: float = 0.0
     #: Of each writer that cannot be shipped, why.
@@ -52,7 +53,7 @@ class Forwarder:
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Makes the ledger a spool: what is not shipped yet will not be merged away.
+        """Makes the ledger a spool: what is not shipped yet will not leave it.
 
         A `token` that is called, such as a `remote.TokenFile`, is asked at each call: a rotated one is taken up.
         `report` hears of every pass of the thread. Raises LedgerError if `root` is no ledger or `to`
@@ -172,6 +173,19 @@ class Forwarder:
         now = time.time()
         for writer in self._writers():
             with suppress(LedgerError, OSError):
-                for path in self._lacking(writer):
-                    progress.waiting += 1
-                    progress.lag_s = max(progress.lag_s, now - path.stat().st_mtime)
+                oldest: Path | None = None
+                for folder, names in self._unsent(writer):
+                    progress.waiting += len(names)
+                    oldest = oldest or folder / names[0]
+                if oldest is not None:
+                    progress.lag_s = max(progress.lag_s, now - oldest.stat().st_mtime)
+
+    def _unsent(self, writer: str) -> Iterator[tuple[Path, list[str]]]:
+        """Epochs with segments that the gateway lacks, as far as is known, and the names of those, in order."""
+        held = self._held.get(writer)
+        place = (held["epoch"], held["index"]) if held else (spool.first_unsent_epoch(self.root, writer) or 0, -1)
+        for epoch in layout.epochs(self.root, writer):
+            if epoch >= place[0]:
+                folder = self.root / "live" / writer / f"{epoch:06d}"
+                if names := [name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place]:
+                    yield folder, names

@@ -1,7 +1,7 @@
 """What makes a ledger a spool: its segments are copied to a gateway, and stay here until they are there.
 
 `forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag, and is asked by whoever
-removes segments only: what is still to be sent, the forwarder asks the gateway itself.
+removes segments, and while the gateway is away: what is still to be sent, the forwarder asks the gateway itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """The first epoch that must stay as it was written, since a gateway may lack it; None if all may be merged.
+    """The first epoch that must stay as it was written, since a gateway may lack it; None if none must.
 
     Raises LedgerError if what the forwarder left is damaged.
     """
@@ -42,7 +42,7 @@ def first_unsent_epoch(root: Path, writer: str) -> int | None:
 
 
 def make(root: Path) -> None:
-    """Make the ledger at `root` a spool: from now on nothing unsent may be merged away."""
+    """Make the ledger at `root` a spool: from now on nothing unsent may leave it."""
     layout.make_folder(root / FOLDER)
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from rose.ledger import layout, segments
+from rose.ledger.growth.archive import archive
 from rose.ledger.growth.compaction import compact
+from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts import gateway, spool
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import GatewayAwayError, GatewayError
@@ -245,3 +247,64 @@ def test_what_is_no_ledger_is_named(tmp_path):
     with pytest.raises(LedgerError, match="is not a ledger"):
         Forwarder(tmp_path, "grpc://127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_waits_is_counted_where_the_gateway_was_never_reached(centre, far, write, monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    write(10)
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+        made.once()
+    for _ in range(2):
+        compact(far, grace_s=0)
+    assert layout.epochs(far, "host1-agent")[0] > 0
+    write(9)
+    said = []
+    # As after a restart of the host while the gateway is away.
+    with forwarder(far, url, every_s=0.05, report=said.append) as made:
+        made.start()
+        until(lambda: said)
+    assert said[0].stopped is not None
+    assert said[0].waiting >= 9
+
+
+def test_a_spool_whose_gateway_is_away_is_merged_for_readers_and_sent_as_it_was_written(
+    centre, far, write, monkeypatch
+):
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    spool.make(far)
+    write(60)
+    written = {path.relative_to(far) for path in (far / "live/host1-agent").glob("*/*.parquet")}
+    for _ in range(2):
+        compact(far, grace_s=0)
+    assert len(layout.parts(far, "host1-agent")) < 5
+    assert written <= {path.relative_to(far) for path in (far / "live/host1-agent").glob("*/*.parquet")}
+    assert verify(far).problems == []
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+        assert made.once().problems == {}
+    check_whole(centre, 60)
+    compact(far, grace_s=0)
+    assert len(layout.epochs(far, "host1-agent")) == 1
+    assert verify(far).problems == []
+    assert query(far, "SELECT count(*) FROM lease_event").rows == [(60,)]
+
+
+def test_nothing_leaves_a_spool_before_it_is_at_the_gateway(centre, far, write, monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    spool.make(far)
+    write(60)
+    compact(far, grace_s=0)
+    roll_up(far)
+    kept = archive(far, older_than_days=0, to=None, delete=True, grace_s=0)
+    assert kept.left == 0
+    assert "not all at the gateway" in str(kept.skipped)
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
+        with forwarder(far, url) as made:
+            made.once()
+        compact(far, grace_s=0)
+        assert archive(far, older_than_days=0, to=None, delete=True, grace_s=0).left > 0
+        write(5)
+        with forwarder(far, url) as made:
+            assert (made.once().events, made.once().problems) == (5, {})
+    assert verify(far).problems == []
+    assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 15
+    check_whole(centre, 65)
