@@ -90,7 +90,7 @@ class Forwarder:
             try:
                 self._pass(progress)
                 failures = 0
-            except LedgerError as error:
+            except (LedgerError, OSError) as error:
                 progress.stopped = str(error)
                 failures += 1
             self._count_waiting(progress)
@@ -170,8 +170,10 @@ class Forwarder:
             )
 
     def _count_waiting(self, progress: Progress) -> None:
-        now = time.time()
-        for writer in self._writers():
+        now, writers = time.time(), []
+        with suppress(OSError):
+            writers = self._writers()
+        for writer in writers:
             with suppress(LedgerError, OSError):
                 oldest: Path | None = None
                 for folder, names in self._unsent(writer):

@@ -308,3 +308,19 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_gateway(centre, far, write, 
     assert verify(far).problems == []
     assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 15
     check_whole(centre, 65)
+
+
+def test_a_spool_that_cannot_be_listed_for_a_while_is_said_and_forwarded_when_it_can(centre, far, url, write):
+    write(2)
+    said = []
+    (far / "live").rename(far / "away")
+    # Listing it fails, for root too.
+    (far / "live").symlink_to("live")
+    with forwarder(far, url, every_s=0.05, report=said.append) as made:
+        made.start()
+        until(lambda: said)
+        assert "live" in said[-1].stopped
+        (far / "live").unlink()
+        (far / "away").rename(far / "live")
+        until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
+    check_whole(centre, 2)
