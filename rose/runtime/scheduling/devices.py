@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rose.errors import UserError
 from rose.events import Clock
-from rose.runtime.scheduling.messages import ClockReading, Heartbeat
+from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 
 #: Readings that an offset is taken from: of those, one was delayed least. Each is the quickest message of a second, so
 #: that those of a busy moment, all of them delayed, do not drive out all others.
@@ -34,6 +34,7 @@ class Device:
     heard_ns: int
     due_ns: int
     host: str | None = None
+    host_facts: HostFacts | None = None
     #: Why its agent lends nothing.
     fault: str | None = None
     engine_ids: tuple[str, ...] = ()
@@ -123,7 +124,7 @@ class Devices:
         if device is None:
             device = self._devices[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
         device.heard_ns, device.due_ns = now_ns, due_ns
-        device.host, device.fault = heartbeat.host, heartbeat.fault
+        device.host, device.fault, device.host_facts = heartbeat.host, heartbeat.fault, heartbeat.host_facts
         device.engine_ids = tuple(report.engine_id for report in heartbeat.engines)
         if heartbeat.clock is not None:
             device.read_clock(heartbeat.clock, now_ns, utc_ns)

@@ -96,6 +96,21 @@ class ClockReading(Report):
     device_time_ns: int | None = None
 
 
+class HostFacts(Report):
+    """A host, as the process of its agents knows it. None: it does not know, or its ledger is no spool."""
+
+    #: Since the process began.
+    uptime_s: float | None = None
+    resident_bytes: int | None = None
+    #: Events that its writer merged or only counted since then.
+    events_dropped: int | None = None
+    #: Segments of events that the ledger's gateway lacks, and how long the oldest of them has been on disk.
+    segments_waiting: int | None = None
+    waiting_s: float | None = None
+    #: Why events do not come to the ledger.
+    problem: str | None = None
+
+
 class Heartbeat(Report):
     """Sent by a device's agent; `engines` is all its rollout engines.
 
@@ -109,6 +124,7 @@ class Heartbeat(Report):
     #: Why nothing of the device is lent.
     fault: str | None = None
     host: str | None = None
+    host_facts: HostFacts | None = None
     clock: ClockReading | None = None
 
 

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from rose.clock import monotonic_ns
-from rose.runtime.scheduling.status import missing, run_status
+from rose.runtime.scheduling.status import hosts, missing, run_status
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
@@ -34,6 +34,7 @@ class _Figures(Collector):
         yield from self._runs()
         yield from self._engines()
         yield from self._devices()
+        yield from self._hosts()
         ready = GaugeMetricFamily("rose_controller_ready", "Whether nothing is missing.")
         ready.add_metric([], not missing(self._controller, monotonic_ns()))
         yield ready
@@ -79,10 +80,12 @@ class _Figures(Collector):
         yield from (alive, leased, held, running)
 
     def _devices(self) -> Iterator[Metric]:
-        silent = GaugeMetricFamily("rose_device_heard_seconds", "Since its agent was heard of.", labels=["device"])
+        silent = GaugeMetricFamily(
+            "rose_device_heard_seconds", "Seconds since its agent was heard of.", labels=["device"]
+        )
         drained = GaugeMetricFamily("rose_device_drained", "Whether it is drained.", labels=["device"])
         offset = GaugeMetricFamily(
-            "rose_device_clock_offset_seconds", "Its host's clock, less ours.", labels=["device"]
+            "rose_device_clock_offset_seconds", "Seconds that its host's clock is ahead of ours.", labels=["device"]
         )
         now_ns = monotonic_ns()
         for device in self._controller.devices:
@@ -92,3 +95,25 @@ class _Figures(Collector):
             if device.clock_offset_ns is not None:
                 offset.add_metric(name, device.clock_offset_ns / 1e9)
         yield from (silent, drained, offset)
+
+    def _hosts(self) -> Iterator[Metric]:
+        labels = ["host"]
+        dropped = CounterMetricFamily(
+            "rose_host_events_dropped", "Events that its agents' process merged, or only counted.", labels=labels
+        )
+        gauges = {
+            "uptime_s": ("rose_host_uptime_seconds", "Seconds since its agents' process began."),
+            "resident_bytes": (
+                "rose_host_resident_memory_bytes",
+                "Bytes of memory that its agents' process has resident.",
+            ),
+            "segments_waiting": ("rose_host_segments_waiting", "Segments of its events that the ledger lacks."),
+            "waiting_s": ("rose_host_waiting_seconds", "Seconds that the oldest of them has been on its disk."),
+        }
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {"events_dropped": dropped}
+        families |= {field: GaugeMetricFamily(name, text, labels=labels) for field, (name, text) in gauges.items()}
+        for host in hosts(self._controller):
+            for field, family in families.items():
+                if host[field] is not None:
+                    family.add_metric([host["host"]], host[field])
+        yield from families.values()

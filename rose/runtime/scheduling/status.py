@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, Worker
+from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.turns import Turn
 
@@ -14,13 +15,22 @@ if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
 
+#: Events that waited on a host for longer are warned of: by then their gateway was asked some twenty times.
+WAITING_MAX_S = 300.0
+
+
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:
-    """Devices with their engines and why nothing is lent, leases, runs, and what is missing. Durations in seconds."""
+    """Devices with their engines and why nothing is lent, hosts, leases, runs, and what is missing or warned of.
+
+    Durations in seconds.
+    """
     return {
         "fleet_run_id": controller.fleet_run_id,
         "model": controller.model,
         "policy": controller.policy,
         "missing": missing(controller, now_ns),
+        "warnings": warnings(controller),
+        "hosts": hosts(controller),
         "devices": [_device(controller, device, now_ns) for device in controller.devices],
         "leases": [
             {
@@ -89,6 +99,29 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
     failures = (controller.failure, controller.answers.failure, controller.recorder.failure)
     lacking += [failure for failure in failures if failure is not None]
     return lacking
+
+
+def hosts(controller: Controller) -> list[dict[str, Any]]:
+    """Hosts whose agents say how they are, as they last said it; `waits`: why their events do not come to the ledger,
+    in words. Durations in seconds."""
+    heard = sorted(controller.devices, key=lambda device: device.heard_ns)
+    newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
+    return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]
+
+
+def warnings(controller: Controller) -> list[str]:
+    """What wants looking after although turns can be played, in words."""
+    late = [host for host in hosts(controller) if (host["waiting_s"] or 0) > WAITING_MAX_S]
+    return [f"host {host['host']}: {host['waits']}" for host in late]
+
+
+def _waits(facts: HostFacts) -> str | None:
+    waiting_s = facts.waiting_s or 0
+    if facts.problem is None and waiting_s <= WAITING_MAX_S:
+        return None
+    what = "its events" if facts.segments_waiting is None else f"{facts.segments_waiting:,} segments of its events"
+    long = f", the oldest for {waiting_s / 60:,.0f} min" if waiting_s > WAITING_MAX_S else ""
+    return f"{what} wait there{long}: {facts.problem or 'they are sent more slowly than they come'}"
 
 
 def why_waiting(controller: Controller, turn: Turn) -> str:

@@ -107,6 +107,8 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
     title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
     parts: list[RenderableType] = [Text(title, style="bold")]
     parts += [Text(f"missing: {reason}", style="yellow") for reason in status["missing"]]
+    waits = [host for host in status.get("hosts", []) if host["waits"] is not None]
+    parts += [Text(f"host {host['host']}: {host['waits']}", style="yellow") for host in waits]
     devices = _table("device", "host", "engine", "holds", "turns", "lease", "state", wide={"turns", "lease"})
     for device in status["devices"]:
         for number, engine in enumerate(device["engines"] or [None]):

@@ -16,10 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO
 
+import psutil
+
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts.forward import Forwarder, Progress
+from rose.ledger.upkeep import jobs
+from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.coserving.agent.agent_spec import AgentSpec
@@ -32,6 +36,7 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.service import logs, owner, places
 from rose.runtime.service.memory import engines_token, note_run
 from rose.runtime.service.places import HostPlan
@@ -105,8 +110,10 @@ class HostRunner:
         self._serving: dict[str, ServingEngines] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
-        #: Why events do not come to the ledger.
-        self._unsent: list[str] = []
+        #: What the forwarder said last, and when; None before it did.
+        self._forwarded: tuple[Progress, float] | None = None
+        self._upkeep: Scheduler | None = None
+        self._began_s = time.monotonic()
         self._lock: IO[str] | None = None
         self._say: Callable[[str], None] = lambda _: None
 
@@ -118,12 +125,29 @@ class HostRunner:
             for device in self.plan.own.device
             if agent is None or agent.agent(device.id) is None or device.id in self._unattached
         ]
-        if self._unsent:
-            faults["ledger"] = f"events wait on this host: {'; '.join(self._unsent)}"
+        if (unsent := self._unsent()) is not None:
+            faults["ledger"] = f"events wait on this host: {unsent}"
         doing = self._doing
         if not doing and waits:
             doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
         return HostReport(ready=not doing and not self._stopping.is_set(), doing=doing, pid=os.getpid(), faults=faults)
+
+    def facts(self) -> HostFacts:
+        """What heartbeats say of the host."""
+        writer, forwarded = self._writer, self._forwarded
+        waiting = waiting_s = None
+        if forwarded is not None:
+            progress, at_s = forwarded
+            waiting = progress.waiting
+            waiting_s = progress.lag_s + time.monotonic() - at_s if waiting else 0.0
+        return HostFacts(
+            uptime_s=time.monotonic() - self._began_s,
+            resident_bytes=psutil.Process().memory_info().rss,
+            events_dropped=None if writer is None else writer.dropped,
+            segments_waiting=waiting,
+            waiting_s=waiting_s,
+            problem=self._unsent() or (None if writer is None else writer.failure),
+        )
 
     def stop(self, *, leave: bool) -> None:
         self._leave = leave
@@ -183,6 +207,10 @@ class HostRunner:
         self._attaching = [threading.Thread(target=self._attach, args=item) for item in self._serving.items()]
         for thread in self._attaching:
             thread.start()
+        if self._forwarder is not None:
+            # As the keeper does for the ledger itself. The forwarder has made this folder a spool by now.
+            self._upkeep = Scheduler(plan.ledger, jobs.ledger_jobs(jobs.Settings()), self._say_failed)
+            self._upkeep.start()
         self._progress("")
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
@@ -204,11 +232,22 @@ class HostRunner:
                 self._stopping.wait(_AGAIN_S)
 
     def _look_forwarded(self, progress: Progress) -> None:
-        """What of the host's events does not come to the ledger: they wait here meanwhile."""
-        problems = [*progress.problems.values(), *([progress.stopped] if progress.stopped else [])]
-        if problems and problems != self._unsent:
-            self._say(f"{progress.waiting} segments of events wait here: {'; '.join(problems)}")
-        self._unsent = problems
+        """In the forwarder's thread: what of the host's events does not come to the ledger waits here meanwhile."""
+        before = self._unsent()
+        self._forwarded = progress, time.monotonic()
+        if (unsent := self._unsent()) is not None and unsent != before:
+            self._say(f"{progress.waiting} segments of events wait here: {unsent}")
+
+    def _unsent(self) -> str | None:
+        """Why events do not come to the ledger; None: they do, or it is here."""
+        if self._forwarded is None:
+            return None
+        progress, _ = self._forwarded
+        return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
+
+    def _say_failed(self, run: jobs.JobRun) -> None:
+        if run.status == "failed":
+            self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
         """Before the fleet run's first engine here. Where the file names no hosts, who typed `rose up` has checked."""
@@ -275,6 +314,7 @@ class HostRunner:
             replace(
                 spec,
                 host=plan.host,
+                host_facts=self.facts,
                 rollout=None if spec.rollout is None else replace(spec.rollout, orphan_s=_ORPHAN_S),
             )
             for spec in specs
@@ -318,6 +358,9 @@ class HostRunner:
                     self._writer.record(event)
             self._writer.close()
             self._writer = None
+        if self._upkeep is not None:
+            self._upkeep.stop()
+            self._upkeep = None
         if self._forwarder is not None:
             self._forwarder.stop()
             self._forwarder = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,7 +40,7 @@ def test_readiness_says_what_is_missing(monkeypatch):
                 _, answer = await call(session, "GET", "/readiness")
                 assert answer["missing"] == ["device gpu-7: its agent has not reported"]
                 await beat(session, device_id="gpu-7")
-                assert await call(session, "GET", "/readiness") == (200, {"ready": True, "missing": []})
+                assert await call(session, "GET", "/readiness") == (200, {"ready": True, "missing": [], "warnings": []})
             await asyncio.sleep(1.0)
             status, answer = await call(session, "GET", "/readiness")
             assert status == 503
@@ -173,3 +175,72 @@ def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
             assert (await call(session, "GET", f"/runs/{opened['run_id']}"))[1]["state"] == "expired"
 
     asyncio.run(scenario())
+
+
+REVOKED = "the token was not valid any more: 'rack-2' was revoked"
+FACTS = {"uptime_s": 60.0, "resident_bytes": 1 << 30, "events_dropped": 7}
+
+
+async def figures(session):
+    """(samples by name and labels, names of the families)"""
+    async with session.get("/metrics") as response:
+        families = list(text_string_to_metric_families(await response.text()))
+    samples = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+    return samples, {family.name for family in families}
+
+
+def test_a_host_whose_events_wait_is_told_of_and_gets_turns_all_the_same():
+    async def scenario():
+        async with gateway() as (session, _):
+            lately = {**FACTS, "segments_waiting": 3, "waiting_s": 20.0, "problem": REVOKED}
+            await beat(session, report("http://x"), device_id="d1", host="rack-1")
+            await beat(
+                session, report("http://x", "e2", device_id="d2"), device_id="d2", host="rack-2", host_facts=lately
+            )
+            _, shown = await call(session, "GET", "/status")
+            # An agent of an older version says nothing of its host.
+            (host,) = shown["hosts"]
+            assert {name: host[name] for name in lately} == lately
+            assert (host["host"], shown["warnings"]) == ("rack-2", [])
+            assert host["waits"] == f"3 segments of its events wait there: {REVOKED}"
+            assert (await call(session, "GET", "/readiness"))[1]["warnings"] == []
+            long = lately | {"segments_waiting": 42_000, "waiting_s": 86_400.0}
+            await beat(
+                session, report("http://x", "e3", device_id="d3"), device_id="d3", host="rack-2", host_facts=long
+            )
+            status, answer = await call(session, "GET", "/readiness")
+            assert (status, answer["ready"]) == (200, True)
+            assert answer["warnings"] == [
+                f"host rack-2: 42,000 segments of its events wait there, the oldest for 1,440 min: {REVOKED}"
+            ]
+            samples, _ = await figures(session)
+            assert samples["rose_host_segments_waiting", "rack-2"] == 42_000
+            assert samples["rose_host_waiting_seconds", "rack-2"] == 86_400
+            assert samples["rose_host_events_dropped_total", "rack-2"] == 7
+            assert samples["rose_host_resident_memory_bytes", "rack-2"] == 1 << 30
+            assert samples["rose_host_uptime_seconds", "rack-2"] == 60
+
+    asyncio.run(scenario())
+
+
+def test_a_host_with_the_ledger_itself_has_nothing_that_waits():
+    async def scenario():
+        async with gateway() as (session, _):
+            await beat(session, report("http://x"), host="rack-1", host_facts=FACTS)
+            _, shown = await call(session, "GET", "/status")
+            assert (shown["hosts"][0]["waits"], shown["hosts"][0]["segments_waiting"]) == (None, None)
+            samples, _ = await figures(session)
+            assert ("rose_host_segments_waiting", "rack-1") not in samples
+            assert samples["rose_host_uptime_seconds", "rack-1"] == 60
+
+    asyncio.run(scenario())
+
+
+def test_each_figure_of_the_controller_is_documented_and_no_other():
+    async def scenario():
+        async with gateway() as (session, _):
+            return (await figures(session))[1]
+
+    made = {name for name in asyncio.run(scenario()) if name.startswith("rose_")}
+    named = re.findall(r"`(rose_\w+)`", (Path(__file__).parents[3] / "docs" / "runs.md").read_text())
+    assert {name.removesuffix("_total") for name in named} == made

@@ -24,6 +24,7 @@ from rose.runtime.service.memory import FleetMemory, Remembered
 from tests.runtime.scheduling.stand_ins import beat, open_run, report
 
 TOKEN = "a-token"
+FACTS = {"segments_waiting": 1200, "waiting_s": 30.0, "problem": "the token was revoked"}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def url(tmp_path_factory) -> Iterator[str]:
         await gateway.start()
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             await beat(session, report("http://127.0.0.1:1", "e0", device_id="d0"), device_id="d0", host="rack-1")
-            await beat(session, device_id="d1", fault="the disk is full", host="rack-2")
+            await beat(session, device_id="d1", fault="the disk is full", host="rack-2", host_facts=FACTS)
             await open_run(session, "grpo", team="research")
             running.set()
             await ended.wait()
@@ -66,6 +67,12 @@ def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
         assert part in shown
     status = json.loads(rose("status", "--url", url, "--token", TOKEN, "--json"))
     assert [device["device_id"] for device in status["devices"]] == ["d0", "d1"]
+
+
+def test_status_names_a_host_whose_events_wait(url):
+    shown = rose("status", "--url", url, "--token", TOKEN)
+    assert "host rack-2: 1,200 segments of its events wait there: the token was revoked" in shown
+    assert "host rack-1" not in shown
 
 
 def test_runs_are_listed(url):

@@ -106,7 +106,11 @@ class DeviceAgent:
             coserving.heartbeat_s,
             self._report,
             self._answered,
-            lambda: {"fault": self._not_lent(), "host": spec.host},
+            lambda: {
+                "fault": self._not_lent(),
+                "host": spec.host,
+                "host_facts": None if spec.host_facts is None else spec.host_facts(),
+            },
             spec.anchor,
         )
         self._leasing: Leasing | None = None

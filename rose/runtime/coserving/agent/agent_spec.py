@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rose.config import CoservingConfig, DeviceConfig
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets
+from rose.runtime.scheduling.messages import HostFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +40,8 @@ class AgentSpec:
     gateway_token: str | None
     #: The host's name, as its controller knows it.
     host: str | None = None
+    #: Gives what heartbeats say of the host.
+    host_facts: Callable[[], HostFacts] | None = None
 
     def memory(self) -> KvMemory:
         """How the device's KV memory is divided; what is held of it is on the page."""

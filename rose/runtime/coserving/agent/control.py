@@ -6,6 +6,7 @@ import http.client
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rose.clock import Anchor, both_ns, monotonic_ns
 from rose.runtime.coserving.weights.target import Target
@@ -46,7 +47,7 @@ class Control:
         hold_s: float,
         report: Callable[[], list[EngineReport]],
         answered: Callable[[], None],
-        describe: Callable[[], dict[str, str | None]] = dict,
+        describe: Callable[[], dict[str, Any]] = dict,
         anchor: Anchor | None = None,
     ) -> None:
         self.answer = Answer()

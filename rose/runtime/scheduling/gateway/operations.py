@@ -11,7 +11,7 @@ from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import done, read
 from rose.runtime.scheduling.messages import DrainDevice
 from rose.runtime.scheduling.metrics import exposition
-from rose.runtime.scheduling.status import missing, status, workers
+from rose.runtime.scheduling.status import missing, status, warnings, workers
 
 
 def routes(controller: Controller) -> list[Route]:
@@ -20,7 +20,9 @@ def routes(controller: Controller) -> list[Route]:
 
     async def readiness(_request: Request) -> Response:
         lacking = missing(controller, monotonic_ns())
-        return JSONResponse({"ready": not lacking, "missing": lacking}, status_code=503 if lacking else 200)
+        # What turns can be played without is no reason to send them elsewhere.
+        answer = {"ready": not lacking, "missing": lacking, "warnings": warnings(controller)}
+        return JSONResponse(answer, status_code=503 if lacking else 200)
 
     async def show_status(_request: Request) -> Response:
         return JSONResponse(status(controller, monotonic_ns()))

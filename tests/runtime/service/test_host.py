@@ -1,0 +1,258 @@
+"""A host's process by itself: its spool beside the gateway of the ledger, and what its heartbeats say of it.
+
+The process, both gateways and the ledgers are real; its rollout engine is a stand-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rose.config import FleetConfig
+from rose.events import Power
+from rose.ledger import layout, segments
+from rose.ledger.hosts import gateway, spool, tokens
+from rose.ledger.reading.query import query
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.engines import adoption
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling import status
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.service.places import Central, HostPlan
+
+TOKEN = "a-token-of-the-tests"
+SHAPE = {
+    "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
+    "tie_word_embeddings": True, "torch_dtype": "float32",
+}  # fmt: skip
+#: A host's process, whose epochs have four segments and whose jobs are due every second.
+HOST = """
+import functools, pickle, signal, sys
+from pathlib import Path
+from rose.ledger import segments
+from rose.ledger.upkeep import jobs
+from rose.runtime.service.host import HostRunner
+from tests.runtime.service.stand_ins import StandIn
+segments.SEGMENTS_PER_EPOCH = 3
+jobs.Settings = functools.partial(jobs.Settings, compact_every_s=1.0, roll_up_every_s=1.0)
+runner = HostRunner(pickle.loads(Path(sys.argv[1]).read_bytes()), StandIn)
+signal.signal(signal.SIGTERM, lambda *_: runner.stop(leave=False))
+runner.run()
+"""
+EPOCHS = 100
+
+
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.1)
+
+
+class Controller:
+    """A controller's gateway in a thread."""
+
+    def __init__(self) -> None:
+        port, started = free_port(), threading.Event()
+        self.url = f"http://127.0.0.1:{port}"
+        self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
+
+        async def run() -> None:
+            server = Gateway("127.0.0.1", port, TOKEN)
+            await server.start()
+            started.set()
+            await self._ended.wait()
+            await server.stop()
+
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[run()])
+        self._thread.start()
+        assert started.wait(30)
+
+    def get(self, path: str) -> str:
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"})
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.read().decode()
+
+    def readiness(self) -> dict[str, Any]:
+        """With status 200; nothing while it is another."""
+        with suppress(urllib.error.HTTPError):
+            answer: dict[str, Any] = json.loads(self.get("/readiness"))
+            return answer
+        return {}
+
+    def hosts(self) -> list[dict[str, Any]]:
+        hosts: list[dict[str, Any]] = json.loads(self.get("/status"))["hosts"]
+        return hosts
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+
+class FarHost:
+    """Host `far` of a fleet, with one rollout device; its process can be killed and started again."""
+
+    def __init__(self, folder: Path, controller_url: str, central: Central) -> None:
+        model = folder / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(SHAPE))
+        config = {
+            "name": f"far-{os.getpid()}",
+            "ledger": str(folder / "far"),
+            "state": str(folder / "state"),
+            "cache": str(folder / "cache"),
+            "host": [{"name": "near", "address": "10.77.0.1"}, {"name": "far", "address": "10.77.0.2"}],
+            "device": [
+                {"id": "s", "host": "near", "pool": "serving", "serving_url": "http://127.0.0.1:1"},
+                {"id": "r", "host": "far", "pool": "rollout"},
+            ],
+            "serving": {"model": str(model)},
+            "rollout": {"model": str(model)},
+            "coserving": {"heartbeat_s": 0.2, "meter_s": 0, "drift_audit_s": 0},
+            "traffic": {"trace": "none"},
+            "gateway": {"host": "0.0.0.0", "token": TOKEN},
+        }
+        for device in config["device"]:
+            device.update({"device_class": "cpu-core", "cores": [0], "kv_bytes": 1_000_000})
+        self.plan = HostPlan(
+            config=FleetConfig.model_validate(config), host="far", run_id="fleet-1", controller_url=controller_url,
+            central=central,
+        )  # fmt: skip
+        self._file, self._log = folder / "plan", folder / "log"
+        self._file.write_bytes(pickle.dumps(self.plan))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([sys.executable, "-c", HOST, self._file], stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        assert self._process.wait() == -signal.SIGKILL
+
+    def stop(self) -> None:
+        """In order, unless it was already."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(60)
+
+    def clean(self) -> None:
+        with suppress(OSError, psutil.Error):
+            self.stop()
+        for record in adoption.living(self.plan.memory):
+            os.kill(record.pid, signal.SIGKILL)
+        shutil.rmtree(self.plan.memory, ignore_errors=True)
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    made = Controller()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    """The file of tokens of the ledger's gateway."""
+    return tmp_path / "tokens.json"
+
+
+@pytest.fixture
+def centre(tmp_path: Path, known: Path) -> Iterator[Central]:
+    """The ledger's gateway, and the token of host `far`."""
+    token = tokens.create(known, "far", append=("far.*",))
+    with gateway.serve(tmp_path / "centre", "127.0.0.1", 0, tokens_file=known) as url:
+        yield Central(url=url, token=token)
+
+
+@pytest.fixture
+def host(tmp_path: Path, controller: Controller, centre: Central) -> Iterator[FarHost]:
+    made = FarHost(tmp_path, controller.url, centre)
+    yield made
+    made.clean()
+
+
+def age_manifests(root: Path) -> None:
+    """What was merged is removed a minute after that."""
+    for manifest in root.glob("compacted/*/*.json"):
+        with suppress(FileNotFoundError):
+            os.utime(manifest, (time.time() - 120, time.time() - 120))
+
+
+def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lost(
+    tmp_path: Path, host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, centre, wrote = tmp_path / "far", tmp_path / "centre", "far.before"
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    with LedgerWriter.open(root, wrote, "fleet-1") as writer:
+        for n in range(3 * EPOCHS):
+            writer.record(Power(device_id="r", t0_ns=n, t1_ns=n + 1, power_mw=n, source="other"), durable=True)
+    spool.make(root)
+    assert len(layout.epochs(root, wrote)) >= EPOCHS
+    host.start()
+    until(lambda: list(root.glob(f"compacted/{wrote}/*.json")))
+    host.kill()
+    host.start()
+
+    def merged() -> bool:
+        age_manifests(root)
+        return len(layout.epochs(root, wrote)) == 1 and len(layout.parts(root, wrote)) < 40
+
+    until(merged)
+    host.kill()
+    host.start()
+    until(lambda: query(root, "SELECT count(*) FROM job WHERE job = 'roll-up' AND ok").rows[0][0] > 0)
+    until(lambda: (spool.first_unsent_epoch(root, "far.agent") or 0) > 1)
+    host.stop()
+    for where in (root, centre):
+        assert verify(where).problems == []
+    counted = "SELECT count(*), count(DISTINCT power_mw) FROM event WHERE kind = 'power' AND writer = 'far.before'"
+    assert query(root, counted).rows == query(centre, counted).rows == [(3 * EPOCHS, 3 * EPOCHS)]
+    sums = "SELECT kind, count(*), max(seq) FROM event WHERE writer = 'far.agent' GROUP BY kind ORDER BY kind"
+    assert query(root, sums).rows == query(centre, sums).rows != []
+    assert len(list(root.glob(f"*/{wrote}/**/*.parquet"))) < 50
+
+
+def test_a_token_that_was_revoked_is_told_of_where_people_look(
+    host: FarHost, controller: Controller, known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "WAITING_MAX_S", 4.0)
+    host.start()
+    until(lambda: any(shown["segments_waiting"] is not None for shown in controller.hosts()))
+    until(lambda: controller.hosts()[0]["problem"] is None)
+    (shown,) = controller.hosts()
+    assert (shown["host"], shown["waits"], shown["events_dropped"]) == ("far", None, 0)
+    assert shown["resident_bytes"] > 1 << 20
+    tokens.revoke(known, "far")
+    until(lambda: controller.readiness().get("warnings"))
+    ready = controller.readiness()
+    assert (ready["ready"], ready["missing"]) == (True, [])
+    assert "host far: " in ready["warnings"][0]
+    assert "'far' was revoked at" in ready["warnings"][0]
+    # After a restart too: this process has never reached the gateway.
+    host.kill()
+    began_s = time.monotonic()
+    host.start()
+    until(lambda: (controller.hosts()[0]["uptime_s"] or 1e9) < time.monotonic() - began_s)
+    until(lambda: "was revoked" in (controller.hosts()[0]["waits"] or ""))
+    assert controller.hosts()[0]["segments_waiting"] > 0
+    assert 'rose_host_waiting_seconds{host="far"}' in controller.get("/metrics")
