@@ -18,6 +18,7 @@ from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests import programs
 from tests.long_form import usual
 
 #: Reads until told to stop. The seqs of a writer have no gap, so a right total is always the highest seq plus one.
@@ -145,6 +146,27 @@ def test_a_damaged_segment_is_not_laundered(root: Path) -> None:
     with pytest.raises(LedgerError, match=f"{path.name} was changed"):
         compact(root)
     assert not list(root.glob("compacted/w/*.json"))
+
+
+#: Prints the manifests of writer w that a compaction opens.
+_WATCHED = """
+import sys
+from rose.ledger.growth.compaction import compact
+manifests = []
+def note(event, arguments):
+    if event == "open" and "/compacted/w/" in str(arguments[0]) and str(arguments[0]).endswith(".json"):
+        manifests.append(arguments[0])
+sys.addaudithook(note)
+compact(sys.argv[1])
+print(len(manifests))
+"""
+
+
+def test_what_needs_no_merging_is_not_read_for_its_manifest(root: Path) -> None:
+    compact(root, grace_s=0)
+    compact(root, grace_s=0)
+    assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
+    assert programs.run(_WATCHED, root) == (0, "0\n")
 
 
 def test_only_one_compaction_runs(root: Path) -> None:
