@@ -38,12 +38,15 @@ from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service.places import Central, HostPlan
 
+#: Jobs of a host give way to all else that the machine does.
+pytestmark = pytest.mark.timeout(1200)
+
 TOKEN = "a-token-of-the-tests"
 SHAPE = {
     "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
     "tie_word_embeddings": True, "torch_dtype": "float32",
 }  # fmt: skip
-#: A host's process, whose epochs have four segments and whose jobs are due every second.
+#: A host's process, whose epochs have four segments and whose jobs are due every three seconds.
 HOST = """
 import functools, pickle, signal, sys
 from pathlib import Path
@@ -52,7 +55,7 @@ from rose.ledger.upkeep import jobs
 from rose.runtime.service.host import HostRunner
 from tests.runtime.service.stand_ins import StandIn
 segments.SEGMENTS_PER_EPOCH = 3
-jobs.Settings = functools.partial(jobs.Settings, compact_every_s=1.0, roll_up_every_s=1.0)
+jobs.Settings = functools.partial(jobs.Settings, compact_every_s=3.0, roll_up_every_s=3.0)
 runner = HostRunner(pickle.loads(Path(sys.argv[1]).read_bytes()), StandIn)
 signal.signal(signal.SIGTERM, lambda *_: runner.stop(leave=False))
 runner.run()
@@ -60,7 +63,7 @@ runner.run()
 EPOCHS = 100
 
 
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 400.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
