@@ -64,11 +64,11 @@ class Worker:
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     #: Set when a request to it failed; cleared by the next heartbeat that says it is alive.
     suspected: bool = False
-    #: The lease that is being taken back: a report that was on its way may still name it.
     #: It answers nothing, though its agent may call it alive.
     hangs: bool = False
     #: When it last was asked whether it hangs; None: it is being asked.
     asked_ns: int | None = 0
+    #: The lease that is being taken back: a report that was on its way may still name it.
     withdrawn_lease_id: str | None = None
     #: When it was first reported alive since it was not: another one is another life of the engine.
     life_ns: int = 0
