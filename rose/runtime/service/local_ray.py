@@ -45,6 +45,8 @@ ENVIRONMENT = {
 def start(folder: Path) -> str:
     """Start a Ray that remembers itself in `folder`, and return its address. Raises DeploymentError with its output."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # What is left of one whose raylet or head died has the folder that is deleted below.
+    stop(folder)
     secret_file.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
     temporary = _temporary(folder)

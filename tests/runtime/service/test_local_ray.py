@@ -1,0 +1,36 @@
+"""A Ray of one host's own, whose servers may die one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from rose.runtime.service import local_ray
+
+
+def servers(folder: Path) -> list[str]:
+    """The names of Ray's own servers that run for a folder."""
+    temporary = str(local_ray._temporary(folder))
+    names = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or [""]
+        if temporary in " ".join(line) and Path(line[0]).name in ("gcs_server", "raylet"):
+            names.append(Path(line[0]).name)
+    return sorted(names)
+
+
+def test_what_is_left_when_its_node_dies_ends_before_it_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # Of this test, as `start` sets them.
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "")
+    try:
+        local_ray.start(tmp_path)
+        (raylet,) = [process for process in local_ray._processes(tmp_path) if local_ray._name(process) == "raylet"]
+        raylet.kill()
+        raylet.wait(30)
+        assert local_ray.find(tmp_path) is None
+        local_ray.start(tmp_path)
+        assert servers(tmp_path) == ["gcs_server", "raylet"]
+    finally:
+        local_ray.stop(tmp_path)
+    assert servers(tmp_path) == []
