@@ -47,7 +47,11 @@ def up_command(
         bool, typer.Option("--stay", help="Stay and watch; end with an error if the fleet is lost.")
     ] = False,
     down_on_stop: Annotated[
-        bool, typer.Option("--down-on-stop", help="With --stay: end the fleet on Ctrl-C or SIGTERM, as in a container.")
+        bool,
+        typer.Option(
+            "--down-on-stop",
+            help="With --stay: put the fleet down on Ctrl-C or SIGTERM, as `rose down --keep-runs` does.",
+        ),
     ] = False,
 ) -> None:
     """Start a fleet, or find the one that runs; it goes on when this command ends, however it ends."""
@@ -70,32 +74,51 @@ def up_command(
         except KeyboardInterrupt:
             if not down_on_stop:
                 raise
-            down(loaded, address, _say())
+            down(loaded, address, _say(), keep_runs=True)
 
 
-def down_command(config: FileOption, address: AddressOption = None) -> None:
-    """End a fleet: leases, engines and accounts, then the controller. Serving engines of yours go on."""
+def down_command(
+    config: FileOption,
+    address: AddressOption = None,
+    keep_runs: Annotated[
+        bool,
+        typer.Option("--keep-runs", help="Keep its RL runs: the next `rose up` goes on with them, as after a reboot."),
+    ] = False,
+) -> None:
+    """End a fleet: leases, engines and accounts, then the controller and its RL runs. Serving of yours goes on."""
     from rose import config as configuration
+    from rose.runtime.service import memory, places
     from rose.runtime.service.up import down
 
     with _errors("stopped waiting: `rose down` again ends what is left"):
         fleet = configuration.load(config)
-        if not down(fleet, address, _say()):
+        if not down(fleet, address, _say(), keep_runs=keep_runs):
             typer.echo(f"no fleet {fleet.name!r} runs here")
+        kept = memory.read(places.state_folder(fleet))
+        if kept is not None and kept.kept:
+            typer.echo(f"fleet run {kept.run_id} is kept: `rose up` goes on with it, and `rose down` then ends it")
 
 
 def restart_command(
-    host: Annotated[str, typer.Argument(help="The host's name in the fleet file; `local` if it names no host.")],
+    part: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST|controller",
+            help="`controller`, or a host's name in the fleet file; `local` if it names no host.",
+        ),
+    ],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
-    """Start a host's agents anew, with what is installed there now: its leases end first, serving goes on."""
+    """Start the controller or a host's agents anew, with what is installed there now; runs and serving go on.
+
+    A host's leases end first. Clients of the controller ask again while it is away."""
     from rose import config as configuration
     from rose.runtime.service.up import restart
 
-    with _errors("stopped waiting: `rose status` shows how the host is"):
-        restart(configuration.load(config), address, host, _say())
-        typer.echo(f"{host} is at work again")
+    with _errors("stopped waiting: `rose status` shows how the fleet is"):
+        restart(configuration.load(config), address, part, _say())
+        typer.echo(f"{part} is at work again")
 
 
 def status_command(

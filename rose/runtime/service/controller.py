@@ -15,8 +15,10 @@ import uvloop
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts import gateway as ledger_gateway
+from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
+from rose.runtime.service import vital
 from rose.runtime.service.logs import log_to
 
 _AGAIN_S = 2.0
@@ -47,9 +49,9 @@ class ControllerActor:
         self._say = log_to(plan.logs / "controller.log")
         self._loop = uvloop.new_event_loop()
         self._ending = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()], name="controller")
-        self._thread.daemon = True
-        self._thread.start()
+        self._thread = vital.start(
+            "controller", lambda: self._loop.run_until_complete(self._run()), plan.logs / "controller.log"
+        )
 
     def report(self) -> tuple[str, int]:
         """(what it is at, or nothing when it answers; its pid)"""
@@ -57,16 +59,33 @@ class ControllerActor:
 
     def stop(self) -> None:
         """Answer what is open, and let go of the port."""
+        self._doing = "is stopping"
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)
+
+    def _give_way(self) -> None:
+        """To serving, on the host's cores. What this user may not set stays as Ray has it."""
+        plan = self._plan
+        try:
+            if plan.cores:
+                os.sched_setaffinity(0, plan.cores)
+        except OSError as error:
+            self._say(
+                f"cannot run on the host's cores {list(plan.cores)} ({error.strerror}): runs on those it was given"
+            )
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+        except OSError as error:
+            self._say(
+                f"cannot have niceness {BACKGROUND_NICE} ({error.strerror}), and keeps "
+                f"{os.getpriority(os.PRIO_PROCESS, 0)}: start Ray with RAY_worker_niceness=0"
+            )
 
     async def _run(self) -> None:
         from rose.runtime.scheduling.gateway import Gateway
 
         plan = self._plan
-        if plan.cores:
-            os.sched_setaffinity(0, plan.cores)
-        os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+        self._give_way()
         config = plan.config.gateway
         while not self._ending.is_set():
             gateway: Gateway | None = None
@@ -98,7 +117,10 @@ class ControllerActor:
                 if gateway is not None:
                     await gateway.stop()
                 if writer is not None:
-                    writer.close()
+                    try:
+                        writer.close()
+                    except LedgerError as error:
+                        self._say(str(error))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +142,7 @@ class CentralActor:
         self._doing = "starting"
         self._ending = threading.Event()
         self._say = log_to(plan.logs / "ledger-gateway.log")
-        self._thread = threading.Thread(target=self._run, name="ledger-gateway", daemon=True)
-        self._thread.start()
+        self._thread = vital.start("ledger-gateway", self._run, plan.logs / "ledger-gateway.log")
 
     def report(self) -> tuple[str, int]:
         """As the controller's."""

@@ -18,7 +18,8 @@ from rose.runtime.service.local_ray import ENVIRONMENT
 _SHARE = 0.001
 #: A Ray that is being started listens after so long. Ray itself would try for minutes.
 _LISTENS_S = 20.0
-_ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",)}
+#: What Ray takes from an actor's own environment, where its node was started without.
+_ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness")}
 
 
 class UnreachableError(Exception):
@@ -43,6 +44,8 @@ class Fabric:
         ours = threading.current_thread() is threading.main_thread()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
         try:
+            # Who was interrupted in the middle of something else may have joined already.
+            ray.shutdown()
             # No `num_cpus`: a cluster that is there has what it has.
             ray.init(
                 address=address,

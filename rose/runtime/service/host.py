@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import IO
 
 import psutil
@@ -37,7 +38,7 @@ from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.messages import HostFacts
-from rose.runtime.service import logs, owner, places
+from rose.runtime.service import logs, owner, places, vital
 from rose.runtime.service.memory import engines_token, note_run
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingEngines
@@ -75,8 +76,7 @@ class HostActor:
 
             plan = replace(plan, address=ray.util.get_node_ip_address())
         self._runner = HostRunner(plan, make_engine)
-        self._thread = threading.Thread(target=self._runner.run, name="host", daemon=True)
-        self._thread.start()
+        self._thread = vital.start("host", self._runner.run, plan.logs / "host.log")
 
     def report(self) -> HostReport:
         return self._runner.report()
@@ -89,6 +89,8 @@ class HostActor:
         if serving:
             owner.stop(self._runner.plan)
             note_run(self._runner.plan.state, None)
+            # The fleet run may be kept, and its next start have other devices here.
+            (self._runner.plan.state / _CHECKED).unlink(missing_ok=True)
             # Nothing is left to find here.
             with suppress(OSError):
                 shutil.rmtree(self._runner.plan.memory)
@@ -204,9 +206,10 @@ class HostRunner:
         self._agent = HostAgent(self._writer, specs, self._relays(), self._make_engine)
         self._agent.start()
         self._unattached = dict.fromkeys(self._serving, "its serving engine is not attached yet")
-        self._attaching = [threading.Thread(target=self._attach, args=item) for item in self._serving.items()]
-        for thread in self._attaching:
-            thread.start()
+        self._attaching = [
+            vital.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
+            for device_id, serving in self._serving.items()
+        ]
         if self._forwarder is not None:
             # As the keeper does for the ledger itself. The forwarder has made this folder a spool by now.
             self._upkeep = Scheduler(plan.ledger, jobs.ledger_jobs(jobs.Settings()), self._say_failed)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,62 +28,26 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import PartDiedError
 from rose.runtime.fleet import recorded_config, writer_name
-from rose.runtime.service import local_ray, places
+from rose.runtime.scheduling.runs.ending import end_runs
+from rose.runtime.service import local_ray, places, vital
 from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError
-from rose.runtime.service.host import HostActor, HostReport
+from rose.runtime.service.host import HostActor
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.memory import FleetMemory, Remembered
+from rose.runtime.service.parts import FleetState, Part, PartState, host_part
 from rose.runtime.service.places import Central, HostPlan
 from rose.runtime.traffic.trace import fit, open_trace
 
 KEEPER = "keeper"
-_CONTROLLER, _CENTRAL = "controller", "ledger"
+CONTROLLER = "controller"
+_CENTRAL = "ledger"
 _LOOK_S = 0.5
 _ASK_TIMEOUT_S = 5.0
 #: Engines are stopped, accounts closed and the last events sent.
 _STOP_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartState:
-    """How a part of the fleet is. `doing`: what it is at, or why it is not ready; nothing if it is."""
-
-    name: str
-    ready: bool
-    doing: str
-    pid: int | None = None
-    faults: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetState:
-    """How the fleet is, for who started it or looks after it."""
-
-    run_id: str
-    url: str
-    parts: list[PartState]
-    stopped: bool = False
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.parts) and all(part.ready for part in self.parts)
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """A named actor, and the question that it was asked last."""
-
-    name: str
-    place: Callable[[], Any]
-    resource: str
-    actor: Any = None
-    call: Any = None
-    asked_s: float = 0.0
-    state: PartState = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = PartState(name=self.name, ready=False, doing="is being placed")
+#: The controller and the ledger's gateway have less to end.
+_STOP_REST_TIMEOUT_S = 20.0
 
 
 class Keeper:
@@ -105,21 +68,23 @@ class Keeper:
         self._fabric = Fabric(places.namespace(config))
         self._say = log_to(self._logs / "keeper.log")
         self._remembered = Remembered(run_id="")
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
+        self._looking = threading.Lock()
         self._stopping = threading.Event()
-        self._stopped = False
+        self._stopped = self._keep_runs = False
         self._fault = ""
+        #: What could not be done in the end.
+        self._undone: list[PartState] = []
         self._upkeep: Scheduler | None = None
         self._writer: LedgerWriter | None = None
         self._lives_with: psutil.Process | None = None
         if lives_with is not None:
             with suppress(psutil.NoSuchProcess):
                 self._lives_with = psutil.Process(lives_with)
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
-        self._thread.start()
+        self._thread = vital.start("keeper", self._run, self._logs / "keeper.log")
 
     def state(self) -> FleetState:
-        parts = [part.state for part in self._parts]
+        parts = [part.state for part in self._parts] + self._undone
         if self._fault:
             parts = [PartState(name=KEEPER, ready=False, doing=self._fault), *parts]
         return FleetState(run_id=self._remembered.run_id, url=self._remembered.url, parts=parts, stopped=self._stopped)
@@ -128,19 +93,25 @@ class Keeper:
         """The configuration that it keeps, without its secret."""
         return recorded_config(self._config)
 
-    def stop(self) -> None:
-        """Begin to end the fleet; `state` says how far it is."""
+    def stop(self, keep_runs: bool = False) -> None:
+        """Begin to put the fleet down; `state` says how far it is. With `keep_runs` the fleet run does not end: its RL
+        runs are kept, and the next start goes on with it."""
+        self._keep_runs = keep_runs
         self._stopping.set()
 
-    def restart(self, host: str) -> None:
-        """End a host's process in order and have it started again, with what is installed there now. Returns once it
-        is being started; raises UnreachableError if it cannot be asked to end."""
-        part = next(part for part in self._parts if part.name == f"host {host}")
-        if part.actor is not None:
-            self._say(f"{part.name} is started anew")
-            self._change(part, PartState(name=part.name, ready=False, doing="is started anew"))
-            self._fabric.ask(part.actor, "stop", False, timeout_s=_STOP_TIMEOUT_S)
+    def restart(self, name: str) -> None:
+        """End the process of a part in order and have it started again, with what is installed there now. Returns once
+        it is being started; raises UnreachableError if it cannot be asked to end. `name`: as in `state`."""
+        part = next(part for part in self._parts if part.name == name)
+        if part.actor is None:
+            return
+        self._say(f"{name} is started anew")
+        self._fabric.answer(self._call_stop(part, keep=True), _STOP_TIMEOUT_S)
+        with self._looking:
             self._fabric.end(part.actor, again=True)
+            # An answer of the process that has ended would pass for one of the new one's.
+            part.call = None
+            self._change(part, PartState(name=name, ready=False, doing="is started anew"))
 
     # ------------------------------------------------------------------ the thread
 
@@ -156,7 +127,8 @@ class Keeper:
                 self._stopping.wait(5.0)
         while not self._stopping.is_set():
             for part in self._parts:
-                self._look(part)
+                with self._looking:
+                    self._look(part)
             self._stopping.wait(_LOOK_S)
             if self._lives_with is not None and not self._lives_with.is_running():
                 self._say(f"process {self._lives_with.pid}, which this fleet lives with, has ended")
@@ -169,8 +141,8 @@ class Keeper:
     def _begin(self) -> None:
         config, hosts = self._config, places.hosts(self._config)
         remembered = self._remembered = self._memory.begin()
-        if remembered.port is None:
-            remembered.port = config.gateway.port or free_port(config.gateway.host)
+        remembered.kept = False
+        remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
         address = hosts[0].address or self._first_address
         many = len(hosts) > 1
         shown = address if many else {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
@@ -181,9 +153,12 @@ class Keeper:
         if self._writer is None:
             name = writer_name(hosts[0].name if config.hosts else config.host, "deployment")
             self._writer = LedgerWriter.open(self._ledger, name, remembered.run_id)
-        if not remembered.recorded:
-            self._writer.record(self._event("started"))
-            remembered.recorded = True
+        config_json = config.model_dump_json(exclude={"gateway": {"token"}})
+        if not remembered.recorded or config_json != remembered.config_json:
+            # With another fleet file it goes on as another would: the ledger has the newest.
+            reason = "goes on with a changed fleet file" if remembered.recorded else None
+            self._writer.record(self._event("started", reason))
+            remembered.recorded, remembered.config_json = True, config_json
             self._memory.write(remembered)
         if self._upkeep is None:
             self._upkeep = Scheduler(self._ledger, jobs.ledger_jobs(jobs.Settings()), self._say_failed)
@@ -196,11 +171,11 @@ class Keeper:
 
     # ------------------------------------------------------------------ parts
 
-    def _part(self, name: str, host: HostConfig, cls: type, *arguments: object) -> _Part:
+    def _part(self, name: str, host: HostConfig, cls: type, *arguments: object) -> Part:
         resource = places.resource(host, self._first_address)
-        return _Part(name, lambda: self._fabric.place(name, cls, *arguments, resource=resource), resource)
+        return Part(name, lambda: self._fabric.place(name, cls, *arguments, resource=resource), resource)
 
-    def _controller(self, host: HostConfig) -> _Part:
+    def _controller(self, host: HostConfig) -> Part:
         remembered = self._remembered
         assert remembered.port is not None
         plan = ControllerPlan(
@@ -213,9 +188,9 @@ class Keeper:
             host=host.name if self._config.hosts else self._config.host,
             cores=tuple(host.cores),
         )
-        return self._part(_CONTROLLER, host, ControllerActor, plan)
+        return self._part(CONTROLLER, host, ControllerActor, plan)
 
-    def _central(self, host: HostConfig, address: str) -> _Part:
+    def _central(self, host: HostConfig, address: str) -> Part:
         remembered, file = self._remembered, self._memory.folder / "ledger-tokens.json"
         if remembered.central_port is None:
             remembered.central_port = free_port(address)
@@ -230,7 +205,7 @@ class Keeper:
         )
         return self._part(_CENTRAL, host, CentralActor, plan)
 
-    def _host(self, host: HostConfig, first_address: str, *, first: bool) -> _Part:
+    def _host(self, host: HostConfig, first_address: str, *, first: bool) -> Part:
         remembered = self._remembered
         central = None
         if not first:
@@ -244,9 +219,9 @@ class Keeper:
             address=None if first else host.address,
             central=central,
         )
-        return self._part(f"host {host.name}", host, HostActor, plan, *self._make_host.values())
+        return self._part(host_part(host.name), host, HostActor, plan, *self._make_host.values())
 
-    def _look(self, part: _Part) -> None:
+    def _look(self, part: Part) -> None:
         """Take the answer that has come, ask again, and place anew what is gone for good."""
         try:
             if part.actor is None:
@@ -255,7 +230,7 @@ class Keeper:
                 part.call, part.asked_s = part.actor.report.remote(), time.monotonic()
             report = self._fabric.answer(part.call, timeout_s=0.2)
             part.call = None
-            part.state = _state(part.name, report)
+            part.hear(report)
         except UnreachableError as error:
             late_s = time.monotonic() - part.asked_s
             if "answer" not in str(error):
@@ -272,7 +247,7 @@ class Keeper:
             part.call = None
             self._change(part, PartState(name=part.name, ready=False, doing=f"{type(error).__name__}: {error}"))
 
-    def _change(self, part: _Part, state: PartState) -> None:
+    def _change(self, part: Part, state: PartState) -> None:
         if state != part.state:
             self._say(f"{state.name}: {state.doing}")
         part.state = state
@@ -281,39 +256,74 @@ class Keeper:
 
     def _end(self) -> None:
         """Hosts first, all at once: their leases, engines and accounts; then the controller, and the ledger's gateway
-        once the last events have come."""
-        hosts = [part for part in self._parts if part.name.startswith("host ")]
-        rest = [part for part in self._parts if part not in hosts]
-        calls = {part.name: self._call_stop(part, True) for part in hosts}
-        for part in hosts:
-            self._finish(part, calls[part.name])
-        for part in rest:
-            self._finish(part, self._call_stop(part))
+        once the last events have come. What fails is said, and the rest goes on."""
+        hosts = [part for part in self._parts if part.is_host]
+        self._finish(hosts, _STOP_TIMEOUT_S)
+        for part in self._parts:
+            if part not in hosts:
+                self._finish([part], _STOP_REST_TIMEOUT_S)
         if self._upkeep is not None:
-            self._upkeep.stop()
+            self._step("the ledger's upkeep", self._upkeep.stop)
+        if self._keep_runs:
+            self._step("the memory of the fleet run", self._keep)
+        else:
+            self._step("the RL runs", self._end_runs)
+        if (writer := self._writer) is not None:
+            if not self._keep_runs:
+                self._step("the event of the end", lambda: writer.record(self._event("ended")))
+            self._step("the events of the keeper", writer.close)
+        if not self._keep_runs:
+            self._step("the memory of the fleet run", self._memory.forget)
+
+    def _step(self, what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            doing = f"not ended in order: {type(error).__name__}: {error}"
+            self._say(f"{what}: {doing}")
+            self._undone.append(PartState(name=what, ready=False, doing=doing))
+
+    def _keep(self) -> None:
+        self._remembered.kept = True
+        self._memory.write(self._remembered)
+
+    def _end_runs(self) -> None:
+        run_id = self._remembered.run_id
         if self._writer is not None:
-            self._writer.record(self._event("ended"))
-            self._writer.close()
-        self._memory.forget()
+            for ended in end_runs(self._memory.folder / run_id, self._writer.record, run_id):
+                self._say(f"RL run {ended} is closed")
 
-    def _call_stop(self, part: _Part, *arguments: object) -> Any:
-        return None if part.actor is None else part.actor.stop.remote(*arguments)
+    def _call_stop(self, part: Part, *, keep: bool) -> Any:
+        """`keep`: a host's engines go on without it."""
+        if part.actor is None:
+            return None
+        return part.actor.stop.remote(*([not keep] if part.is_host else []))
 
-    def _finish(self, part: _Part, call: Any) -> None:
-        """Wait for a part to stop, and end it: also one that is away now, so that it does not begin again."""
-        doing = "stopped"
-        if call is not None:
-            here = part.resource in self._fabric.nodes()
+    def _finish(self, parts: list[Part], timeout_s: float) -> None:
+        """Wait for parts to stop, side by side, and end them: one that is away now too, lest it begin again."""
+        calls = []
+        for part in parts:
             try:
-                self._fabric.answer(call, _STOP_TIMEOUT_S if here else _ASK_TIMEOUT_S)
-            except (UnreachableError, PartDiedError) as error:
-                doing = f"was not reached, and was not stopped in order: {str(error).splitlines()[0]}"
+                calls.append((part, self._call_stop(part, keep=False), ""))
             except Exception as error:
-                doing = f"stopped with {type(error).__name__}: {error}"
-            with suppress(Exception):
-                self._fabric.end(part.actor)
-        self._say(f"{part.name} {doing}")
-        part.state = PartState(name=part.name, ready=False, doing=doing)
+                calls.append((part, None, f"could not be asked to stop: {type(error).__name__}: {error}"))
+        began_s = time.monotonic()
+        for part, call, fault in calls:
+            doing = fault or "stopped"
+            if call is not None:
+                here = part.resource in self._fabric.nodes()
+                left_s = began_s + (timeout_s if here else _ASK_TIMEOUT_S) - time.monotonic()
+                try:
+                    self._fabric.answer(call, max(0.0, left_s))
+                except (UnreachableError, PartDiedError) as error:
+                    doing = f"was not reached, and was not stopped in order: {str(error).splitlines()[0]}"
+                except Exception as error:
+                    doing = f"stopped with {type(error).__name__}: {error}"
+            if part.actor is not None:
+                with suppress(Exception):
+                    self._fabric.end(part.actor)
+            self._say(f"{part.name} {doing}")
+            part.state = PartState(name=part.name, ready=False, doing=doing)
 
     # ------------------------------------------------------------------ the ledger
 
@@ -325,7 +335,7 @@ class Keeper:
     def _logs(self) -> Path:
         return self._memory.folder / "logs"
 
-    def _event(self, action: Literal["started", "ended"]) -> Run:
+    def _event(self, action: Literal["started", "ended"], reason: str | None = None) -> Run:
         host = {
             "cores": psutil.cpu_count(),
             "memory_bytes": psutil.virtual_memory().total,
@@ -335,6 +345,7 @@ class Keeper:
         fitted = None if trace is None else fit(trace, self._config.traffic)
         return Run(
             action=action,
+            reason=reason,
             name=self._config.name,
             config_json=recorded_config(self._config),
             host_json=json.dumps(host),
@@ -350,12 +361,3 @@ class Keeper:
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":
             self._say(run.line())
-
-
-def _state(name: str, report: object) -> PartState:
-    """What a part's own report says."""
-    if isinstance(report, HostReport):
-        return PartState(name=name, ready=report.ready, doing=report.doing, pid=report.pid, faults=report.faults)
-    assert isinstance(report, tuple)
-    doing, pid = report
-    return PartState(name=name, ready=doing == "", doing=doing, pid=pid)

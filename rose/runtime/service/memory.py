@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from rose import secret_file
 from rose.config import FleetConfig
+from rose.errors import UserError
+from rose.runtime.scheduling.runs.state import hand_on_drains
 from rose.runtime.service.places import state_folder
 
 #: In the state folder of a fleet, on its first host.
 FILE = "fleet.json"
+#: What it was named before, of the fleet run that ended last.
+_ENDED_FILE = "ended.json"
 #: In the state folder of each host: the fleet run that its agents work for.
 _HOST_FILE = "run.json"
 _TOKEN_FILE = "engines.token"
@@ -21,7 +26,8 @@ _TOKEN_FILE = "engines.token"
 
 @dataclass(slots=True)
 class Remembered:
-    """A fleet run: from the first `rose up` to `rose down`, however often its parts are started in between."""
+    """A fleet run: from the first `rose up` to a `rose down` that ends it, however often its parts are started in
+    between."""
 
     run_id: str
     url: str = ""
@@ -34,7 +40,16 @@ class Remembered:
     recorded: bool = False
     #: Its hosts by name, as they are told to be.
     hosts: list[str] = field(default_factory=list)
-    stopping: bool = False
+    #: What the ledger knows of the fleet file, as JSON.
+    config_json: str = ""
+    #: It was put down, and waits for the next start to go on.
+    kept: bool = False
+
+
+class MemoryUnreadableError(UserError):
+    """What a fleet remembers is there, and cannot be read."""
+
+    exit_code = 1
 
 
 class FleetMemory:
@@ -42,35 +57,94 @@ class FleetMemory:
 
     def __init__(self, config: FleetConfig) -> None:
         self.folder = state_folder(config)
-        self._name = config.name
+        self._config = config
 
     def read(self) -> Remembered | None:
         """What is remembered of the fleet run that goes on; None if none does."""
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """The fleet run that goes on, or a new one."""
+        """The fleet run that goes on, or a new one, with the drains of the one before. Raises MemoryUnreadableError,
+        StateError if the drains cannot be read, and UserError if the fleet file no longer fits the run."""
         remembered = self.read()
         if remembered is None:
-            remembered = Remembered(run_id=f"{self._name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+            former, run_id = _read(self.folder / _ENDED_FILE), self._new_id()
+            while former is not None and run_id == former.run_id:  # It ended within this second.
+                time.sleep(0.1)
+                run_id = self._new_id()
+            if former is not None:
+                # Before the run is remembered: whoever dies here begins another.
+                hand_on_drains(self.folder / former.run_id, self.folder / run_id)
+            remembered = Remembered(run_id=run_id)
             self.write(remembered)
+        check_fits(remembered, self._config)
         return remembered
+
+    def _new_id(self) -> str:
+        return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
 
     def write(self, remembered: Remembered) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """The run has ended."""
-        (self.folder / FILE).unlink(missing_ok=True)
+        """The run has ended. Its name is kept for the next one, which begins with its drains; a full disk allows it."""
+        with suppress(FileNotFoundError):
+            (self.folder / FILE).replace(self.folder / _ENDED_FILE)
 
 
 def read(folder: Path) -> Remembered | None:
-    """What the fleet with this state folder remembers; None if none has its controller here, or it is another's."""
+    """What the fleet with this state folder remembers of the run that goes on, or is kept; None if there is none here.
+
+    Raises MemoryUnreadableError.
+    """
+    return _read(folder / FILE)
+
+
+def _read(file: Path) -> Remembered | None:
+    known = {field.name for field in fields(Remembered)}  # A later version may remember more.
     try:
-        return Remembered(**json.loads((folder / FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+        remembered = Remembered(
+            **{name: value for name, value in json.loads(file.read_text()).items() if name in known}
+        )
+        if not remembered.run_id:
+            raise ValueError("run_id is empty")
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise MemoryUnreadableError(
+            f"what the fleet remembers cannot be read from {file}: {error.strerror}; run this as the fleet's user, or "
+            "see to the disk"
+        ) from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise MemoryUnreadableError(
+            f"{file}, in which the fleet remembers its run, is damaged ({error}): put back a copy of it, or remove it, "
+            "and `rose up` begins another fleet run, without the RL runs and drains of that one"
+        ) from None
+    return remembered
+
+
+#: Fields of the fleet file that a fleet run keeps, and why.
+_KEPT = {
+    ("ledger",): "its events lie there",
+    ("rollout", "model"): "its RL runs were opened for it",
+}
+
+
+def check_fits(remembered: Remembered, config: FleetConfig) -> None:
+    """Raises UserError if a fleet file was changed in what must stay as it is while a fleet run goes on."""
+    if not remembered.config_json:
+        return
+    before, now = json.loads(remembered.config_json), config.model_dump(mode="json")
+    for path, why in _KEPT.items():
+        old, new = before, now
+        for name in path:
+            old, new = old[name], new[name]
+        if old != new:
+            raise UserError(
+                f"{'.'.join(path)} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
+                "that back; or, to have the new one, start the fleet with the old file and end the run by `rose down`"
+            )
 
 
 def engines_token(folder: Path) -> str:

@@ -14,11 +14,15 @@ from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
 from rose.runtime.service import local_ray, memory, places
 from rose.runtime.service.fabric import Fabric, UnreachableError
-from rose.runtime.service.keeper import KEEPER, FleetState, Keeper
+from rose.runtime.service.keeper import CONTROLLER, KEEPER, Keeper
+from rose.runtime.service.parts import FleetState, host_part
 
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 60.0
+#: Hosts, then controller, then the ledger's gateway, as the keeper waits for them, and its own end.
 _STOP_TIMEOUT_S = 180.0
+#: A keeper that died is started again by Ray: for so long one that is away is waited for.
+_AWAY_S = 60.0
 
 Say = Callable[[str], None]
 
@@ -30,21 +34,40 @@ class Fleet:
     config: FleetConfig
     fabric: Fabric
     keeper: Any
+    say: Say
+
+    def ask(self, method: str, *arguments: object) -> Any:
+        """What the keeper answers. One that is away is waited for a minute, which is said. Raises DeploymentError if it
+        stays away, or is gone for good."""
+        until_s: float | None = None
+        while True:
+            try:
+                return self.fabric.ask(self.keeper, method, *arguments, timeout_s=_ANSWER_TIMEOUT_S)
+            except (UnreachableError, PartDiedError) as error:
+                if until_s is None:
+                    until_s = time.monotonic() + _AWAY_S
+                    if isinstance(error, UnreachableError):
+                        self.say(f"the keeper is away ({error}): it is waited for")
+                if isinstance(error, PartDiedError) or time.monotonic() > until_s:
+                    raise DeploymentError(
+                        f"the keeper of fleet {self.config.name!r} cannot be asked: {str(error).splitlines()[0]}; "
+                        f"{places.state_folder(self.config) / 'logs' / 'keeper.log'} on the first host may say why, "
+                        "and `rose up` starts it again"
+                    ) from None
+            time.sleep(_LOOK_S)
 
     def state(self) -> FleetState:
-        """How it is. Raises DeploymentError if its keeper does not answer."""
-        try:
-            state: FleetState = self.fabric.ask(self.keeper, "state", timeout_s=_ANSWER_TIMEOUT_S)
-        except (UnreachableError, PartDiedError) as error:
-            raise DeploymentError(f"the keeper of fleet {self.config.name!r} cannot be asked: {error}") from None
+        """How it is. Raises DeploymentError as `ask`."""
+        state: FleetState = self.ask("state")
         return state
 
     def goes_on(self) -> bool:
-        """Whether it was not ended by `down`. Raises DeploymentError if it was lost."""
+        """Whether it was not put down. Raises DeploymentError if it was lost."""
         try:
             return not self.state().stopped
         except DeploymentError:
-            if memory.read(places.state_folder(self.config)) is None:
+            remembered = memory.read(places.state_folder(self.config))
+            if remembered is None or remembered.kept:
                 return False
             raise
 
@@ -74,7 +97,10 @@ def up(
     however it ends, the fleet goes down by itself. Raises UserError.
     """
     folder = places.state_folder(config)
-    if not config.hosts and memory.read(folder) is None:
+    remembered = memory.read(folder)
+    if remembered is not None:
+        memory.check_fits(remembered, config)
+    if not config.hosts and (remembered is None or remembered.kept):
         # Of hosts that the file names, each is checked there.
         preflight.check(config)
         if (notice := preflight.notice(config)) is not None:
@@ -97,16 +123,17 @@ def up(
                 f"`ray start --address={address}`, or correct its `address` or `resource`"
             )
         arguments = (config, first.address or fabric.node_address, make_host, lives_with)
-        keeper = fabric.place(KEEPER, Keeper, *arguments, resource=resource)
-    else:
-        say(f"fleet {config.name!r} runs: what is well is left as it is")
-        if fabric.ask(keeper, "config", timeout_s=_ANSWER_TIMEOUT_S) != recorded_config(config):
-            say("its fleet file has changed since: `rose down` and up again makes that hold")
-    return Fleet(config, fabric, keeper)
+        return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
+    say(f"fleet {config.name!r} runs: what is well is left as it is")
+    fleet = Fleet(config, fabric, keeper, say)
+    if fleet.ask("config") != recorded_config(config):
+        say("its fleet file has changed since: `rose down --keep-runs` and up again makes that hold")
+    return fleet
 
 
-def down(config: FleetConfig, address: str | None, say: Say) -> bool:
-    """End the fleet, in the order that leaves the ledger whole; a Ray of its own ends with it. Returns whether one ran.
+def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
+    """Put the fleet down, in the order that leaves the ledger whole; a Ray of its own ends with it. Returns whether one
+    ran. With `keep_runs` its fleet run does not end, and the next `up` goes on with its RL runs.
 
     Raises DeploymentError if it does not end.
     """
@@ -120,24 +147,30 @@ def down(config: FleetConfig, address: str | None, say: Say) -> bool:
         keeper = fabric.find(KEEPER)
         if keeper is None:
             return False
-        end(Fleet(config, fabric, keeper), say)
+        end(Fleet(config, fabric, keeper, say), say, keep_runs=keep_runs)
         return True
     finally:
         fabric.leave()
         local_ray.stop(folder)
 
 
-def end(fleet: Fleet, say: Say) -> None:
-    """End a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
-    _stop(fleet, say)
+def end(fleet: Fleet, say: Say, *, keep_runs: bool = False) -> None:
+    """Put down a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
+    _stop(fleet, say, keep_runs)
     fleet.fabric.end(fleet.keeper)
 
 
-def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> None:
-    """Start a host's process anew, with the program that is installed there now. Raises UserError."""
-    names = [known.name for known in places.hosts(config)]
-    if host not in names:
-        raise UserError(f"fleet {config.name!r} has no host {host!r}{did_you_mean(host, names)}")
+def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> None:
+    """Start the process of the controller or of a host anew, with the program that is installed there now.
+
+    Raises UserError.
+    """
+    hosts = [known.name for known in places.hosts(config)]
+    if part not in (*hosts, CONTROLLER):
+        raise UserError(
+            f"fleet {config.name!r} has no host {part!r}{did_you_mean(part, [*hosts, CONTROLLER])}: give "
+            f"`{CONTROLLER}` or a host's name"
+        )
     address = address or local_ray.find(places.state_folder(config))
     if address is None:
         raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it")
@@ -146,11 +179,13 @@ def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> No
         keeper = fabric.find(KEEPER)
         if keeper is None:
             raise DeploymentError(f"fleet {config.name!r} does not run: `rose up` starts it")
+        # A host of that name comes first.
+        name = host_part(part) if part in hosts else part
         try:
-            fabric.ask(keeper, "restart", host, timeout_s=_STOP_TIMEOUT_S)
+            fabric.ask(keeper, "restart", name, timeout_s=_STOP_TIMEOUT_S)
         except (UnreachableError, PartDiedError) as error:
-            raise DeploymentError(f"host {host} was not started anew: {error}") from None
-        Fleet(config, fabric, keeper).wait_ready(say)
+            raise DeploymentError(f"{name} was not started anew: {error}") from None
+        Fleet(config, fabric, keeper, say).wait_ready(say)
     finally:
         fabric.leave()
 
@@ -162,8 +197,9 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     return fabric
 
 
-def _stop(fleet: Fleet, say: Say) -> None:
-    fleet.fabric.ask(fleet.keeper, "stop", timeout_s=_ANSWER_TIMEOUT_S)
+def _stop(fleet: Fleet, say: Say, keep_runs: bool) -> None:
+    # A keeper that was started with an older version knows how to end a fleet, and no more.
+    fleet.ask("stop", *([True] if keep_runs else []))
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     shown = {part.name: part.doing or "is at work" for part in fleet.state().parts}
     while not (state := fleet.state()).stopped:

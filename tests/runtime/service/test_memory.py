@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rose import config
+from rose.errors import UserError
 from rose.runtime.service import memory
-from rose.runtime.service.memory import FleetMemory
+from rose.runtime.service.memory import FleetMemory, Remembered
 from tests.test_config import MINIMAL
 
 
@@ -22,9 +25,26 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
     assert memory.read(first.folder) is None
 
 
-def test_what_another_version_wrote_is_no_fleet_of_this_one(tmp_path):
+def test_what_a_newer_version_wrote_is_the_same_fleet_run(tmp_path):
     (tmp_path / memory.FILE).write_text('{"run_id": "r", "unknown": 1}')
-    assert memory.read(tmp_path) is None
+    assert memory.read(tmp_path) == Remembered(run_id="r")
+
+
+@pytest.mark.parametrize("text", ["", '{"run_id": "r"', "[]", "{}", '{"run_id": ""}'])
+def test_what_is_damaged_is_not_begun_over(tmp_path, text):
+    fleet = config.parse(f'name = "f"\nstate = "{tmp_path}/state"\n{MINIMAL}', "fleet")
+    file = tmp_path / "state" / "f" / memory.FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    with pytest.raises(UserError, match=rf"{file}.* is damaged .*put back a copy of it, or remove it"):
+        FleetMemory(fleet).begin()
+    assert file.read_text() == text
+
+
+def test_what_cannot_be_read_is_not_begun_over(tmp_path):
+    (tmp_path / memory.FILE).mkdir()
+    with pytest.raises(UserError, match=rf"{tmp_path / memory.FILE}: Is a directory; run this as the fleet's user"):
+        memory.read(tmp_path)
 
 
 def test_each_host_knows_the_fleet_run_of_its_agents(tmp_path):

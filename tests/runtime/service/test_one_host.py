@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime.service import hosts
 from tests.runtime.service.hosts import Host, Network
-from tests.runtime.service.test_two_hosts import FLEET, SHAPE, json
+from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
 
 pytestmark = [
     pytest.mark.live,
@@ -25,6 +25,9 @@ ONE = re.sub(r"\[\[host\]\]\n.*\n.*\n|host = \"(one|other)\"\n", "", FLEET).repl
     'id = "s2"', 'id = "s2"\n# serves elsewhere'
 )
 ONE = re.sub(r"\[\[device\]\]\nid = \"s2\"(.*\n){7}", "", ONE).replace('host = "0.0.0.0"', 'host = "127.0.0.1"')
+ROSE = (sys.executable, "-m", "rose.cli")
+URL = "http://127.0.0.1:30100"
+RUN_EVENTS = "SELECT fleet_run_id IS NOT NULL AS rl, action, reason FROM event WHERE kind = 'run' ORDER BY event_time"
 UP = (sys.executable, "-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet.toml")
 
 
@@ -75,6 +78,42 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
     assert "token" in done.stderr.lower()
 
 
+def run_of(host: Host) -> dict:
+    (run,) = json.loads(host.call(*ROSE, "runs", "-c", "/srv/fleet.toml", "--json"))
+    return run
+
+
+def test_whoever_stays_waits_for_a_keeper_that_dies_and_puts_the_fleet_down_with_its_runs_kept(host):
+    opened = json.loads(host.python(OPEN, TOKEN, URL))
+    host.call(*ROSE, "drain", "s1", "--reason", "new driver", "-c", "/srv/fleet.toml")
+    with (host.disk / "stay.log").open("w") as log:
+        staying = host.start(*ROSE, "up", "-c", "/srv/fleet.toml", "--stay", "--down-on-stop", output=log)
+    until(lambda: "controller at" in (host.disk / "stay.log").read_text())
+    (keeper,) = running(host, "ray::Keeper")
+    host.call("kill", "-9", keeper)
+    until(lambda: running(host, "ray::Keeper") not in ([], [keeper]))
+    time.sleep(3)  # It asks every second.
+    assert staying.poll() is None
+    host.call("pkill", "-TERM", "-f", "rose.cli up")
+    assert staying.wait(240) == 0, (host.disk / "stay.log").read_text()
+    assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
+    assert "ready http://127.0.0.1:30100" in host.call(*UP)
+    assert (run_of(host)["run_id"], run_of(host)["state"]) == (opened, "open")
+    status = json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
+    assert [device["device_id"] for device in status["devices"] if device["drained"]] == ["s1"]
+    assert json.loads(host.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
+
+
+def test_the_controller_is_started_anew_and_the_run_goes_on(host):
+    (before,) = running(host, "ray::ControllerActor")
+    run_id = run_of(host)["run_id"]
+    host.call(*ROSE, "restart", "controller", "-c", "/srv/fleet.toml")
+    (after,) = running(host, "ray::ControllerActor")
+    assert after != before
+    assert run_of(host)["run_id"] == run_id
+    until(lambda: json.loads(host.python(GO_ON, TOKEN, URL, run_id)) == [3, 4, 5, 6])
+
+
 def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
     engine, *_ = [line for line in host.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
     for name in ("raylet", "gcs_server"):
@@ -91,4 +130,7 @@ def test_down_ends_it_and_its_ray_and_no_serving(host):
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
     again = host.call(sys.executable, "-m", "rose.cli", "down", "-c", "/srv/fleet.toml")
     assert again == "no fleet 'two' runs here\n"
+    events = host.call(*ROSE, "sql", "--ledger", "/srv/ledger", "--json", RUN_EVENTS)
+    ended = [(event["rl"], event["action"], event["reason"]) for event in json.loads(events)[-2:]]
+    assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
     assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")

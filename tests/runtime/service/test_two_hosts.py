@@ -29,6 +29,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 RAY_PORT = 6379
 CONTROLLER_PORT = 30100
 TOKEN = "a-token-of-the-tests"
+URL = f"http://10.77.0.1:{CONTROLLER_PORT}"
 SHAPE = {
     "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
     "tie_word_embeddings": True, "torch_dtype": "float32",
@@ -99,6 +100,28 @@ with client.open_run("http://10.77.0.1:30100", name="trainer", model="/srv/model
     run.publish({"model.norm.weight": torch.ones(32)})
     (generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
 print(json.dumps([generation.output_ids, [attempt.engine_id for attempt in generation.attempts]]))
+"""
+
+
+#: A run whose trainer goes away and says nothing.
+OPEN = """
+import json, os, sys, torch
+from rose import client
+run = client.open_run(sys.argv[2], name="trainer", model="/srv/model", token=sys.argv[1], expires_s=3600)
+run.publish({"model.norm.weight": torch.ones(32)})
+print(json.dumps(run.run_id), flush=True)
+os._exit(0)
+"""
+GO_ON = """
+import json, os, sys, torch
+from rose import client
+run = client.open_run(
+    sys.argv[2], name="trainer", model="/srv/model", token=sys.argv[1], expires_s=3600, resume=sys.argv[3]
+)
+run.publish({"model.norm.weight": torch.ones(32)})
+(generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
+print(json.dumps(generation.output_ids), flush=True)
+os._exit(0)
 """
 
 
@@ -187,6 +210,11 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     }  # fmt: skip
 
 
+def test_parts_begin_with_no_niceness_on_a_ray_that_was_started_without_a_word_of_it(fleet):
+    lines = fleet.one.call("ps", "-eo", "ni,args", "--no-headers").splitlines()
+    assert [line.split()[0] for line in lines if "ray::Keeper" in line] == ["0"]
+
+
 def test_an_engine_asks_other_hosts_for_a_token_and_has_nothing_for_them_but_turns(fleet):
     (port,) = set(re.findall(r"rollout (\d+) /\S*/r2/", "\n".join(fleet.other.processes())))
     assert json.loads(fleet.one.python(DOORS, f"http://{fleet.other.address}:{port}")) == [401, 404]
@@ -231,6 +259,20 @@ def test_agents_of_a_host_are_started_anew_and_its_engine_goes_on(fleet):
     assert changed == {"HostActor on host-2"}
     until(lambda: fleet.alive("r2"))
     assert fleet.engine() == engine
+
+
+def test_a_fleet_that_is_put_down_with_its_runs_kept_goes_on_where_it_was(fleet):
+    (run_id,) = fleet.runs()
+    opened = json.loads(fleet.one.python(OPEN, TOKEN, URL))
+    address = f"{fleet.one.address}:{RAY_PORT}"
+    said = fleet.rose("down", "-c", "/srv/fleet.toml", "--address", address, "--keep-runs")
+    assert f"fleet run {run_id} is kept" in said
+    assert fleet.pids() == {}
+    assert "stand_ins rollout" not in "".join(fleet.other.processes())
+    fleet.up()
+    until(lambda: fleet.alive("r2"))
+    assert fleet.runs() == [run_id]
+    assert json.loads(fleet.one.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
 
 
 def test_a_line_that_is_cut_and_mended_costs_no_part(fleet):

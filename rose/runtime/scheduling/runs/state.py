@@ -157,3 +157,15 @@ class State:
 
     def _refused(self, error: Exception) -> StateError:
         return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")
+
+
+def hand_on_drains(former: Path, folder: Path) -> None:
+    """Begin a state in `folder` with the devices that are drained in the state in `former`, if there is one. Raises
+    StateError."""
+    if not (former / FILE).exists():
+        return
+    states = State(former), State(folder)
+    for device_id, reason in states[0].drained().items():
+        states[1].drain(device_id, reason)
+    for state in states:
+        state.close()

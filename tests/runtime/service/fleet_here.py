@@ -1,0 +1,122 @@
+"""A keeper whose Ray is this process: the controller is the real one, and hosts only say that they are well."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rose import config
+from rose.config import FleetConfig
+from rose.runtime.engines.ports import free_port
+from rose.runtime.service import keeper
+from rose.runtime.service.controller import ControllerActor
+from rose.runtime.service.fabric import UnreachableError
+from rose.runtime.service.host import HostReport
+from tests.test_config import MINIMAL
+
+TOKEN = "a-token"
+MODEL = "tiny"
+_SECONDS_MAX = 60.0
+
+
+def fleet(folder: Path, more: str = "", *, model: str = MODEL, ledger: str = "ledger") -> FleetConfig:
+    text = f"""
+name = "f"
+state = "{folder}/state"
+ledger = "{folder}/{ledger}"
+{more}
+[rollout]
+model = "{model}"
+[traffic]
+trace = "none"
+[gateway]
+host = "0.0.0.0"
+port = {free_port()}
+token = "{TOKEN}"
+"""
+    return config.parse(text + ("" if "[[device]]" in more else MINIMAL), "fleet.toml")
+
+
+class Part:
+    """A stand-in for a host, or the ledger's gateway: well until it is stopped, which waits for `let_go`."""
+
+    let_go: threading.Event | None = None
+
+    def report(self) -> HostReport:
+        return HostReport(ready=True, doing="", pid=1)
+
+    def stop(self, serving: bool = True) -> None:
+        if self.let_go is not None:
+            self.let_go.wait()
+
+
+class Actor:
+    """Whose methods are asked as Ray's are."""
+
+    def __init__(self, body: Any) -> None:
+        self._body, self._pool, self.ended = body, ThreadPoolExecutor(4), False
+
+    def __getattr__(self, name: str) -> Any:
+        return Method(self._pool, getattr(self._body, name))
+
+
+class Method:
+    def __init__(self, pool: ThreadPoolExecutor, act: Callable[..., Any]) -> None:
+        self._pool, self._act = pool, act
+
+    def remote(self, *arguments: object) -> Future[Any]:
+        return self._pool.submit(self._act, *arguments)
+
+
+class Here:
+    """In place of `Fabric`."""
+
+    def __init__(self, namespace: str) -> None:
+        self.actors: dict[str, Actor] = {}
+        self._places: dict[str, Callable[[], Any]] = {}
+        #: How long was waited for each answer.
+        self.timeouts_s: list[float] = []
+
+    def place(self, name: str, cls: type, *arguments: object, resource: str) -> Actor:
+        self._places[name] = (lambda: cls(*arguments)) if cls is ControllerActor else Part
+        self.actors[name] = Actor(self._places[name]())
+        return self.actors[name]
+
+    def nodes(self) -> set[str]:
+        return {"node:127.0.0.1", "node:127.0.0.2"}
+
+    def answer(self, call: Future[Any], timeout_s: float) -> Any:
+        self.timeouts_s.append(timeout_s)
+        try:
+            return call.result(timeout_s)
+        except TimeoutError:
+            raise UnreachableError(f"it did not answer within {timeout_s:.0f} s") from None
+
+    def end(self, actor: Actor, *, again: bool = False) -> None:
+        if again:
+            name = next(name for name, known in self.actors.items() if known is actor)
+            actor._body = self._places[name]()
+        actor.ended = not again
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def started(fleet: FleetConfig, monkeypatch: Any) -> keeper.Keeper:
+    monkeypatch.setattr(keeper, "Fabric", Here)
+    made = keeper.Keeper(fleet, "127.0.0.1")
+    until(lambda: made.state().ready)
+    return made
+
+
+def stopped(made: keeper.Keeper, *, keep_runs: bool = False) -> None:
+    made.stop(keep_runs)
+    until(lambda: made.state().stopped)

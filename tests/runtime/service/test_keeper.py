@@ -1,0 +1,156 @@
+"""What of a fleet run outlives its being put down, and that it can be put down whatever fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.errors import UserError
+from rose.ledger import catalog
+from rose.runtime.service import keeper as keeper_module
+from rose.runtime.service import memory
+from rose.runtime.service.console import ControllerClient
+from rose.runtime.service.keeper import Keeper
+from rose.runtime.service.up import up
+from tests.runtime.service.fleet_here import MODEL, TOKEN, Part, fleet, started, stopped, until
+from tests.test_config import MINIMAL
+
+TWO_HOSTS = """
+[[host]]
+name = "one"
+address = "127.0.0.1"
+[[host]]
+name = "other"
+address = "127.0.0.2"
+""" + MINIMAL.replace('id = "a"', 'id = "a"\nhost = "one"').replace('id = "b"', 'id = "b"\nhost = "other"')
+RUN_EVENTS = "SELECT action, reason, fleet_run_id FROM event WHERE kind = 'run' AND run_id = '{}' ORDER BY seq"
+
+
+def call(keeper: Keeper, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(
+        keeper.state().url + path,
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def open_run(keeper: Keeper) -> dict[str, Any]:
+    return call(keeper, "POST", "/runs", {"name": "grpo", "model": MODEL, "expires_s": 3600})
+
+
+def console(keeper: Keeper) -> ControllerClient:
+    return ControllerClient(keeper.state().url, TOKEN)
+
+
+def recorded(folder: Path, run_id: str) -> list[tuple[Any, ...]]:
+    with catalog.connect(folder / "ledger") as connection:
+        return connection.execute(RUN_EVENTS.format(run_id)).fetchall()
+
+
+def test_a_fleet_run_that_is_kept_goes_on_with_its_runs_and_drains_and_a_changed_file(tmp_path, monkeypatch):
+    first = started(fleet(tmp_path), monkeypatch)
+    run, run_id = open_run(first), first.state().run_id
+    console(first).drain("b", "new driver")
+    stopped(first, keep_runs=True)
+
+    second = started(fleet(tmp_path, 'tags = { project = "lake" }'), monkeypatch)
+    assert second.state().run_id == run_id
+    assert second.state().url != first.state().url  # As the file says now.
+    (known,) = console(second).runs()
+    assert (known["run_id"], known["state"], known["fence"]) == (run["run_id"], "open", 1)
+    call(second, "POST", f"/runs/{run['run_id']}/versions", {"fence": 1, "version": 0, "url": "http://store"})
+    with pytest.raises(UserError, match="there is no device 'c'"):
+        console(second).undrain("c")
+    console(second).undrain("b")
+    stopped(second)
+    reason = "goes on with a changed fleet file"
+    assert recorded(tmp_path, run_id) == [("started", None, None), ("started", reason, None), ("ended", None, None)]
+
+
+def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_its_drains_outlive_it(tmp_path, monkeypatch):
+    first = started(fleet(tmp_path), monkeypatch)
+    run, run_id = open_run(first), first.state().run_id
+    console(first).drain("b", "new driver")
+    stopped(first)
+    assert [part.doing for part in first.state().parts] == ["stopped", "stopped"]
+    assert recorded(tmp_path, run["run_id"]) == [
+        ("started", None, run_id), ("ended", "the fleet was ended", run_id)
+    ]  # fmt: skip
+    assert recorded(tmp_path, run_id)[-1] == ("ended", None, None)
+
+    second = started(fleet(tmp_path), monkeypatch)
+    assert second.state().run_id != run_id
+    assert console(second).runs() == []
+    stopped(second)
+    third = started(fleet(tmp_path), monkeypatch)
+    console(third).undrain("b")
+    stopped(third)
+
+
+@pytest.mark.parametrize("change", [{"model": "another"}, {"ledger": "elsewhere"}])
+def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, monkeypatch, change):
+    first = started(fleet(tmp_path), monkeypatch)
+    stopped(first, keep_runs=True)
+    (name,) = change
+    changed = fleet(tmp_path, **change)
+    with pytest.raises(
+        UserError, match=f"{name}.* is .*{change[name]}'.* fleet run {first.state().run_id} goes on with"
+    ):
+        up(changed, None, print)
+    second = keeper_module.Keeper(changed, "127.0.0.1")
+    until(lambda: bool(second.state().parts))
+    assert "Put that back" in second.state().parts[0].doing
+    stopped(second)
+
+
+def test_the_controller_is_started_anew_and_knows_its_runs(tmp_path, monkeypatch):
+    keeper = started(fleet(tmp_path), monkeypatch)
+    run = open_run(keeper)
+    before = keeper._fabric.actors["controller"]._body
+    keeper.restart("controller")
+    until(lambda: keeper.state().ready)
+    assert keeper._fabric.actors["controller"]._body is not before
+    call(keeper, "POST", f"/runs/{run['run_id']}/renew", {"fence": 1})
+    stopped(keeper)
+
+
+def test_it_ends_though_its_ledger_refuses(tmp_path, monkeypatch):
+    keeper = started(fleet(tmp_path), monkeypatch)
+    run = open_run(keeper)
+    shutil.rmtree(tmp_path / "ledger")
+    (tmp_path / "ledger").write_text("no folder")
+    stopped(keeper)
+    failed = {part.name: part.doing for part in keeper.state().parts if part.doing != "stopped"}
+    assert set(failed) >= {"the RL runs", "the event of the end"}
+    assert "not ended in order: LedgerError" in failed["the event of the end"]
+    folder = tmp_path / "state" / "f"
+    assert memory.read(folder) is None
+    assert run["run_id"]
+
+
+def test_hosts_that_hang_are_waited_for_side_by_side(tmp_path, monkeypatch):
+    keeper = started(fleet(tmp_path, TWO_HOSTS), monkeypatch)
+    monkeypatch.setattr(keeper_module, "_STOP_TIMEOUT_S", 1.0)
+    let_go = threading.Event()
+    monkeypatch.setattr(Part, "let_go", let_go)
+    monkeypatch.setattr(keeper_module, "_STOP_REST_TIMEOUT_S", 0.1)
+    keeper._fabric.timeouts_s.clear()
+    stopped(keeper)
+    let_go.set()
+    # Of the hosts, then of the controller and the ledger's gateway, which are asked once the hosts are gone.
+    hosts, rest = keeper._fabric.timeouts_s[-4:-2], keeper._fabric.timeouts_s[-2:]
+    assert sum(hosts) <= 1.0
+    assert sum(rest) <= 0.2
+    doing = {part.name: part.doing for part in keeper.state().parts}
+    assert "was not reached" in doing["host one"]
+    assert "was not reached" in doing["host other"]
+    assert all(actor.ended for actor in keeper._fabric.actors.values())

@@ -1,0 +1,67 @@
+"""Whoever waits for a fleet, while its keeper is started again or gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rose.runtime.errors import DeploymentError, PartDiedError
+from rose.runtime.service import up
+from rose.runtime.service.fabric import UnreachableError
+from rose.runtime.service.memory import FleetMemory
+from rose.runtime.service.parts import FleetState, PartState
+from rose.runtime.service.up import Fleet
+from tests.runtime.service.fleet_here import fleet
+
+WELL = FleetState(run_id="r", url="http://x", parts=[PartState(name="controller", ready=True, doing="")])
+
+
+class Answers:
+    """A keeper's, in order; the last for ever."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+
+    def ask(self, _keeper: object, _method: str, *_: object, timeout_s: float) -> Any:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def made(folder, *answers) -> tuple[Fleet, list[str]]:
+    said: list[str] = []
+    return Fleet(fleet(folder), Answers(*answers), None, said.append), said
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(up, "_LOOK_S", 0.01)
+
+
+def test_a_keeper_that_is_started_again_is_waited_for_and_that_is_said_once(tmp_path):
+    away = UnreachableError("it is being started again, or its host is away")
+    waiting, said = made(tmp_path, away, away, away, WELL)
+    assert waiting.goes_on()
+    assert said == ["the keeper is away (it is being started again, or its host is away): it is waited for"]
+    waiting, said = made(tmp_path, away, away, WELL)
+    assert waiting.wait_ready(lambda _: None) == WELL
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("gone", [UnreachableError("it did not answer"), PartDiedError("it died\nthere")])
+def test_one_that_stays_away_is_lost_unless_the_fleet_was_put_down(tmp_path, monkeypatch, gone):
+    monkeypatch.setattr(up, "_AWAY_S", 0.05)
+    waiting, _ = made(tmp_path, gone)
+    memory = FleetMemory(waiting.config)
+    remembered = memory.begin()
+    with pytest.raises(
+        DeploymentError, match=r"keeper of fleet 'f' cannot be asked: it d\w+( not answer)?; .*keeper.log"
+    ):
+        waiting.goes_on()
+    remembered.kept = True
+    memory.write(remembered)
+    assert not waiting.goes_on()
+    memory.forget()
+    assert not waiting.goes_on()
