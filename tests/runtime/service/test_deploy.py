@@ -55,6 +55,15 @@ def test_units_run_commands_that_there_are_and_kill_nothing_else(unit):
     assert "Restart=always" in text
 
 
+def test_stopping_the_fleet_s_unit_or_container_keeps_its_runs_and_its_death_stops_nothing():
+    unit, container = (DEPLOY / "systemd" / "rose.service").read_text(), (DEPLOY / "Containerfile").read_text()
+    # systemd runs it also when the command died by itself.
+    assert "\nExecStop" not in unit
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    assert command.endswith("--stay --down-on-stop")
+    assert '"--stay", "--down-on-stop"' in container
+
+
 def test_the_ray_unit_has_what_a_ray_of_ours_has():
     text = (DEPLOY / "systemd" / "rose-ray.service").read_text()
     for name, value in local_ray.ENVIRONMENT.items():
@@ -67,7 +76,9 @@ def test_the_container_s_command_is_one():
 
 
 def test_the_kubernetes_fleet_goes_together():
-    documents = {item["kind"]: item for item in yaml.safe_load_all(KUBERNETES.read_text())}
+    items = list(yaml.safe_load_all(KUBERNETES.read_text()))
+    documents = {item["kind"]: item for item in items}
+    claims = [item["metadata"]["name"] for item in items if item["kind"] == "PersistentVolumeClaim"]
     fleet = config.parse(documents["Secret"]["stringData"]["fleet.toml"], "fleet.toml")
     spec = documents["RayCluster"]["spec"]
     groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
@@ -77,9 +88,15 @@ def test_the_kubernetes_fleet_goes_together():
     for group in groups:
         pod = group["template"]["spec"]
         volumes = {volume["name"] for volume in pod["volumes"]}
+        # What a pod that comes back must find again: ledger and state, or events that were not forwarded yet.
+        (state,) = [volume for volume in pod["volumes"] if volume["name"] == "state"]
+        claims.remove(state["persistentVolumeClaim"]["claimName"])
+        ray = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}
+        assert ray == local_ray.ENVIRONMENT
         for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
             if container.get("command", [""])[0] == "rose":
                 check_rose(container["command"][1:])
+    assert claims == []
     ports = {port["port"] for port in documents["Service"]["spec"]["ports"]}
     assert ports == {fleet.gateway.port}
