@@ -136,6 +136,15 @@ async def beat(session, *reports, seen=0, hold_s=0.0, device_id="d", **fields):
         return await response.json()
 
 
+async def until(condition, seconds=30.0):
+    """Wait for what has to come about."""
+    for _ in range(int(seconds / 0.01)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come about in time")
+
+
 async def call(session, method, path, body=None):
     """(status, answer)"""
     data = body if isinstance(body, str | None) else json.dumps(body)

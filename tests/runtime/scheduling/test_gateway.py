@@ -13,7 +13,7 @@ from rose.client.turns import TurnClient
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS
 from rose.runtime.scheduling.gateway import answers
-from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve
+from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve, until
 
 
 @pytest.mark.parametrize("tokens", [1, 400_000], ids=["short", "long"])
@@ -23,14 +23,9 @@ def test_a_client_that_goes_away_takes_its_turn_with_it(tokens):
         async with serve(engine) as url, play() as run:
             await run.beat(run.report(url))
             turn = asyncio.create_task(run.post({"input_ids": [1] * tokens}))
-            await asyncio.sleep(0.5)
-            assert engine.running
+            await until(lambda: engine.running)
             turn.cancel()
-            for _ in range(40):
-                await asyncio.sleep(0.05)
-                if not engine.running:
-                    break
-            assert not engine.running
+            await until(lambda: not engine.running)
             async with run.session.get("/workers") as response:
                 assert [worker["in_flight"] for worker in await response.json()] == [0]
 
@@ -39,15 +34,14 @@ def test_a_client_that_goes_away_takes_its_turn_with_it(tokens):
 
 def test_a_gateway_that_is_restarted_costs_no_turn(tmp_path):
     async def scenario():
-        engine, port = FakeEngine(pause_s=0.02), free_port()
+        engine, port = FakeEngine(pause_s=0.1), free_port()
         async with serve(engine) as url, AsyncExitStack() as stack:
             async with play(port=port, state=tmp_path) as run:
                 await run.beat(run.report(url))
                 address = RunAddress(url=f"http://127.0.0.1:{port}", run_id=run.run_id, fence=1)
                 outside = await stack.enter_async_context(TurnClient(address))
                 playing = [asyncio.create_task(outside.turn([1], {"max_new_tokens": 30})) for _ in range(5)]
-                await asyncio.sleep(0.3)
-                assert len(engine.running) == 5
+                await until(lambda: len(engine.running) == 5)
             await asyncio.sleep(0.3)
             async with gateway(port=port, state=tmp_path) as (session, _):
                 await beat(session, run.report(url))

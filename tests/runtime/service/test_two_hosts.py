@@ -98,7 +98,7 @@ import json, sys, torch
 from rose import client
 with client.open_run("http://10.77.0.1:30100", name="trainer", model="/srv/model", token=sys.argv[1]) as run:
     run.publish({"model.norm.weight": torch.ones(32)})
-    (generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
+    (generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": int(sys.argv[2])})
 print(json.dumps([generation.output_ids, [attempt.engine_id for attempt in generation.attempts]]))
 """
 
@@ -164,6 +164,10 @@ class TwoHosts:
     def alive(self, device_id: str) -> bool:
         return any(engine["alive"] for engine in self.status().get(device_id, {"engines": []})["engines"])
 
+    def turns(self, device_id: str) -> int:
+        """How many run there."""
+        return sum(engine["in_flight"] for engine in self.status().get(device_id, {"engines": []})["engines"])
+
     def pids(self) -> dict[str, str]:
         """The processes of the fleet's actors, by what they are."""
         found = {}
@@ -203,7 +207,7 @@ def fleet(tmp_path_factory) -> Iterator[TwoHosts]:
 
 def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
-    assert json.loads(fleet.one.python(TURN, TOKEN)) == [[3, 4, 5, 6], ["r2-rollout"]]
+    assert json.loads(fleet.one.python(TURN, TOKEN, "4")) == [[3, 4, 5, 6], ["r2-rollout"]]
     assert set(fleet.pids()) == {
         "Keeper on host-1", "ControllerActor on host-1", "CentralActor on host-1", "HostActor on host-1",
         "HostActor on host-2",
@@ -293,14 +297,25 @@ def test_a_drained_device_says_so_and_is_lent_again(fleet):
     assert fleet.status()["r2"]["drained"] is False
 
 
-def test_a_host_that_loses_its_power_is_waited_for_and_goes_on_when_it_is_back(fleet):
+def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
+    tokens = 1000  # Ten seconds of it.
+    with (fleet.one.disk / "turn.json").open("w") as output:
+        trainer = fleet.one.start(sys.executable, "-c", TURN, TOKEN, str(tokens), output=output)
+    until(lambda: fleet.turns("r2") == 1)
     fleet.other.kill()
     until(lambda: not fleet.alive("r2"))
     fleet.other.boot()
     fleet.begin(fleet.other)
     fleet.up()
     until(lambda: fleet.alive("r2"))
-    assert json.loads(fleet.one.python(TURN, TOKEN))[0] == [3, 4, 5, 6]
+    assert trainer.wait(240) == 0, (fleet.one.disk / "turn.json").read_text()
+    output_ids, engines = json.loads((fleet.one.disk / "turn.json").read_text())
+    assert output_ids == list(range(3, 3 + tokens))
+    assert (engines[0], len(engines) > 1) == ("r2-rollout", True)
+    # What the lost host made is nobody's, and what was made in its place counts once.
+    newest = "run_id = (SELECT run_id FROM turn ORDER BY event_time DESC LIMIT 1)"
+    made = f"SELECT sum(output_tokens)::BIGINT AS tokens FROM turn WHERE {newest}"
+    until(lambda: fleet.query(made) == [{"tokens": tokens}])
 
 
 @pytest.mark.skipif(not LONG, reason="Ray is started once more on both hosts: set ROSE_TESTS_LONG=1")
