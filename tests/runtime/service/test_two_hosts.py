@@ -308,8 +308,10 @@ def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     fleet.begin(fleet.other)
     fleet.up()
     until(lambda: fleet.alive("r2"))
-    assert trainer.wait(240) == 0, (fleet.one.disk / "turn.json").read_text()
-    output_ids, engines = json.loads((fleet.one.disk / "turn.json").read_text())
+    ended, printed = trainer.wait(240), (fleet.one.disk / "turn.json").read_text()
+    assert ended == 0, printed
+    # Its progress comes before.
+    output_ids, engines = json.loads(printed.splitlines()[-1])
     assert output_ids == list(range(3, 3 + tokens))
     assert (engines[0], len(engines) > 1) == ("r2-rollout", True)
     # What the lost host made is nobody's, and what was made in its place counts once.
