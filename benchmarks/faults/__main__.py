@@ -63,6 +63,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     """Start a fleet, strike it again and again, end it, and read its ledger."""
     victims = tuple(Victim(name) for name in given.only) if given.only else _QUICK if given.quick else tuple(Victim)
     trials = given.trials or (3 if given.quick else 100)
+    report.detail["engines"] = given.engines
     struck: list[Trial] = []
     tried = 0
     ended = False
