@@ -116,6 +116,7 @@ class HostRunner:
         self._forwarded: tuple[Progress, float] | None = None
         self._upkeep: Scheduler | None = None
         self._began_s = time.monotonic()
+        self._process = psutil.Process()
         self._lock: IO[str] | None = None
         self._say: Callable[[str], None] = lambda _: None
 
@@ -144,7 +145,7 @@ class HostRunner:
             waiting_s = progress.lag_s + time.monotonic() - at_s if waiting else 0.0
         return HostFacts(
             uptime_s=time.monotonic() - self._began_s,
-            resident_bytes=psutil.Process().memory_info().rss,
+            resident_bytes=self._process.memory_info().rss,
             events_dropped=None if writer is None else writer.dropped,
             segments_waiting=waiting,
             waiting_s=waiting_s,

@@ -163,7 +163,7 @@ class EngineCalls:
         self._spawn(self._watch(worker))
 
     async def _watch(self, worker: Worker) -> None:
-        while not await self._answers(worker.report):
+        while not await self._abort(worker.report, "none", _ANSWER_MAX_S):
             # Of one whose agent is silent, or says that it is gone, all is known already.
             if not worker.report.alive or worker.overdue_ns(monotonic_ns()) > LOST_NS:
                 break
@@ -173,17 +173,6 @@ class EngineCalls:
             await asyncio.sleep(_ASK_AGAIN_S)
         worker.hangs, worker.asked_ns = False, monotonic_ns()
 
-    async def _answers(self, engine: EngineReport) -> bool:
-        """False: it holds the connection, and says nothing."""
-        try:
-            async with asyncio.timeout(_ANSWER_MAX_S), self._generate(engine, question("end", "none")) as response:
-                await response.read()
-        except TimeoutError:
-            return False
-        except (OSError, ValueError):
-            pass
-        return True
-
     async def _insist(self, worker: Worker, item: InFlight) -> None:
         deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
@@ -192,14 +181,18 @@ class EngineCalls:
         if item.request_id in worker.in_flight:
             item.give_up()
 
-    async def _abort(self, engine: EngineReport, request_id: str) -> None:
+    async def _abort(self, engine: EngineReport, request_id: str, within_s: float = _ABORT_MAX_S) -> bool:
+        """False: the engine holds the connection, and says nothing for so long."""
         try:
             # Not SGLang's own abort: that may answer without the tokens that were made.
             body = question("end", request_id)
-            async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
+            async with asyncio.timeout(within_s), self._generate(engine, body) as response:
                 await response.read()
+        except TimeoutError:
+            return False
         except (OSError, ValueError):
             pass  # the engine is gone, and its requests with it
+        return True
 
     def _generate(self, engine: EngineReport, body: dict[str, Any]) -> Response:
         """A request to an engine."""

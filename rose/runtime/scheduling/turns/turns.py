@@ -17,8 +17,6 @@ AVOID_NS = 1_000_000_000
 #: Wait before a turn that got nowhere is tried again: the first, doubled each time up to the last.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
-
-
 #: Of an attempt that made no token, so much counts as waiting: one engine that dies after long work costs no turn its
 #: life.
 ATTEMPT_WAITED_MAX_NS = 60_000_000_000
