@@ -13,14 +13,20 @@ $(PYTEST) $(1) $(2) || { echo "Once more, what failed, by itself:"; \
 	$(PYTEST) $(1) --last-failed --last-failed-no-failures none; }
 endef
 
-.PHONY: demo test check dashboard gpu-kit format clean
+.PHONY: demo test test-long check dashboard gpu-kit format clean
 
 demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its cost report
 	@$(BIN)/rose demo
 
-test: $(READY)  ## the whole test suite, a short live deployment among it
-	@$(call tested,tests -m "not live",--numprocesses auto --dist loadfile --no-loadscope-reorder)
+SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test: $(READY)  ## the test suite, a short live deployment among it
+	@$(call tested,tests -m "not live",$(SIDE_BY_SIDE))
 	@$(call tested,tests/runtime tests/benchmarks -m live,)
+
+test-long: $(READY)  ## all tests over all of their cases: hours
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live" --timeout 3600 $(SIDE_BY_SIDE)
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks -m live --timeout 3600
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .

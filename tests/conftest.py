@@ -12,7 +12,7 @@ import hypothesis
 import psutil
 import pytest
 
-from tests.long_form import usual
+from tests.long_form import LONG, usual
 
 TESTS = Path(__file__).parent
 
@@ -109,8 +109,15 @@ def _by_length(item: pytest.Item) -> int:
     return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files, and leave out what needs CUDA where there is none; `-m cuda` chooses it."""
+def pytest_report_header() -> str:
+    return f"long form: {'on' if LONG else 'left out; make test-long, or ROSE_TESTS_LONG=1'}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it."""
+    if not LONG and (left := [item for item in items if item.get_closest_marker("long") is not None]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     items.sort(key=_by_length)
     needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
     if needs_cuda:

@@ -37,6 +37,9 @@ _TYPES = {
 
 _ROWS_AT_ONCE = 100
 
+#: A run of so many events is read whole, once, into some 200 MB: opening its files for each view anew takes longer.
+_SMALL_RUN_EVENTS = 100_000
+
 #: The views that pricing reads a run through.
 _VIEWS = (
     "run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync", "turn", "trajectory",
@@ -52,10 +55,14 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     """
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
-    made, select = "VIEW", "SELECT * FROM ledger.event WHERE run_id = getvariable('run_id')"
+    own = "FROM ledger.event WHERE run_id = getvariable('run_id')"
     if shared := rows(connection, "run/fleets"):
         name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
         made, select = "TABLE", sql.read(f"run/{name}.sql")
+    else:
+        counted = connection.execute(f"SELECT count(*) {own}").fetchone()
+        assert counted is not None
+        made, select = "TABLE" if counted[0] <= _SMALL_RUN_EVENTS else "VIEW", f"SELECT * {own}"
     connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:

@@ -30,7 +30,6 @@ from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.traffic.trace import Trace
-from tests.long_form import LONG
 
 BUDGETS = Budgets(100_000_000, 20_000_000)
 MEMORY = KvMemory(
@@ -324,7 +323,7 @@ def test_an_option_that_is_wrong_is_named(options: list[str], message: str) -> N
 
 
 @pytest.mark.live
-@pytest.mark.skipif(not LONG, reason="it takes a minute or two: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
 def test_a_quick_run_on_real_engines(tmp_path: Path) -> None:
     written = [f"--json={tmp_path / 'report.json'}", f"--picture={tmp_path / 'picture.svg'}"]

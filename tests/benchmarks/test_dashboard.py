@@ -10,13 +10,12 @@ import pytest
 from PIL import Image
 
 from benchmarks.dashboard import browser
-from tests.long_form import LONG
 
 ROOT = Path(__file__).parents[2]
 
 measured = [
     pytest.mark.skipif(not browser.is_there(), reason=browser.MISSING),
-    pytest.mark.skipif(not LONG, reason="it takes a minute or two: set ROSE_TESTS_LONG=1"),
+    pytest.mark.long,
 ]
 
 

@@ -9,13 +9,12 @@ from benchmarks.fleet.__main__ import measure
 from benchmarks.fleet.claims import Seen
 from benchmarks.fleet.processes import Sample
 from benchmarks.report import Report
-from tests.long_form import LONG
 from tests.runtime.service import hosts
 
 
 @pytest.mark.live
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not LONG, reason="it takes minutes: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 @pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
 def test_two_runs_of_two_teams_one_killed_and_resumed_come_to_the_bill(tmp_path):
     report = Report("fleet", quick=True)

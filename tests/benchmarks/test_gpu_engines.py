@@ -12,7 +12,6 @@ from benchmarks.gpu.stage import Scope, SkippedError, StageReport
 from rose.runtime.engines import gpu
 from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.training.policy_model import Policy
-from tests.long_form import LONG
 
 
 def values(report: StageReport) -> dict[str, float]:
@@ -104,7 +103,7 @@ def test_a_checkpoint_without_weights_is_loaded_with_random_ones(tmp_path):
 
 
 @pytest.mark.live
-@pytest.mark.skipif(not LONG, reason="it takes minutes: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_all_parts_are_measured_on_cpu_cores(tmp_path, report):
     folder = tmp_path / "work"
     folder.mkdir()

@@ -13,7 +13,6 @@ from rose.ledger import batch
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
-from tests.long_form import LONG
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +35,7 @@ def test_the_made_up_events_can_be_priced(tmp_path):
     assert charged.frame.filter(bucket="rollout")["ns"].sum() > 0
 
 
-@pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_the_benchmark_measures_and_writes_its_claims(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "record", "--only", "fleet"]
     command += ["--only", "witness"]
@@ -50,7 +49,7 @@ def test_the_benchmark_measures_and_writes_its_claims(tmp_path):
     assert not list(tmp_path.glob("ledger-benchmark-*")), "its ledgers are removed"
 
 
-@pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_nothing_acknowledged_is_hidden_when_writers_are_killed_on_a_disk_that_fills(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "full_disk"]
     command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]

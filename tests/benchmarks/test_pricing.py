@@ -22,7 +22,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from tests.long_form import LONG, usual
+from tests.long_form import usual
 from tests.pricing.random_ledger import BOOK, ledgers
 from tests.pricing.recorded import Made
 
@@ -129,7 +129,7 @@ def test_money_is_split_as_the_contract_says() -> None:
     assert set(naive.BUCKETS) == set(events.BUCKETS)
 
 
-@pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_the_benchmark_measures_and_writes_its_claims(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.pricing", "--quick"]
     command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]

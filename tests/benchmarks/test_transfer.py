@@ -17,7 +17,6 @@ from benchmarks.transfer.scope import ORDINARY_SHARES, SHARES, Scope
 from benchmarks.transfer.ways import WAYS, Way
 from rose.config import TaskConfig
 from rose.runtime.training.warm_start import WarmStart
-from tests.long_form import LONG
 
 
 def tiny(folder: Path) -> Scope:
@@ -53,7 +52,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return report
 
 
-@pytest.mark.skipif(not LONG, reason="it takes half a minute: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_every_part_tells_its_detail_and_claims_what_it_should(report: Report) -> None:
     assert set(report.detail) == set(PARTS)
     pairs = {(claim.unit, claim.better) for claim in report.claims}

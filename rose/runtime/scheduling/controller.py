@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rose.clock import both_ns, monotonic_ns
@@ -75,13 +76,17 @@ class Controller:
         self.expected_devices = tuple(devices)
         self.workers = WorkerTable()
         self.devices = Devices()
-        self._state = State(state)
-        self.answers = AnswerStore(state)
-        self.recorder = Recorder(record, self._state, fleet_run_id)
-        self.runs = Runs(self._state, now_ns, model=model, records=record is not None)
+        with ExitStack() as opened:
+            self._state = State(state)
+            opened.callback(self._state.close)
+            self.answers = AnswerStore(state)
+            opened.callback(self.answers.close)
+            self.recorder = Recorder(record, self._state, fleet_run_id)
+            self.runs = Runs(self._state, now_ns, model=model, records=record is not None)
+            self.drained = self._state.drained()
+            opened.pop_all()
         #: Why the state could not be written; None while all is well.
         self.failure: str | None = None
-        self.drained = self._state.drained()
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)

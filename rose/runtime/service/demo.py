@@ -82,12 +82,15 @@ def run(
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
                 stack.enter_context(_child("the traffic", command, lambda _: None))
-            _follow(trainer, fleet, outcome, tend)
+            _follow(trainer, fleet, tend)
         except KeyboardInterrupt:
             outcome.stopped = True
         finally:
             with _deaf(say):
                 stack.close()
+                # Once it has ended: a step that was said and not yet counted is a step.
+                trainer.reader.join(_END_S)
+                outcome.steps = len(trainer.lines)
                 try:
                     if fleet is not None:
                         end(fleet, say)
@@ -111,15 +114,12 @@ def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
     ]
 
 
-def _follow(trainer: _Child, fleet: Fleet, outcome: Outcome, tend: Callable[[], None]) -> None:
-    """Until the trainer is done; counts its steps. Raises DeploymentError if it fails, and what `tend` raises."""
+def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
+    """Until the trainer is done. Raises DeploymentError if it fails, and what `tend` raises."""
     looked_s = time.monotonic()
     while True:
         code = trainer.process.poll()
-        outcome.steps = len(trainer.lines)
         if code is not None:
-            trainer.reader.join()
-            outcome.steps = len(trainer.lines)
             if code:
                 raise DeploymentError(f"the trainer ended with exit code {code}: what it said above says why")
             return

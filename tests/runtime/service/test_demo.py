@@ -23,12 +23,11 @@ from rose.ledger.verify import verify
 from rose.pricing.run import report
 from rose.runtime.coserving.attach.attachment import described
 from rose.runtime.service.places import HostPlan
-from tests.long_form import LONG
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROSE = str(Path(sys.executable).with_name("rose"))
-STEPS_SEEN = 2
+STEPS_SEEN = 3
 
 
 #: In the environment of a demo and of all that it starts: which of a host's fleets they are of.
@@ -74,9 +73,26 @@ def wait_gone(ledger, seconds=30, *, besides=()):
     return left
 
 
+def kill_lent_engine(ledger):
+    """SIGKILL what computes in the rollout engine of the demo's serving device."""
+    plan = HostPlan(config=demo([0, 1], ledger=ledger), host="local", run_id="", controller_url="")
+    os.kill(described(plan.memory / "serving-0" / "page", "rollout").pid, signal.SIGKILL)
+
+
+def kill(ledger, *texts):
+    """SIGKILL a process of the demo that has each text in its command line."""
+    for text in texts:
+        victims = [process for process, line in ours(ledger) if text in line]
+        assert victims, f"the demo has no process {text}"
+        with contextlib.suppress(psutil.Error):
+            victims[0].kill()
+
+
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory):
-    """(ledger, output, exit code) of a run that was interrupted after its second step."""
+    """(ledger, output, exit code) of a run in which parts were killed after its first step, interrupted after its
+    third: two were played with them back.
+    """
     ledger = tmp_path_factory.mktemp("live") / "ledger"
     process = start(ledger, "--steps", "50")
     lines = []
@@ -84,6 +100,9 @@ def stopped_run(tmp_path_factory):
     watchdog.start()
     for line in process.stdout:
         lines.append(line)
+        if "step 1/50:" in line:
+            kill_lent_engine(ledger)
+            kill(ledger, "ray::ControllerActor", "ray::HostActor", "rose.runtime.rollout.worker")
         if f"step {STEPS_SEEN}/50:" in line:
             process.send_signal(signal.SIGINT)
     code = process.wait()
@@ -94,10 +113,30 @@ def stopped_run(tmp_path_factory):
 def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
     ledger, output, code = stopped_run
     assert code == 0, output
-    assert "stopped after 2 steps" in output
+    assert int(re.search(r"stopped after (\d+) steps", output)[1]) >= STEPS_SEEN, output
     assert "Traceback" not in output
     assert "Where the fleet's time and money went" in output
     assert wait_gone(ledger) == []
+
+
+def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_run):
+    ledger, output, _ = stopped_run
+    assert re.search(r"a rollout worker died .* and is started again", output), output
+    with catalog.connect(ledger) as connection:
+        failed = connection.execute(
+            "select outcome, reason from request where outcome <> 'completed' and reason <> 'replay cancelled'"
+        ).fetchall()
+        served = connection.execute("select count(*) from request where outcome = 'completed'").fetchone()[0]
+        lost = connection.execute("select count(*) from trajectory where outcome = 'lost'").fetchone()[0]
+        died = connection.execute(
+            "select count(*) from event where kind = 'engine' and action = 'died' and role = 'serving'"
+        ).fetchone()[0]
+        steps = connection.execute("select count(*), count(distinct step) from step").fetchone()
+        open_leases = connection.execute("select count(*) from lease where closed_by is null").fetchone()[0]
+    assert failed == []
+    assert served > 10
+    assert (lost, died, open_leases) == (0, 0, 0)
+    assert len(set(steps)) == 1
 
 
 def test_its_ledger_is_whole(stopped_run):
@@ -114,10 +153,10 @@ def test_its_ledger_is_whole(stopped_run):
 
 
 def test_every_step_borrowed_yielded_and_synced(stopped_run):
-    ledger, _, _ = stopped_run
+    ledger, output, _ = stopped_run
     with catalog.connect(ledger) as connection:
         steps = [row[0] for row in connection.execute("select step from step order by step").fetchall()]
-        assert steps == list(range(STEPS_SEEN))
+        assert steps == list(range(int(re.search(r"stopped after (\d+) steps", output)[1])))
         # Steps overlap, and a lease goes on from one to the next.
         assert connection.execute("select count(*) from lease").fetchone()[0] >= 1
         for step in steps:
@@ -162,7 +201,8 @@ def test_every_token_has_one_version_and_one_owner(stopped_run):
         ).fetchone()[0]
         kept = connection.execute("select sum(output_tokens) from trajectory").fetchone()[0]
         verdicts, trajectories = connection.execute(
-            "select (select count(*) from verdict), (select count(*) from trajectory where step < ?)", [STEPS_SEEN]
+            "select (select count(*) from verdict),"
+            " (select count(*) from trajectory where step in (select step from step))"
         ).fetchone()
         stale = connection.execute("select max(staleness) from trajectory").fetchone()[0]
     assert made == kept
@@ -180,7 +220,7 @@ def test_its_report_prices_it(stopped_run):
     assert json.loads(done.stdout)["amortized"] == priced["amortized"]
 
 
-@pytest.mark.skipif(not LONG, reason="it takes minutes: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger)
@@ -197,55 +237,3 @@ def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
     assert verify(tmp_path / "ledger").ok
     with catalog.connect(tmp_path / "ledger") as connection:
         assert connection.execute("select status from run where fleet_run_id = run_id").fetchall() == [("ended",)]
-
-
-def kill_lent_engine(ledger):
-    """SIGKILL what computes in the rollout engine of the demo's serving device."""
-    plan = HostPlan(config=demo([0, 1], ledger=ledger), host="local", run_id="", controller_url="")
-    os.kill(described(plan.memory / "serving-0" / "page", "rollout").pid, signal.SIGKILL)
-
-
-def kill(ledger, *texts):
-    """SIGKILL a process of the demo that has each text in its command line."""
-    for text in texts:
-        victims = [process for process, line in ours(ledger) if text in line]
-        assert victims, f"the demo has no process {text}"
-        with contextlib.suppress(psutil.Error):
-            victims[0].kill()
-
-
-def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(tmp_path):
-    ledger = tmp_path / "ledger"
-    process = start(ledger, "--steps", "3")
-    watchdog = threading.Timer(480, process.kill)
-    watchdog.start()
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "step 1/3:" in line:
-            kill_lent_engine(ledger)
-            kill(ledger, "ray::ControllerActor", "ray::HostActor", "rose.runtime.rollout.worker")
-    code = process.wait()
-    watchdog.cancel()
-    output = "".join(lines)
-    assert code == 0, output
-    assert re.search(r"a rollout worker died .* and is started again", output), output
-    assert "step 3/3:" in output
-    assert wait_gone(ledger) == []
-    found = verify(tmp_path / "ledger")
-    assert found.ok, found.problems
-    with catalog.connect(tmp_path / "ledger") as connection:
-        failed = connection.execute(
-            "select outcome, reason from request where outcome <> 'completed' and reason <> 'replay cancelled'"
-        ).fetchall()
-        served = connection.execute("select count(*) from request where outcome = 'completed'").fetchone()[0]
-        lost = connection.execute("select count(*) from trajectory where outcome = 'lost'").fetchone()[0]
-        died = connection.execute(
-            "select count(*) from event where kind = 'engine' and action = 'died' and role = 'serving'"
-        ).fetchone()[0]
-        steps = connection.execute("select count(*), count(distinct step) from step").fetchone()
-        open_leases = connection.execute("select count(*) from lease where closed_by is null").fetchone()[0]
-    assert failed == []
-    assert served > 10
-    assert (lost, died, open_leases) == (0, 0, 0)
-    assert steps == (3, 3)

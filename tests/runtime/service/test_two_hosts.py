@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.long_form import LONG
 from tests.runtime.service import hosts
 from tests.runtime.service.hosts import Host, Network
 
@@ -320,7 +319,7 @@ def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     until(lambda: fleet.query(made) == [{"tokens": tokens}])
 
 
-@pytest.mark.skipif(not LONG, reason="Ray is started once more on both hosts: set ROSE_TESTS_LONG=1")
+@pytest.mark.long
 def test_the_loss_of_rays_head_loses_no_fleet(fleet):
     (run_id,) = fleet.runs()
     fleet.one.call("pkill", "-9", "gcs_server")

@@ -11,6 +11,8 @@ from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import FILE, State
 
 FLEET_ENDED = "the fleet was ended"
+#: A controller that was killed is gone by then.
+_GONE_S = 10.0
 
 
 def end_runs(folder: Path, record: Record, fleet_run_id: str) -> list[str]:
@@ -18,7 +20,7 @@ def end_runs(folder: Path, record: Record, fleet_run_id: str) -> list[str]:
     any run yet; returns which were closed. Raises StateError, and LedgerError if the ledger refuses."""
     if not (folder / FILE).exists():
         return []
-    state = State(folder)
+    state = State(folder, _GONE_S)
     try:
         runs = Runs(state, monotonic_ns(), records=True)
         open_runs = [run for run in runs if run.is_open]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -13,6 +16,8 @@ from typing import Any, Literal
 from rose.errors import UserError
 
 FILE = "controller.sqlite"
+#: Locked as long as a process has the state.
+LOCK = "controller.lock"
 #: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
 ENDED_MAX = 1000
 
@@ -66,16 +71,19 @@ class RunFacts:
 
 
 class State:
-    """A SQLite file in `folder`, made if there is none; None keeps everything in memory.
+    """A SQLite file in `folder`, made if there is none; None keeps everything in memory. One at a time has a folder.
 
-    What a method wrote is on disk when it returns. Raises StateError, naming the file, if the disk refuses.
+    What a method wrote is on disk when it returns. Raises StateError, naming the file, if the disk refuses, or if
+    another has the folder and does not let go of it within `wait_s` seconds.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
+        self._lock: int | None = None
         try:
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._lock = _locked(folder / LOCK, wait_s)
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -83,11 +91,15 @@ class State:
             if self.path is not None:
                 # Tokens of version stores are in it.
                 self.path.chmod(0o600)
+        except BlockingIOError:
+            raise StateError(f"another controller has the state in {folder}: end it, or give another folder")
         except (OSError, sqlite3.Error) as error:
+            self._unlock()
             raise self._refused(error)
 
     def close(self) -> None:
         self._connection.close()
+        self._unlock()
 
     def runs(self) -> list[RunFacts]:
         """All runs that are remembered, in the order in which they were opened."""
@@ -134,6 +146,11 @@ class State:
         with self._writing() as connection:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def _read(self, query: str) -> list[Any]:
         try:
             return self._connection.execute(query).fetchall()
@@ -157,6 +174,21 @@ class State:
 
     def _refused(self, error: Exception) -> StateError:
         return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")
+
+
+def _locked(path: Path, wait_s: float) -> int:
+    """A descriptor that has a lock until it is closed. Raises BlockingIOError if another process has it."""
+    deadline_s = time.monotonic() + wait_s
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError as error:
+            if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline_s:
+                os.close(descriptor)
+                raise
+        time.sleep(0.05)
 
 
 def hand_on_drains(former: Path, folder: Path) -> None:

@@ -80,8 +80,11 @@ def test_what_is_sent_twice_counts_once(ledger):
 
 def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_away(ledger, tmp_path):
     folder = tmp_path / "state"
-    runs = Runs(State(folder), 0, records=True)
-    run = runs.open(OpenRun(name="grpo", model="tiny", team="research", tags={"project": "x"}), 0)
+    state = State(folder)
+    run = Runs(state, 0, records=True).open(
+        OpenRun(name="grpo", model="tiny", team="research", tags={"project": "x"}), 0
+    )
+    state.close()
     turn = Turn.begin(GenerateRequest(input_ids=[1], rose={"trajectory_id": "t", "group_id": "g", "step": 2}), 0, "r")
     turn.attempts = [
         {
@@ -103,7 +106,7 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
                     await asyncio.sleep(0.01)
                 await recorder.close()
             if number == 0:
-                runs.close(run.run_id, 1, "ended", None)
+                Runs(state, 0, records=True).close(run.run_id, 1, "ended", None)
             state.close()
 
     asyncio.run(scenario())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
@@ -108,13 +110,17 @@ def test_an_expired_run_that_is_closed_has_ended_once(runs, state):
     assert [event["action"] for _, event in state.due()] == ["started", "ended"]
 
 
+def left_by_killed(folder):
+    """The state as it is on disk while a process has it."""
+    return shutil.copytree(folder, folder / "left")
+
+
 def test_all_of_it_is_there_after_a_restart(runs, state, tmp_path):
     run = runs.open(request(tags={"project": "x"}, expires_s=10), 0)
     runs.open(request(resume=run.run_id, expires_s=10), 0)
     runs.publish(run.run_id, version(7, fence=2, token="secret"), 0)
     runs.reach_step(run, 5)
-    # As a process that was killed leaves it: nothing was closed.
-    other = State(tmp_path)
+    other = State(left_by_killed(tmp_path))
     again = Runs(other, 100 * S, model="tiny")
     assert again.get(run.run_id).facts == run.facts
     assert again.get(run.run_id).left_ns(101 * S) == 9 * S  # it has its time anew
@@ -148,7 +154,7 @@ def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, t
     assert runs.open(request(key="other", expires_s=10), 0) is not run
     with pytest.raises(RunRefusedError, match=f"key is 'k'.*{run.run_id}.*other fields"):
         runs.open(request(key="k", expires_s=11), 0)
-    again = Runs(State(tmp_path), 0, model="tiny", records=True)
+    again = Runs(State(left_by_killed(tmp_path)), 0, model="tiny", records=True)
     assert again.open(request(key="k", expires_s=10), 0).facts == run.facts
     assert [event["action"] for _, event in state.due()] == ["started", "started"]
 

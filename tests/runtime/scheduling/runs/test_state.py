@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import threading
 
 import pytest
 
+from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.runs import state as state_module
-from rose.runtime.scheduling.runs.state import FILE, RunFacts, State, StateError, hand_on_drains
+from rose.runtime.scheduling.runs.state import FILE, LOCK, RunFacts, State, StateError, hand_on_drains
 
 
 def facts(number, **fields):
@@ -37,6 +40,29 @@ def test_drained_devices_are_kept(tmp_path):
     state.undrain("gpu-1")
     state.close()
     assert State(tmp_path).drained() == {"gpu-0": "new driver"}
+
+
+def test_two_processes_never_have_one_state(tmp_path):
+    living = State(tmp_path)
+    living.keep(facts(1))
+    for _ in range(2):
+        with pytest.raises(StateError, match=f"another controller has the state in {tmp_path}"):
+            Controller(state=tmp_path)
+    assert not (tmp_path / "turns").exists()
+    living.close()
+    with (tmp_path / LOCK).open() as dying:
+        fcntl.flock(dying, fcntl.LOCK_EX)
+        threading.Timer(0.3, fcntl.flock, [dying.fileno(), fcntl.LOCK_UN]).start()
+        next_one = State(tmp_path, wait_s=20)
+    assert next_one.runs() == [facts(1)]
+    next_one.close()
+
+
+def test_a_controller_that_cannot_begin_lets_go_of_its_state(tmp_path):
+    (tmp_path / "turns").write_text("a folder is to be here")
+    with pytest.raises(StateError, match="completed turns cannot be kept"):
+        Controller(state=tmp_path)
+    State(tmp_path).close()
 
 
 def test_only_the_owner_reads_it(tmp_path):
