@@ -199,8 +199,12 @@ def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
     async def scenario():
         async with gateway() as (session, _):
             full, path = await opened_run(session)
-            tasks = [asyncio.create_task(post(session, path, turn())) for _ in range(2)]
+            tasks = [asyncio.create_task(post(session, path, turn(key=key))) for key in ("a", "b")]
             assert await waiting(session, full, 2)
+            # Whoever lost the line and asks again takes no place, and waits for the same turn.
+            again = asyncio.create_task(post(session, path, turn(key="a")))
+            assert await asyncio.wait([again], timeout=0.3) == (set(), {again})
+            tasks.append(again)
             status, answer = await post(session, path, turn())
             assert (status, answer["error"]) == (
                 429,

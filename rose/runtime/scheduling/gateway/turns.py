@@ -35,12 +35,12 @@ async def answer(controller: Controller, scope: Scope, receive: Receive, send: S
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     load = controller.loads[run_id]
-    if len(load.turns) >= TURNS_MAX:
+    turn = Turn.begin(wanted, now_ns, run_id, version_min)
+    assert controller.turns is not None
+    if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"
         await failure(429, f"{full}: send more once some of them are answered")(scope, receive, send)
         return
-    turn = Turn.begin(wanted, now_ns, run_id, version_min)
-    assert controller.turns is not None
     with Client(scope) as client:
         if wanted.stream:
             await _stream(controller.turns.stream(turn, load), send)

@@ -88,6 +88,10 @@ class TurnService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def knows(self, turn: Turn) -> bool:
+        """A turn of its run and key is being made, or was: this one needs no place of its own."""
+        return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
+
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
         """The turn's outcome. Without a key, it ends with whoever waits for it. Raises KeyReusedError.
 
