@@ -10,9 +10,10 @@ import pytest
 from benchmarks.controller.__main__ import EVEN, RECORDED, Load, Size, measure
 from benchmarks.controller.arrivals import even, recorded
 from benchmarks.report import Report
+from tests.long_form import usual
 
 
-@pytest.mark.parametrize("arrivals", [RECORDED, EVEN])
+@pytest.mark.parametrize("arrivals", usual([RECORDED], long=[RECORDED, EVEN]))
 def test_turns_go_through_and_are_counted(arrivals):
     before = psutil.Process().children(recursive=True)
     report = Report("controller", quick=True)

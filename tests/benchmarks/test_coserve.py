@@ -312,6 +312,7 @@ def test_alone_nothing_is_lent_and_a_fixed_split_has_its_share(tmp_path: Path) -
 COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
     [(["--policies", "solo,sole"], "'sole' is none of solo, rose"), (["--seconds", "x"], "number of seconds")],
@@ -362,6 +363,7 @@ def test_what_was_started_is_stopped_when_it_is_told_to_end(how: signal.Signals)
     assert psutil.wait_procs(started, timeout=20)[1] == []
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     done = subprocess.run(

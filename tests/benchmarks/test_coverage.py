@@ -14,6 +14,7 @@ from rose.pricing.borrowing import harm
 from tests.long_form import usual
 
 
+@pytest.mark.long
 def test_the_quick_form_shows_every_case_and_no_dishonest_interval(tmp_path: Path) -> None:
     file = tmp_path / "coverage.json"
     ledgers = usual(1, long=12)

@@ -123,6 +123,7 @@ def test_what_a_stage_had_before_it_failed_is_kept_with_the_end_of_its_log(play)
     assert leaves.claims == []
 
 
+@pytest.mark.long
 def test_a_stage_that_hangs_is_stopped_with_all_that_it_started(play, tmp_path):
     report, (ended, _), _ = play("hangs", "good", seconds=8.0)
     assert ended.failed == "it was not done after 8 s and was stopped"
@@ -189,6 +190,7 @@ def test_rose_accept_writes_its_report_and_says_what_is_skipped(tmp_path):
         assert "vmm: skipped: this host has no GPU that torch can use" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -204,6 +206,7 @@ def test_bad_options_are_one_line(arguments, message):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing_running(tmp_path):
     file = tmp_path / "a.json"
     process = subprocess.Popen(

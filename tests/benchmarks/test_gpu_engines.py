@@ -72,6 +72,7 @@ def test_a_prompt_of_the_made_tokenizer_has_a_token_for_each_word(tmp_path):
     assert len(tokenizer) == engine_models.SMALL.vocab_size
 
 
+@pytest.mark.long
 def test_published_weights_are_those_of_the_checkpoint(tmp_path):
     shape = engine_models.SMALL
     weights = engine_models.random_weights(shape)

@@ -24,6 +24,7 @@ ANCHOR = Anchor(1_000)
 CPU = torch.device("cpu")
 
 
+@pytest.mark.long
 def test_the_stage_claims_that_spans_add_up_and_that_a_step_gave_way(tmp_path):
     file = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.gpu", "--quick", "--only", "gate", "--json", str(file)]
@@ -188,6 +189,7 @@ def test_a_stack_has_layers_for_the_gate_and_no_fewer_tokens_than_it_can_have():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 def test_a_process_that_cannot_have_its_device_says_why(tmp_path):
     device = Device(tmp_path, device="cuda:99", core=None)
     try:

@@ -108,6 +108,7 @@ def test_wheels_for_an_older_glibc_are_taken_and_for_a_newer_one_are_not():
     assert "manylinux_2_35_x86_64" not in tags
 
 
+@pytest.mark.long
 def test_what_a_kit_runs_needs_nothing_that_it_leaves_out():
     """Ray, DuckDB, Polars and their like are not among its wheels, nor on a machine with torch alone."""
     absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "datasets"}
@@ -138,6 +139,7 @@ def test_sglang_finds_the_plugin_of_a_kit(tmp_path):
     assert [script.name for script in entry_points.select(group="console_scripts")] == ["rose"]
 
 
+@pytest.mark.long
 def test_a_kit_unpacks_and_runs_modules_of_its_own(wheels, tmp_path):
     out = tmp_path / "out"
     size = kit.gather(wheels, tmp_path / "stage", out, "3.12")
@@ -155,6 +157,7 @@ def test_a_kit_unpacks_and_runs_modules_of_its_own(wheels, tmp_path):
     assert (tmp_path / "kit/project/COMMIT").exists()
 
 
+@pytest.mark.long
 def test_a_kit_that_is_too_large_fails(wheels, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(kit, "LIMIT_BYTES", 1000)
     assert kit.main(["--wheels", str(wheels[0].parent), "--out", str(tmp_path / "out")]) == 1

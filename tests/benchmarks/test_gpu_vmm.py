@@ -56,6 +56,7 @@ def test_a_part_that_fails_is_named_and_the_others_run(neighbours, tmp_path):
     assert not next(claim for claim in report.claims if claim.name == "vmm: parts that failed").holds
 
 
+@pytest.mark.long
 def test_what_goes_wrong_there_is_said_here(neighbours):
     with pytest.raises(RuntimeError, match="at 'give': AssertionError: nothing was taken"):
         neighbours[1].ask("give")

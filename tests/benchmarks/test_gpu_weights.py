@@ -10,6 +10,7 @@ from benchmarks.gpu.weights import SHARES
 from benchmarks.report import Report
 
 
+@pytest.mark.long
 def test_what_is_promised_of_new_weights_holds_on_cpu_cores() -> None:
     report, ended = Report("gpu", quick=True), []
     (stage,) = (stage for stage in STAGES if stage.name == "weights")

@@ -62,6 +62,7 @@ def test_nothing_acknowledged_is_hidden_when_writers_are_killed_on_a_disk_that_f
     assert all(claim["value"] == 0 for claim in report["claims"]), done.stderr
 
 
+@pytest.mark.long
 def test_no_hostile_statement_gets_through_on_the_folder_or_at_a_gateway(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "hostile"]
     command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]

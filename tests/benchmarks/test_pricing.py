@@ -68,6 +68,7 @@ def agree(root: Path, book: PriceBook) -> None:
     assert ours.total_nano == theirs["cost_nano"].sum()
 
 
+@pytest.mark.long
 @settings(
     max_examples=usual(2, long=20),
     deadline=None,
@@ -81,6 +82,7 @@ def test_the_analyst_s_allocation_is_the_charges_of_any_ledger(made: Made) -> No
         agree(Path(folder) / "ledger", pricebook.parse(BOOK, "awkward.toml"))
 
 
+@pytest.mark.long
 def test_the_analyst_knows_devices_that_come_back(tmp_path: Path) -> None:
     start_ns, minute_ns = 1_780_272_000 * 10**9, 60 * 10**9
     device: dict[str, Any] = {"device_id": "d", "pool": "serving", "device_class": "owned"}

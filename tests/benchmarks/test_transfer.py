@@ -77,6 +77,7 @@ def test_every_part_tells_its_detail_and_claims_what_it_should(report: Report) -
     assert by_name["packages to a new receiver, 3 versions after the anchor"].value <= 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())

@@ -54,6 +54,7 @@ def until(holds, within_s):
         time.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
 def test_a_line_that_is_cut_is_noticed_at_both_ends(tmp_path):
     with Network(tmp_path) as network, (tmp_path / "log").open("w") as log:

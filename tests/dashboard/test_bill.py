@@ -59,6 +59,7 @@ def test_every_figure_re_adds_to_the_charges(
     assert app.get("vega_lite_chart")
 
 
+@pytest.mark.long
 def test_the_sample_ledger_has_a_bill(tmp_path: Path, open_page: Any) -> None:
     if not SAMPLE.exists():
         pytest.skip("sample_traces/ledger is not recorded yet; CONTRIBUTING.md says how")
@@ -70,6 +71,7 @@ def test_the_sample_ledger_has_a_bill(tmp_path: Path, open_page: Any) -> None:
     assert nano(app.dataframe[1].value)[-1] == whole
 
 
+@pytest.mark.long
 def test_a_period_is_all_some_days_or_a_month_perhaps_without_data(
     ended: Path, open_page: Any, values: Any, choose: Any, total: int
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_period_is_all_some_days_or_a_month_perhaps_without_data(
     assert not app.metric
 
 
+@pytest.mark.long
 def test_no_bill_is_of_different_provenance(
     ended: Path, tmp_path: Path, open_page: Any, values: Any, choose: Any, kit: Any, total: int
 ) -> None:
@@ -135,6 +138,7 @@ def test_an_error_of_the_price_book_gets_no_checkbox(
     assert app.run().metric
 
 
+@pytest.mark.long
 def test_a_bill_grows_with_the_run(tmp_path: Path, open_page: Any, values: Any, kit: Any) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
@@ -154,6 +158,7 @@ def test_a_bill_grows_with_the_run(tmp_path: Path, open_page: Any, values: Any, 
         assert not app.exception
 
 
+@pytest.mark.long
 def test_files_are_made_when_asked_for_and_hold_the_bill(ended: Path, open_page: Any, total: int) -> None:
     app = open_page(ended, "bill")
     assert files_offered(app) == ["Download charges (CSV)"]

@@ -41,6 +41,7 @@ def labelled(app: Any, kind: str, label: str) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: Any, values: Any, said: Any) -> None:
     now, app = store.read(closed, CLOSE), open_page(closed, "books")
     assert not app.exception
@@ -67,6 +68,7 @@ def test_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: 
     assert app.dataframe[1].value["nano-dollars"].iloc[-1] == first
 
 
+@pytest.mark.long
 def test_budgets_are_those_of_the_books(closed: Path, open_page: Any) -> None:
     app = open_page(closed, "books")
     found = budget.show(closed, JUNE, BOOK)
@@ -112,6 +114,7 @@ def test_nothing_closed_and_no_budget_is_said_with_what_to_do(ended: Path, open_
     assert "Not enough data for 1 of the 1 days" in told
 
 
+@pytest.mark.long
 def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_page: Any, said: Any, kit: Any) -> None:
     def device(action: Any, name: str, day: int) -> events.Device:
         return events.Device(action=action, device_id=name, t_ns=kit.T0_NS + day * DAY_S * kit.S, pool="rollout",

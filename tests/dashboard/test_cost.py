@@ -127,6 +127,7 @@ def test_the_page_is_of_rollouts_first_and_opens_down_to_a_lease(
     assert "Lease L1" in [header.value for header in app.header]
 
 
+@pytest.mark.long
 def test_a_ledger_without_devices_and_a_row_that_is_not_there(
     ended: Path, tmp_path: Path, open_page: Any, kit: Any, said: Any
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_ledger_without_devices_and_a_row_that_is_not_there(
     assert "Nothing of this period is in that row" in said(app)
 
 
+@pytest.mark.long
 def test_another_way_to_divide_and_another_currency_are_in_the_address(
     ended: Path, tmp_path: Path, rollouts: dict[str, pl.DataFrame], open_page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

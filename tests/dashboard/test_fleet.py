@@ -39,6 +39,7 @@ def test_bins_of_states_lose_nothing_and_are_few(ended: Path, built: Report, run
     assert set(drawn.filter(lane="t0")["state"]) == {"idle", "train"}
 
 
+@pytest.mark.long
 def test_what_is_pointed_at_is_marked_in_every_lane(
     ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_serving_is_safe_not_safe_or_not_known(ended: Path, run: data.Run, tmp_p
     assert fleet.verdict(root, few, Decimal("99")).safe is None
 
 
+@pytest.mark.long
 def test_the_page_says_how_the_fleet_stands(ended: Path, built: Report, open_page: Any, values: Any, said: Any) -> None:
     app = open_page(ended, "fleet")
     assert not app.exception
@@ -144,6 +146,7 @@ def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
     assert "This run has no lease" in said(open_page(ended, "fleet", lease="nobody"))
 
 
+@pytest.mark.long
 def test_tokens_that_were_not_recorded_are_unknown(tmp_path: Path, open_page: Any, kit: Any, values: Any) -> None:
     def unsaid(event: events.Event) -> events.Event:
         if isinstance(event, events.Preemption):
@@ -156,6 +159,7 @@ def test_tokens_that_were_not_recorded_are_unknown(tmp_path: Path, open_page: An
     assert (values(app)["Tokens kept"], values(app)["Tokens lost"]) == ("unknown", "unknown")
 
 
+@pytest.mark.long
 def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
     tmp_path: Path, open_page: Any, kit: Any, said: Any
 ) -> None:
@@ -181,6 +185,7 @@ def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
     assert set(table["lease id"]) == {f"M{number}" for number in range(60)}
 
 
+@pytest.mark.long
 def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
     held = [
         events.Hold(reason=reason, device_id="s0", count=3, duration_ns=10**9, at_us=kit.us(5))
@@ -196,6 +201,7 @@ def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: A
     assert set(holds["reason"]) <= set(fleet.REASONS)
 
 
+@pytest.mark.long
 def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
     made: list[events.Event] = [kit.started()]
     for number in range(41):
@@ -212,6 +218,7 @@ def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: A
     assert "More than 40 devices: they are drawn by pool" in said(app)
 
 
+@pytest.mark.long
 def test_a_time_in_which_no_device_did_anything_says_so(tmp_path: Path, open_page: Any, kit: Any) -> None:
     made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.requests(0), *kit.left(1200)]
     root = kit.write(tmp_path / "ledger", made)

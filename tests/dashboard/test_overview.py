@@ -82,6 +82,7 @@ def test_the_cards_are_pricing_s_figures(
     assert len(app.get("vega_lite_chart")) == 2
 
 
+@pytest.mark.long
 def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: Any, values: Any) -> None:
     bill = charges.price(ended, BOOK).frame
     app = open_page(ended, "overview")
@@ -97,6 +98,7 @@ def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: An
     assert values(app)["Rollout cost"] == format_usd(int(loaded["loaded_nano"].sum()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [("cost", "sum of all charges"), ("saved", "the bill without borrowing"), ("correct", "1,000 x rollout cost"),
@@ -116,6 +118,7 @@ def test_a_figure_opens_and_stays_open_in_the_address(
     assert words in said(again)
 
 
+@pytest.mark.long
 def test_a_period_is_compared_with_the_one_before(
     ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, said: Any, kit: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -147,6 +150,7 @@ def test_a_period_is_compared_with_the_one_before(
         assert last["text"] == money.text(made.total.cost_nano)
 
 
+@pytest.mark.long
 def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     app = open_page(root, "overview")
@@ -166,6 +170,7 @@ def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, 
     assert "Removed the note on 2026-06-01" in said(app)
 
 
+@pytest.mark.long
 def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     views.save(root, "theirs", "team=chat&team2=x", by="somebody else")
@@ -188,6 +193,7 @@ def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_pa
     assert "".join(app.query_params["team"]) == "research"
 
 
+@pytest.mark.long
 def test_a_budget_is_a_line_and_being_over_it_is_said(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     assert "No budget is set" in said(open_page(root, "overview"))
@@ -200,6 +206,7 @@ def test_a_budget_is_a_line_and_being_over_it_is_said(ended: Path, tmp_path: Pat
     assert f"**Over budget**: research, by {format_usd(spent - 10**7)} in 2026-06" in said(app)
 
 
+@pytest.mark.long
 def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
     ended: Path, tmp_path: Path, open_page: Any, said: Any
 ) -> None:
@@ -215,10 +222,12 @@ def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
     assert "chat" not in line
 
 
+@pytest.mark.long
 def test_days_are_named_as_they_were_chosen(ended: Path, open_page: Any, said: Any) -> None:
     assert "in 2026-05-31 to 2026-06-02" in said(open_page(ended, "overview", period="2026-05-31..2026-06-02"))
 
 
+@pytest.mark.long
 def test_amounts_in_another_currency(
     ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, values: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +239,7 @@ def test_amounts_in_another_currency(
     assert values(app)["Rollout cost"] == format_money(round(Fraction(rollout_nano(frame) * 4, 5)), "EUR")
 
 
+@pytest.mark.long
 def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
     ended: Path, open_page: Any, said: Any, choose: Any
 ) -> None:
@@ -245,6 +255,7 @@ def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
     assert "view" not in app.query_params
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", ["overview", "fleet", "cost", "cost_per_correct", "bill", "books"])
 def test_text_of_a_ledger_stays_text(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
     tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
@@ -275,6 +286,7 @@ def test_an_empty_ledger_and_a_run_that_has_only_begun(tmp_path: Path, open_page
     assert not app.metric
 
 
+@pytest.mark.long
 def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any) -> None:
     made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
     untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]

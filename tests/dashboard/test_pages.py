@@ -9,12 +9,13 @@ import pytest
 from rose import events
 from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
+from tests.long_form import usual
 
 PAGES = ("fleet", "cost_per_correct")
 CHARTS = {"cost": 2, "cost_per_correct": 8, "bill": 1, "risk": 2, "preemptions": 9}
 
 
-@pytest.mark.parametrize("page", CHARTS)
+@pytest.mark.parametrize("page", usual(list(CHARTS)[::2], long=list(CHARTS)))
 def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(
     page: str, ended: Path, open_page: Any, said: Any
 ) -> None:
@@ -26,6 +27,7 @@ def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(
     assert "Source" in said(app)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", ["cost", "bill"])
 def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
     root = layout.create(tmp_path / "ledger")
@@ -38,6 +40,7 @@ def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_pag
     assert app.get("vega_lite_chart")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [*PAGES, "risk"])
 def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
     page: str, tmp_path: Path, open_page: Any, kit: Any, said: Any
@@ -49,6 +52,7 @@ def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
     assert not app.metric
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any) -> None:
     root = tmp_path / "ledger"
@@ -88,6 +92,7 @@ def test_no_figure_is_made_of_events_of_different_provenance(
     assert not app.get("vega_lite_chart")
 
 
+@pytest.mark.long
 def test_the_newest_run_comes_first_and_another_can_be_chosen(
     tmp_path: Path, open_page: Any, kit: Any, said: Any, choose: Any
 ) -> None:
@@ -102,6 +107,7 @@ def test_the_newest_run_comes_first_and_another_can_be_chosen(
     assert "old" in said(app)
 
 
+@pytest.mark.long
 def test_a_ledger_that_does_not_verify_is_priced_only_on_demand_and_marked(
     ended: Path, tmp_path: Path, open_page: Any, values: Any, said: Any
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_preemption_opens_with_its_phases_and_its_lease(
     assert "Memory free after" not in values(button.click().run())
 
 
+@pytest.mark.long
 def test_a_run_in_which_nothing_was_taken_back_says_so(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
     app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), "preemptions", preemption="nobody/1")
     assert not app.exception

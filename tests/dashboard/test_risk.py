@@ -46,6 +46,7 @@ def test_both_answers_come_first_in_words_and_then_the_evidence(
     assert "not enough data" not in "".join(str(ways[column].tolist()) for column in ways)
 
 
+@pytest.mark.long
 def test_where_borrowing_did_not_pay_that_is_said_first(
     ended: Path, tmp_path: Path, open_page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
     assert "Borrowing was NOT worth it, against dedicated devices" in app.error[0].value
 
 
+@pytest.mark.long
 def test_harm_needs_no_prices_and_the_rest_says_that_it_does(
     ended: Path, open_page: Any, said: Any, values: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

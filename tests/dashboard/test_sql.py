@@ -134,6 +134,7 @@ def answered(app: Any) -> Any:
     return app
 
 
+@pytest.mark.long
 def test_a_named_query_of_a_link_is_run_with_its_variables(ended: Path, open_page: Any, said: Any) -> None:
     app = answered(open_page(ended, "sql", query="leases_by_close_reason", variables="run_id=run"))
     assert not app.error
@@ -149,6 +150,7 @@ def test_a_named_query_of_a_link_is_run_with_its_variables(ended: Path, open_pag
     assert "device_id=r9" in "".join(app.query_params["variables"])
 
 
+@pytest.mark.long
 def test_a_select_of_a_link_waits_for_a_click(ended: Path, open_page: Any, said: Any) -> None:
     app = open_page(ended, "sql", query=OWN, sql="SELECT count(*) AS events FROM event")
     assert not app.exception

@@ -23,6 +23,7 @@ def damaged(ended: Path, tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_says_up_to_when_the_ledger_is_verified(page: str, ended: Path, open_page: Any, said: Any) -> None:
     app = open_page(ended, page)
@@ -31,6 +32,7 @@ def test_every_page_says_up_to_when_the_ledger_is_verified(page: str, ended: Pat
     assert "0 problems" in said(app)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_says_that_a_ledger_was_tampered_with(page: str, damaged: Path, open_page: Any, said: Any) -> None:
     app = open_page(damaged, page)
@@ -40,6 +42,7 @@ def test_every_page_says_that_a_ledger_was_tampered_with(page: str, damaged: Pat
     assert "0 problems" not in said(app)
 
 
+@pytest.mark.long
 def test_no_verdict_of_a_ledger_that_does_not_verify_stands_alone(damaged: Path, open_page: Any, said: Any) -> None:
     assert "by a ledger that does not verify" in said(open_page(damaged, "fleet"))
 

@@ -47,11 +47,13 @@ def logged(root):
     return query(root, "SELECT action, outcome, result_rows, statement FROM access ORDER BY seq").rows
 
 
+@pytest.mark.long
 def test_nothing_is_logged_unless_the_rules_ask_for_it(root, tmp_path):
     commands(root, tmp_path)
     assert not (root / "live" / access.WRITER).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("wanted", "queries"), [("exports", False), ("queries", True)])
 def test_the_rules_say_what_is_logged(root, tmp_path, rule, wanted, queries):
     rule(wanted)
@@ -80,6 +82,7 @@ def test_who_was_known_by_a_login_is_named(root, rule):
     assert query(root, "SELECT who, statement FROM access").rows == [("ann@example.com", "SELECT 1")]
 
 
+@pytest.mark.long
 def test_commands_at_the_same_time_are_all_logged(root, rule):
     rule("queries")
 

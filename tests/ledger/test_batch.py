@@ -60,6 +60,7 @@ _ODD: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @given(st.data())
 def test_record_append_and_the_views_refuse_the_same(
     any_event: st.SearchStrategy[Event], views: duckdb.DuckDBPyConnection, data: st.DataObject
@@ -178,6 +179,7 @@ def test_a_table_that_is_no_events_is_refused_by_column_value_and_row(table: pa.
     assert says in str(caught.value)
 
 
+@pytest.mark.long
 @given(st.integers(0, 9), st.data())
 def test_a_part_of_a_table_is_checked_like_the_whole(first: int, data: st.DataObject) -> None:
     """Where its rows do not begin at a byte of the bits that say which have a value."""

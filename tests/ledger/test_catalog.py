@@ -71,6 +71,7 @@ def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
     assert named == [*all_columns(), "event_time", "at"]
 
 
+@pytest.mark.long
 def test_a_view_file_runs_by_itself(root: Path) -> None:
     with catalog.connect(root) as connection:
         connection.execute("USE memory")
@@ -160,6 +161,7 @@ def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way
         catalog.refresh_sound(root)
 
 
+@pytest.mark.long
 def test_a_catalog_that_there_is_no_room_to_make_replaces_none(root: Path, tmp_path: Path) -> None:
     """The disk for temporary files fills up: the template is not kept half made, and the old catalog stands."""
     code = f"""
@@ -184,6 +186,7 @@ with catalog.connect(root) as connection:
     assert programs.run(code, root) == (0, "True True\n" * 4 + "replaced\n(1,)\n")
 
 
+@pytest.mark.long
 def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path: Path) -> None:
     with programs.started(_KILLED_REFRESH, root, tmp_path) as (process, output):
         output.read()

@@ -46,6 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, lease: Callable[..., Any]) ->
     return root
 
 
+@pytest.mark.long
 def test_the_recipes_run_on_the_sample_ledger_as_a_clone_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def _read_all(root: Path) -> None:
                 assert connection.execute(found).fetchall() != [(0,)] or view == "job"
 
 
+@pytest.mark.long
 def test_a_ledger_of_nothing_but_damage_is_read(damaged: tuple[Path, int]) -> None:
     _read_all(damaged[0])
 
@@ -131,6 +132,7 @@ def test_a_reading_that_older_versions_took_is_named_and_stays_in_its_view(tmp_p
     assert rows_of == [(5.0, "nvml-energy"), (0.5, "nvml")]
 
 
+@pytest.mark.long
 def test_a_damaged_ledger_is_compacted_and_rolled_up(damaged: tuple[Path, int], tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     _write(root, _damage())

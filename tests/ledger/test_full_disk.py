@@ -116,6 +116,7 @@ def _wait_until_written(writer: LedgerWriter) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("free_kib", usual([40, 330, 540], long=[40, 100, 330, 480, 540]))
 def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there_is(
     tmp_path: Path, free_kib: int
@@ -128,6 +129,7 @@ def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there
     assert outcome["problems"] == outcome["left"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit_kib", usual([100, 500], long=[100, 250, 300, 500]))
 def test_a_catalog_that_cannot_be_written_whole_replaces_none(tmp_path: Path, limit_kib: int) -> None:
     code, output = programs.run(_FILE_SIZE, tmp_path / "ledger", limit_kib * 1024)
@@ -155,7 +157,7 @@ class _Disk:
         monkeypatch.setattr(Path, "write_bytes", write)
 
 
-@pytest.mark.parametrize("writes", range(0, 16, usual(3, long=1)))
+@pytest.mark.parametrize("writes", range(0, 16, usual(6, long=1)))
 def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(
     tmp_path: Path, lease: Callable[..., Any], writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_ledger_that_was_moved_away_is_not_begun_anew_in_its_old_place(
     assert verify.verify(root).problems == []
 
 
+@pytest.mark.long
 def test_a_disk_mounted_for_reading_is_read_and_says_what_to_do_where_more_is_needed(tmp_path: Path) -> None:
     code = """
 import pathlib, subprocess, sys, tempfile

@@ -70,6 +70,7 @@ def test_any_client_reads_from_any_working_directory(make: Callable[[str], Path]
     assert _client(Path(layout.CATALOG), root) == "l"
 
 
+@pytest.mark.long
 def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(
     make: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_edit_of_a_moved_catalog_is_no_move(make: Callable[[str], Path], tmp_
     assert report.notes == []
 
 
+@pytest.mark.long
 def test_a_catalog_of_two_places_is_no_move(make: Callable[[str], Path], tmp_path: Path) -> None:
     root = make("old")
     with duckdb.connect(root / layout.CATALOG) as client:
@@ -108,6 +110,7 @@ def test_a_catalog_of_two_places_is_no_move(make: Callable[[str], Path], tmp_pat
     assert any("view stored_event is not what" in problem for problem in verify(root).problems)
 
 
+@pytest.mark.long
 def test_a_copy_on_a_read_only_mount_is_read(make: Callable[[str], Path], tmp_path: Path) -> None:
     root, mounted = make("ledger of june"), tmp_path / "mounted here"
     mounted.mkdir()

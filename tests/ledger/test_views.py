@@ -161,6 +161,7 @@ def test_a_view_of_single_events_has_every_column_that_every_event_carries(tmp_p
             assert common <= columns, view
 
 
+@pytest.mark.long
 def test_the_time_column_needs_no_quotes_and_its_old_name_comes_last(select: Select) -> None:
     run = Run(action="started", name="n", at_us=1_000_000)
     assert select("SELECT event_time, max(event_time), max(run.at) FROM run GROUP BY event_time", [run]) == [

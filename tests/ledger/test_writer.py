@@ -56,7 +56,7 @@ def _seqs(root: Path, writer: str = "w") -> list[int]:
 def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
     root, last = tmp_path / "ledger", -1
     luck = random.Random(7)
-    for _ in range(usual(4, long=20)):
+    for _ in range(usual(2, long=20)):
         with programs.started(_ENDLESS, root) as (process, output):
             acknowledged = [int(output.readline()) for _ in range(luck.randint(1, 40))]
             process.kill()
@@ -187,6 +187,7 @@ def test_a_retried_event_counts_once_also_through_another_writer(tmp_path: Path,
         ]
 
 
+@pytest.mark.long
 def test_a_full_disk_is_heard_of_and_loses_nothing(tmp_path: Path) -> None:
     """A real file system of 1 MiB that fills up, in a mount namespace of its own."""
     code = """
@@ -340,6 +341,7 @@ def test_a_wrong_field_is_refused_at_once_and_spoils_nothing(tmp_path: Path) -> 
     assert _seqs(tmp_path) == [0]
 
 
+@pytest.mark.long
 def test_a_program_that_forgets_to_close_keeps_its_events(tmp_path: Path) -> None:
     code = (
         "import sys; from rose.events import Power; from rose.ledger.writer import LedgerWriter;"

@@ -189,6 +189,7 @@ def test_identity_3_each_slice_lands_once(made: Made) -> None:
     assert seen <= set(slices) <= seen | small
 
 
+@pytest.mark.long
 @on_any_ledger
 def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: Made) -> None:
     for run_id, fleet in runs_reported(made).items():
@@ -214,6 +215,7 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         ]
 
 
+@pytest.mark.long
 @on_any_ledger
 def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
     fates: Counter[Key] = Counter()
@@ -372,6 +374,7 @@ def test_identity_10_a_drill_down_sums_to_its_parent(made: Made) -> None:
         assert team == (value if f'"{tag}"' in tags_json else "unallocated")
 
 
+@pytest.mark.long
 @on_any_ledger
 def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Made) -> None:
     frame, fleets = priced(made).frame, made.fleets()
@@ -402,6 +405,7 @@ def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Ma
             assert out["amortized"]["total"]["value"] == bill
 
 
+@pytest.mark.long
 @on_any_ledger
 def test_identity_11_the_same_ledger_and_book_give_the_same_bytes(made: Made) -> None:
     whole = priced(made)

@@ -58,6 +58,7 @@ def test_only_what_is_set_up_is_planned(tmp_path: Path) -> None:
     assert [(job.name, job.every_s) for job in every[3:]] == [("price", 60), ("report", 900)]
 
 
+@pytest.mark.long
 def test_days_cost_what_the_run_s_report_says(sample: Path) -> None:
     book = pricebook.load("example")
     assert jobs.price(sample, price_book="example") == {
@@ -95,6 +96,7 @@ def test_a_day_is_what_its_slices_report_and_begins_at_midnight_utc(write_ledger
     ]
 
 
+@pytest.mark.long
 def test_days_whose_inputs_did_not_change_are_not_rewritten(
     write_ledger: WriteLedger, sample: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_days_whose_inputs_did_not_change_are_not_rewritten(
     assert sum(row[4] for row in days(sample)) - sum(row[4] for row in after) == 3 * 1_000_000_000
 
 
+@pytest.mark.long
 def test_days_that_cannot_be_priced_change_nothing(write_ledger: WriteLedger, sample: Path) -> None:
     jobs.price(sample, price_book="example")
     before = (sample / books.BOOKS).read_bytes()
@@ -143,6 +146,7 @@ def ended(write_ledger: WriteLedger, sample_made: list[events.Event], run_id: st
     return write_ledger(made, run_id=run_id, writer=f"w-{run_id.replace('/', '-')}", **fields)
 
 
+@pytest.mark.long
 def test_a_report_of_each_run_that_ended_and_of_the_newest_that_runs(
     write_ledger: WriteLedger, sample_made: list[events.Event], tmp_path: Path
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_report_of_each_run_that_ended_and_of_the_newest_that_runs(
     assert len(jobs.report(root, folder=tmp_path / "more", price_book="example")["written"]) == 2  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_report_s_csv_has_every_figure_with_what_it_must_carry(sample: Path, tmp_path: Path) -> None:
     jobs.report(sample, folder=tmp_path, price_book="example")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [

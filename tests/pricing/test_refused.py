@@ -40,6 +40,7 @@ def asked(folder: Path, book: str) -> Iterator[tuple[str | Path, ...]]:
     yield ("books", "close", *HOUR, "--with-open-runs", "--price-book", path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -89,6 +90,7 @@ def test_a_run_without_device_time(write_ledger: Any) -> None:
     refused(rose(write_ledger([], root=root.with_name("empty")), "report", "--json"), "no run")
 
 
+@pytest.mark.long
 def test_provenances_in_one_figure(
     sample: Path, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
 ) -> None:

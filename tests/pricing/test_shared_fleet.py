@@ -135,6 +135,7 @@ def _cost(frame: pl.DataFrame, by: str) -> dict[str, int]:
     return dict(frame.group_by(by).agg(pl.col("cost_nano").sum()).iter_rows())
 
 
+@pytest.mark.long
 def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path) -> None:
     bill = charges.price(root, BOOK).total_nano
     assert bill == charges.price(root, BOOK, run_id="fleet").total_nano == 2 * 3_600_000_000 + 40_000_000
@@ -144,6 +145,7 @@ def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path) -> None:
     assert {(stay.run_id, stay.device_id) for stay in own["red"].stays} == {("fleet", "s0"), ("fleet", "t0")}
 
 
+@pytest.mark.long
 def test_where_no_run_is_named_it_is_the_newest_fleets_own_or_for_answers_the_newest(root: Path) -> None:
     assert report.build(root, None, BOOK).run.run_id == "fleet"
     book = ("--price-book", str(root.parent / "book.toml"))
@@ -166,6 +168,7 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(root: Path) -> None
     assert json.dumps(made.to_json())
 
 
+@pytest.mark.long
 def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path: Path) -> None:
     assert report.build(root, "fleet", BOOK).accept_by_step == {}
     alone = tmp_path / "ledger"
@@ -200,6 +203,7 @@ def test_a_report_of_an_rl_run_is_of_its_own_part(root: Path, run_id: str, accep
     assert "the fleet's run" in str(made.harvest_share.why)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run_id", RUNS)
 def test_every_charge_of_a_shared_device_re_adds_to_its_events(root: Path, run_id: str) -> None:
     for device_id in ("s0", "t0"):
@@ -243,6 +247,7 @@ def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -
     assert charges.price(root, BOOK, run_id="red").stays[0].t1_ns <= T0_NS + 2 * HOUR_NS
 
 
+@pytest.mark.long
 def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Path) -> None:
     command = ["saved", "--json", "--ledger", str(root), "--price-book", str(root.parent / "book.toml")]
     done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)
@@ -261,6 +266,7 @@ def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) ->
         assert choice.choose(root, None, run_id=run_id).sha256 == BOOK.sha256
 
 
+@pytest.mark.long
 def test_a_ledger_from_before_rl_runs_shared_fleets_is_charged_to_the_runs_of_its_devices(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     shutil.copytree(OLDER_LEDGER, root)

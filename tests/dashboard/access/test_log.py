@@ -38,6 +38,7 @@ def test_a_line_says_who_looked_at_what_and_when(opened):
     assert opened.path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long
 @given(text=st.text(max_size=300))
 def test_whatever_somebody_is_called_it_stays_one_line_of_plain_ascii(tmp_path_factory, text):
     access_log = AccessLog(tmp_path_factory.mktemp("log"))

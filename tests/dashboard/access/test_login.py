@@ -44,6 +44,7 @@ def test_whoever_logs_in_sees_the_pages_of_their_role(dashboard):
     assert "Rows as CSV" in screen.downloads
 
 
+@pytest.mark.long
 def test_a_page_asked_for_without_its_role_says_so_and_is_logged(dashboard):
     visitor = dashboard.visitor("2", groups=["gpu-operators"])
     assert visitor.open("fleet").menu == [
@@ -77,6 +78,7 @@ def test_an_address_that_is_not_verified_gives_no_role(dashboard):
     assert "known as 4, but you have no role here" in screen.text
 
 
+@pytest.mark.long
 def test_a_download_is_logged_before_it_is_given_and_refused_to_a_viewer(dashboard):
     finance = dashboard.visitor("5", **CFO)
     content = finance.download("Download charges (CSV)", "bill")
@@ -90,6 +92,7 @@ def test_a_download_is_logged_before_it_is_given_and_refused_to_a_viewer(dashboa
     assert "Rows as CSV: your role is for looking only." in viewer.text
 
 
+@pytest.mark.long
 def test_the_log_has_what_was_looked_at_and_nothing_that_was_pasted(dashboard):
     dashboard.visitor("7", **CFO).open("cost_per_correct", "run=r1&token=hunter2&x%0Ay=1")
     line = dashboard.log()[-1]

@@ -68,6 +68,7 @@ def test_a_viewer_takes_nothing_along(open_as):
     assert not open_as("cost", ["viewer"]).get("download_button")
 
 
+@pytest.mark.long
 def test_what_somebody_adds_is_under_their_name_and_a_viewer_adds_nothing(open_as, ended, tmp_path, monkeypatch):
     assert not {"Add", "Save"} & {button.label for button in open_as("overview", ["viewer"]).button}
     root = shutil.copytree(ended, tmp_path / "ledger")

@@ -82,6 +82,7 @@ def test_a_token_for_several_applications_counts_if_this_is_one():
     assert identify(CLAIMS | {"aud": ["other", "rose"]}, AUTH, NOW_S).subject == "1"
 
 
+@pytest.mark.long
 @given(claims=st.dictionaries(st.sampled_from([*CLAIMS, "email", "email_verified", "groups"]), JSON))
 def test_no_claims_whatever_are_taken_for_a_login_that_they_are_not(claims):
     try:

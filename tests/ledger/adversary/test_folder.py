@@ -175,6 +175,7 @@ ACTS: dict[str, tuple[Act, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ACTS)
 def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Path, name: str, figures: Any) -> None:
     act, problem = ACTS[name]
@@ -199,12 +200,14 @@ def test_a_head_that_names_a_segment_of_another_writer_is_found(root: Path) -> N
     assert "heads/a.json is damaged" in str(verify(root).problems)
 
 
+@pytest.mark.long
 def test_an_edited_catalog_is_replaced_by_the_next_reader(root: Path, figures: Any) -> None:
     sql_statement("CREATE OR REPLACE VIEW power AS SELECT * FROM event WHERE false; CREATE MACRO count(x) AS 7")(root)
     assert figures_of(root) == figures
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_files_of_another_ledger_in_the_working_directory_are_not_read(
     root: Path, place: Place, tmp_path: Path, figures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

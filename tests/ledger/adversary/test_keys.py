@@ -205,6 +205,7 @@ def reported(place: Place) -> Any:
     return said
 
 
+@pytest.mark.long
 @many
 @given(data=st.data())
 def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_figure(

@@ -69,6 +69,7 @@ def test_whoever_has_no_key_records_nothing(root: Path, tmp_path: Path, monkeypa
         records.signing_key()
 
 
+@pytest.mark.long
 def test_all_are_read_while_they_are_merged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rose.ledger.segments.SEGMENTS_PER_EPOCH", 2)
     ended = threading.Event()

@@ -141,6 +141,7 @@ _STEP = st.tuples(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=usual(300, long=5000))
 @given(st.lists(_STEP, min_size=6, max_size=25))
 def test_nothing_is_carried_out_that_no_second_key_approved_and_nothing_twice(steps: list[tuple[Any, ...]]) -> None:

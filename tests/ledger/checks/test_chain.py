@@ -83,6 +83,7 @@ def test_a_report_says_who_signed_and_where_the_chain_stands(root: Path) -> None
     assert [(signer.key, signer.first_seq) for signer in found.signers] == [(_key().public, 0)]
 
 
+@pytest.mark.long
 def test_the_links_are_the_same_wherever_the_rows_lie(root: Path) -> None:
     marks = {"a": range(10), "gone": [3]}
     links = _of_a(root, marks=marks).links

@@ -54,6 +54,7 @@ def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late: Path) -> 
     mover.join()
 
 
+@pytest.mark.long
 def test_the_catalog_of_a_writer_at_work_is_waited_for(late: Path) -> None:
     """Of another process, which hardly gets the processor; one that has ended is waited for no longer."""
     program = (

@@ -86,6 +86,7 @@ def test_what_cannot_be_done_gives_exit_code_2(run: Run, arguments: tuple[str, .
     assert says in done.stderr
 
 
+@pytest.mark.long
 def test_retention_is_shown_then_proposed_then_approved_then_done(run: Run) -> None:
     _ok(run("ann", "rules", "--approve", "retain"))
     shown = json.loads(_ok(run("ann", "retain", "--keep", "30d", "--json")))
@@ -119,6 +120,7 @@ def test_a_rejection_is_told_with_its_reason(run: Run) -> None:
     assert "not without the auditors" in _ok(run("ann", "proposals"))
 
 
+@pytest.mark.long
 def test_holds_are_added_listed_and_released(run: Run) -> None:
     assert "on run june" in _ok(run("ann", "hold", "add", "--run", "june", "--reason", "case 5"))
     _ok(run("ann", "hold", "add", "--since", "2023-11-01", "--until", "2024-01-01", "--reason", "audit"))
@@ -144,6 +146,7 @@ def test_what_was_made_by_hand_is_told_and_gives_exit_code_1(run: Run, tmp_path:
     assert len(json.loads(run("ann", "verify", "--json").stdout)["approval_faults"]) == 1
 
 
+@pytest.mark.long
 def test_the_documented_example_runs(run: Run) -> None:
     text = (Path(__file__).parents[3] / "docs" / "approvals.md").read_text(encoding="utf-8")
     (block,) = [
@@ -169,6 +172,7 @@ def test_the_documented_example_runs(run: Run) -> None:
     assert "1 left the ledger" in outcomes[-1]
 
 
+@pytest.mark.long
 def test_two_processes_with_a_key_each(run: Run, tmp_path: Path) -> None:
     _ok(run("ann", "rules", "--approve", "retain"))
 

@@ -151,6 +151,7 @@ def test_compact_says_what_it_did() -> None:
     assert "Merged 0 segments into 0 files" in run("ledger", "compact", "--grace", "0").stdout
 
 
+@pytest.mark.long
 def test_verify_and_info_name_faulty_events(root: Path, lease: Any) -> None:
     with LedgerWriter.open(root, "w", "r") as writer:
         for reason in ("one", "\x1b[2Jother"):

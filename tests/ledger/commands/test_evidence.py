@@ -64,6 +64,7 @@ def test_a_receipt_is_written_here_and_verified_against(run: Run, tmp_path: Path
     assert (told["against"]["events_since"], told["ok"]) == (4, True)
 
 
+@pytest.mark.long
 def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     run("receipt", "--out", "kept/one.json")
@@ -165,6 +166,7 @@ def test_an_anchor_is_kept_and_one_that_fails_gives_exit_code_1(run: Run, tmp_pa
     assert (again.exit_code, (tmp_path / "one.json.anchor").exists()) == (1, False)
 
 
+@pytest.mark.long
 def test_a_witness_countersigns_once_and_refuses_what_was_rewritten(run: Run, tmp_path: Path) -> None:
     words = ("witness", "--ledger", "ledger", "--state", "state", "--once")
     assert "2 writers, 12 events (+12); countersigned in" in run(*words).stdout
@@ -187,6 +189,7 @@ def _witness(folder: Path, url: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_witness_that_is_killed_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     with gateway.serve(root, "127.0.0.1", 0, token="t0ken-of-enough-characters") as url:

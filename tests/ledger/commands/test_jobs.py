@@ -141,6 +141,7 @@ def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: 
     assert says in done.stderr
 
 
+@pytest.mark.long
 def test_serving_runs_what_is_due_and_ends_cleanly(root: Path) -> None:
     command = [ROSE, "jobs", "serve", "--ledger", root, "--only", "compact", "--metrics-listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -34,6 +34,7 @@ def run(root: Path, *arguments: str) -> Any:
     return CliRunner().invoke(cli.app, ["ledger", *arguments, "--ledger", str(root)])
 
 
+@pytest.mark.long
 def test_keys_are_listed_and_endorsed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = _public()
     with monkeypatch.context() as patch:

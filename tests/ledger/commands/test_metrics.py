@@ -72,6 +72,7 @@ def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: 
     assert says in done.stderr
 
 
+@pytest.mark.long
 def test_it_serves_those_who_have_the_token_until_it_is_stopped(root: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     command = [ROSE, "ledger", "metrics", "--ledger", root, "--listen", "127.0.0.1:0", "--token-file", "token"]
@@ -105,6 +106,7 @@ def exported(root: Path) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.long
 def test_the_documented_rules_speak_of_metrics_that_are_there(root: Path) -> None:
     scrape, alerts = documents()
     ((job,),) = scrape.values()
@@ -124,6 +126,7 @@ def test_the_documented_rules_speak_of_metrics_that_are_there(root: Path) -> Non
         assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
+@pytest.mark.long
 def test_every_metric_is_documented(root: Path) -> None:
     table = DOCUMENT.read_text(encoding="utf-8")
     for name, labels in exported(root).items():

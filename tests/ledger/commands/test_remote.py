@@ -59,6 +59,7 @@ def serving(folder, *arguments):
             process.kill()
 
 
+@pytest.mark.long
 def test_a_ledger_is_forwarded_and_read_from_afar(folder):
     with serving(folder, "--token-file", "token") as (process, url):
         forward = ("forward", "--ledger", "spool", "--to", url, "--once")
@@ -75,6 +76,7 @@ def test_a_ledger_is_forwarded_and_read_from_afar(folder):
         assert process.stderr.read() == ""
 
 
+@pytest.mark.long
 def test_a_forwarder_that_goes_on_says_what_it_did_and_ends_on_a_signal(folder):
     with serving(folder) as (_, url):
         started = command(folder, "forward", "--ledger", "spool", "--to", url, "--every", "0.1")

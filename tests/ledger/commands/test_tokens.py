@@ -56,6 +56,7 @@ def until(condition):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_token_is_printed_once_and_never_shown_again(token, store):
     secret = token("create", "rack-7", "--append", "rack-7.*", "--append", "gateway", "--expires", "90d").strip()
     assert secret.startswith("rose_")
@@ -124,6 +125,7 @@ def test_a_token_is_written_to_a_new_file_that_only_its_owner_reads(token, store
     assert (tmp_path / "token.new").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long
 def test_a_forwarder_goes_through_a_rotation_and_a_revocation(tmp_path, store, token, lease):
     """A gateway in a process of its own and a forwarder that never stops; nothing is lost, and none comes twice."""
     centre, spool, file = tmp_path / "centre", tmp_path / "spool", tmp_path / "token"
@@ -173,6 +175,7 @@ def test_a_forwarder_goes_through_a_rotation_and_a_revocation(tmp_path, store, t
     assert query(centre, denied).rows == [("rack-7", "token_denied")]
 
 
+@pytest.mark.long
 def test_a_gateway_says_that_its_tokens_are_damaged_and_goes_on(tmp_path, store, token):
     reader = token("create", "finance", "--read").strip()
     listen = ("--listen", "127.0.0.1:0", "--tokens", store)

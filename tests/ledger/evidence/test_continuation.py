@@ -74,6 +74,7 @@ def test_what_went_on_is_a_continuation(root: Path, kept: Path) -> None:
     assert "were archived; restore them first" in str(_held(root, kept).notes)
 
 
+@pytest.mark.long
 def test_a_chain_that_was_rewritten_forward_is_found_and_from_where(root: Path, kept: Path) -> None:
     """Everything is made anew with the right keys: segments, heads, registry, merged files, sums, verification."""
     first = _keep(root, kept)
@@ -220,6 +221,7 @@ def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
     assert "it is signed by" in problem
 
 
+@pytest.mark.long
 def test_daily_sums_that_are_not_those_of_the_events_are_found(root: Path, kept: Path) -> None:
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
@@ -250,6 +252,7 @@ def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> N
     assert not (root / layout.PRICING).exists()
 
 
+@pytest.mark.long
 def test_what_pricing_added_up_before_is_noted_where_nothing_can_be_written(
     root: Path, kept: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_they_are_the_chain_of_content(root: Path) -> None:
         assert link.value == value
 
 
+@pytest.mark.long
 def test_they_stay_the_same_whatever_becomes_of_the_files(root: Path) -> None:
     before = [(link.path, link.next_seq, link.value, link.key) for link in links.back(root, "a")]
     compaction.compact(root, grace_s=0)

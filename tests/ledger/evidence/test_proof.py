@@ -23,6 +23,7 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_it_leads_from_one_receipt_to_the_next_whatever_became_of_the_files(root: Path) -> None:
     before = receipt.take(root)
     ledgers.write(root, "a", epochs=3)

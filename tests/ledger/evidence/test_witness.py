@@ -253,6 +253,7 @@ print(int(sys.argv[3]) - left)
 """
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_goes_on_and_never_takes_another_history(
     root: Path, state: Path, tmp_path: Path
 ) -> None:

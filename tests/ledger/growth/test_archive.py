@@ -43,6 +43,7 @@ def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: P
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lease: Any) -> None:
     away = tmp_path / "away"
     done = archive(root, older_than_days=days_since(4), to=str(away), delete=True, grace_s=3600)
@@ -211,6 +212,7 @@ def test_compaction_never_merges_across_what_was_archived(root: Path, monkeypatc
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     monkeypatch.setattr(compaction, "FANOUT", 3)

@@ -79,6 +79,7 @@ def _kill_archiving(archivable_made: Path, folder: Path, at: int) -> tuple[Path,
     return root, away, *programs.run(_KILLED, root, away, at)
 
 
+@pytest.mark.long
 def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivable_made: Path, tmp_path: Path) -> None:
     points = usual((1, 6, 10, _KILL_POINTS + 1), long=(*range(1, _KILL_POINTS), _KILL_POINTS + 1))
     killed = [_kill_archiving(archivable_made, tmp_path, at) for at in points]
@@ -112,6 +113,7 @@ def bucket(s3: tuple[Any, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
     return "s3://rose-archive/ledger", options
 
 
+@pytest.mark.long
 def test_to_and_from_s3(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
     url, options = bucket
     copied = archive(root, older_than_days=1, to=url, delete=False, storage_options=options)

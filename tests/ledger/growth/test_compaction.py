@@ -162,6 +162,7 @@ print(len(manifests))
 """
 
 
+@pytest.mark.long
 def test_what_needs_no_merging_is_not_read_for_its_manifest(root: Path) -> None:
     compact(root, grace_s=0)
     compact(root, grace_s=0)
@@ -174,6 +175,7 @@ def test_only_one_compaction_runs(root: Path) -> None:
         compact(root)
 
 
+@pytest.mark.long
 def test_compacted_files_are_merged_again(root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "FANOUT", 3)
     compact(root)
@@ -192,6 +194,7 @@ def test_compacted_files_are_merged_again(root: Path, lease: Any, monkeypatch: p
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_readers_never_notice(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 5)
     root, stop = tmp_path / "ledger", tmp_path / "stop"

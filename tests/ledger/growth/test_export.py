@@ -53,6 +53,7 @@ def _read(path: Path) -> pl.DataFrame:
             return pl.read_csv(path, try_parse_dates=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["parquet", "csv", "arrow"])
 def test_every_view_comes_out_as_it_is(
     root: Path, wanted: dict[str, tuple[int, list[str]]], tmp_path: Path, format: str
@@ -98,6 +99,7 @@ def test_what_the_columns_mean_goes_along(root: Path, tmp_path: Path) -> None:
     assert pq.ParquetFile(tmp_path / "lease.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
 
 
+@pytest.mark.long
 def test_rows_of_a_run_and_of_a_period(root: Path, tmp_path: Path) -> None:
     def leases(**wanted: Any) -> int:
         (file,) = export(root, str(tmp_path), views=["lease"], overwrite=True, **wanted)

@@ -98,6 +98,7 @@ def test_what_is_locked_comes_back(root: Path, server: Any, bucket: str) -> None
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_a_copy_without_a_lock_gets_one_and_one_with_a_lock_keeps_it(root: Path, server: Any, bucket: str) -> None:
     fs, options = server
     url = f"s3://{bucket}/ledger"
@@ -119,6 +120,7 @@ def test_a_copy_without_a_lock_gets_one_and_one_with_a_lock_keeps_it(root: Path,
     assert all(new > old for (_, new), (_, old) in zip(locks(), first, strict=True))
 
 
+@pytest.mark.long
 def test_readers_count_what_was_merged_since_once_though_its_copies_stay(
     root: Path, server: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

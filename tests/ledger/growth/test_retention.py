@@ -227,6 +227,7 @@ def test_nothing_is_proposed_where_nothing_is_old_enough(root: Path) -> None:
     assert proposals.load(root).proposals == {}
 
 
+@pytest.mark.long
 def test_a_job_leaves_one_proposal_and_later_does_what_was_approved(
     root: Path, identity: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ print(int(sys.argv[2]) - left)
 """
 
 
+@pytest.mark.long
 def test_killed_between_approval_and_act_and_anywhere_in_it_the_act_is_done_once(
     root: Path, tmp_path: Path, identity: Any
 ) -> None:

@@ -69,6 +69,7 @@ def _differing(root: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=usual(3, long=25), deadline=None)
 @given(st.data())
 def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(
@@ -112,6 +113,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return layout.create(tmp_path / "ledger")
 
 
+@pytest.mark.long
 def test_a_retry_counts_once_on_either_side_of_the_watermark(root: Path) -> None:
     _closed(root, "a", [_power(n, f"id-{n}") for n in range(5)])
     first = rollup.roll_up(root)
@@ -124,6 +126,7 @@ def test_a_retry_counts_once_on_either_side_of_the_watermark(root: Path) -> None
     assert _counted(root) == {"a": 5, "b": 3, "rollup": 2}
 
 
+@pytest.mark.long
 def test_epochs_merged_across_the_watermark_count_once(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5)])
     rollup.roll_up(root)
@@ -153,6 +156,7 @@ def test_two_roll_ups_do_not_run_at_once(root: Path) -> None:
         rollup.roll_up(root)
 
 
+@pytest.mark.long
 def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5)])
     generation = rollup.roll_up(root).generation
@@ -177,6 +181,7 @@ def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_a_generation_of_another_version_is_made_again(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5)])
     generation = rollup.roll_up(root).generation
@@ -189,6 +194,7 @@ def test_a_generation_of_another_version_is_made_again(root: Path) -> None:
     assert _counted(root)["a"] == 5
 
 
+@pytest.mark.long
 def test_kill_9_in_a_roll_up_leaves_the_last_generation(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5)])
     rollup.roll_up(root)

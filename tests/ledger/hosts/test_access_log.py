@@ -47,6 +47,7 @@ def test_a_read_is_on_disk_when_write_returns(root, log):
     assert rows(root, "who, result_rows, statement, count") == [("finance", 3, "x", 1)]
 
 
+@pytest.mark.long
 def test_a_flood_of_refusals_becomes_one_event_a_second_for_a_peer(root, writer):
     log = AccessLog(lambda: writer)
     began = time.monotonic()

@@ -161,6 +161,7 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
     assert logged(root, "action <> 'append_denied'") == []
 
 
+@pytest.mark.long
 def test_every_query_is_on_record_when_its_answer_is_there(url, root, secrets):
     long = "SELECT '" + "x" * 3000 + "'"
     with remote.Gateway(url, token=secrets["finance"]) as client:
@@ -193,6 +194,7 @@ def test_without_a_token_readers_are_logged_by_their_address(tmp_path):
     assert peer.startswith("127.0.0.1:")
 
 
+@pytest.mark.long
 def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root, secrets):
     guess = "rose_" + "5" * 64
     for _ in range(50):
@@ -205,6 +207,7 @@ def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root, se
     assert not query(root, f"SELECT 1 FROM event WHERE to_json(event)::VARCHAR LIKE '%{guess}%'").rows
 
 
+@pytest.mark.long
 def test_an_expired_token_is_named_in_the_log(url, root, store):
     secret = tokens.create(store, "guest", read=True, life_s=1e-6)
     with remote.Gateway(url, token=secret) as client, pytest.raises(remote.GatewayError, match="'guest' expired at"):

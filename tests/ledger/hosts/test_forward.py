@@ -95,6 +95,7 @@ def check_whole(centre, events):
     assert query(centre, "SELECT count(*) FROM event WHERE kind = 'lease'").rows == [(events,)]
 
 
+@pytest.mark.long
 def test_a_spool_arrives_once_however_often_it_is_forwarded(centre, far, url, write):
     write(5)
     with forwarder(far, url) as made:
@@ -115,6 +116,7 @@ def test_upkeep_of_the_spool_stays_where_it_is(centre, far, url, write):
     assert layout.writers(centre) == ["host1-agent"]
 
 
+@pytest.mark.long
 def test_epochs_merged_at_the_centre_are_not_sent_again(centre, far, url, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     write(10)
@@ -140,6 +142,7 @@ def test_an_epoch_that_was_merged_before_it_was_sent_is_named(centre, far, url, 
     assert "epoch 0 of writer 'host1-agent' was merged before it was forwarded" in progress.problems["host1-agent"]
 
 
+@pytest.mark.long
 def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far, url, write, tmp_path):
     write(3)
     other = layout.create(tmp_path / "other")
@@ -156,6 +159,7 @@ def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far
     check_whole(centre, 6)
 
 
+@pytest.mark.long
 def test_a_segment_that_was_damaged_on_the_spool_is_refused(centre, far, url, write):
     write(2)
     write(2, writer="other")
@@ -185,6 +189,7 @@ def test_damage_at_the_centre_holds_up_nobody_else(centre, far, write):
     assert "was changed after it was written" in progress.problems["host1-agent"]
 
 
+@pytest.mark.long
 def test_writers_go_on_while_the_gateway_is_away_and_later_everything_arrives(centre, far, write):
     with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
         pass
@@ -204,6 +209,7 @@ def test_writers_go_on_while_the_gateway_is_away_and_later_everything_arrives(ce
     check_whole(centre, 6)
 
 
+@pytest.mark.long
 def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(centre, far, write):
     said = []
     filled = threading.Thread(target=write, args=(90,))
@@ -249,6 +255,7 @@ def test_what_is_no_ledger_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_waits_is_counted_where_the_gateway_was_never_reached(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     write(10)
@@ -267,6 +274,7 @@ def test_what_waits_is_counted_where_the_gateway_was_never_reached(centre, far, 
     assert said[0].waiting >= 9
 
 
+@pytest.mark.long
 def test_a_spool_whose_gateway_is_away_is_merged_for_readers_and_sent_as_it_was_written(
     centre, far, write, monkeypatch
 ):
@@ -288,6 +296,7 @@ def test_a_spool_whose_gateway_is_away_is_merged_for_readers_and_sent_as_it_was_
     assert query(far, "SELECT count(*) FROM lease_event").rows == [(60,)]
 
 
+@pytest.mark.long
 def test_nothing_leaves_a_spool_before_it_is_at_the_gateway(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     spool.make(far)

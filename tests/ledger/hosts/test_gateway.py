@@ -65,6 +65,7 @@ def test_a_query_gives_what_it_gives_on_the_folder(url, root):
     assert remote.query(url, text, token=TOKEN) == query(root, text)
 
 
+@pytest.mark.long
 def test_the_gateway_caps_what_a_client_asks_for(url):
     result = remote.query(url, "FROM lease", token=TOKEN, limit=1000)
     assert (len(result.rows), result.truncated) == (4, True)
@@ -95,6 +96,7 @@ def test_a_refusal_that_is_longer_than_a_call_can_carry_is_cut(client, letter):
         client._act(letter * 30_000 if letter == "x" else "x", b"")
 
 
+@pytest.mark.long
 def test_a_client_without_any_of_this_package_can_query(url):
     class Bearer(flight.ClientMiddlewareFactory):
         def start_call(self, _info):
@@ -133,6 +135,7 @@ def test_a_ticket_that_does_not_fit_is_refused(client, ticket):
         client._client.do_get(flight.Ticket(ticket)).read_all()
 
 
+@pytest.mark.long
 def test_other_queries_wait_briefly_then_hear_that_it_is_busy(client, url):
     pool = ThreadPoolExecutor(1)
     first = pool.submit(remote.query, url, BUSY, token=TOKEN, timeout_s=2)

@@ -134,6 +134,7 @@ def test_another_receiver_goes_on_where_one_was_killed(spool, receiver):
     assert files(receiver.root / "live") == files(spool / "live")
 
 
+@pytest.mark.long
 def test_merged_segments_are_still_held(spool, receiver, monkeypatch, lease):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     with LedgerWriter.open(spool, "far", "r") as writer:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
     assert "seq <" in found.select
 
 
+@pytest.mark.long
 @settings(max_examples=usual(4, long=100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "write", "compact"]), st.integers(0, 7)), max_size=8))
 def test_portions_make_up_the_whole_whatever_happens_in_between(steps: list[tuple[str, int]]) -> None:

@@ -120,6 +120,7 @@ def test_the_process_that_forks_is_replaced_when_it_is_killed(root):
     assert query(root, "SELECT 2").rows == [(2,)]
 
 
+@pytest.mark.long
 def test_many_threads_share_it(root):
     from concurrent.futures import ThreadPoolExecutor
 
@@ -155,6 +156,7 @@ def test_it_does_not_hold_the_gateway_s_token(root, monkeypatch):
     assert done.stdout == "False\n"
 
 
+@pytest.mark.long
 def test_a_query_whose_asker_is_gone_ends_at_once(root):
     asks = f"from rose.ledger.reading.query import query; query({str(root)!r}, {DEAF!r}, timeout_s=60)"
     asker = subprocess.Popen([sys.executable, "-c", asks], stderr=subprocess.DEVNULL)

@@ -269,6 +269,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
+@pytest.mark.long
 def test_on_a_real_terminal_ctrl_c_cancels_the_query_and_tab_completes(root, tmp_path):
     endless = "select count(*) from range(100000000000) where range % 3 = 1;"
     with terminal(root, {"XDG_STATE_HOME": str(tmp_path)}) as keys:

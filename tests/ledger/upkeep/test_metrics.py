@@ -105,6 +105,7 @@ def check_views(read: Read) -> None:
     assert read("rose_leases_open", provenance="simulated", device="d") == 1
 
 
+@pytest.mark.long
 def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

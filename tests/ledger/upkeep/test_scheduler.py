@@ -85,6 +85,7 @@ def wait_for(path: Path) -> str:
     return path.read_text()
 
 
+@pytest.mark.long
 def test_what_was_missed_is_caught_up_at_once_and_what_is_not_due_waits(root: Path) -> None:
     import scheduled_work
 
@@ -118,6 +119,7 @@ def test_a_killed_job_has_failed_and_the_next_run_catches_up(root: Path, tmp_pat
     assert verify(root).ok
 
 
+@pytest.mark.long
 def test_stopping_stops_the_job_that_runs(root: Path, tmp_path: Path) -> None:
     import scheduled_work
 
@@ -142,6 +144,7 @@ def test_a_job_that_does_not_stop_when_asked_is_killed_and_recorded(
     assert ended.get_nowait().error == history(root)["j"].error == "stopped before it was done"
 
 
+@pytest.mark.long
 def test_two_schedulers_on_one_ledger_never_run_a_job_twice_at_once(root: Path, tmp_path: Path) -> None:
     script = tmp_path / "schedule.py"
     script.write_text(_SCHEDULE)
@@ -166,6 +169,7 @@ def test_two_schedulers_on_one_ledger_never_run_a_job_twice_at_once(root: Path, 
     assert verify(root).ok
 
 
+@pytest.mark.long
 def test_a_ledger_that_cannot_be_read_stops_nobody(root: Path) -> None:
     import scheduled_work
 

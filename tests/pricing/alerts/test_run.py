@@ -75,6 +75,7 @@ def test_a_budget_alerts_once_rises_and_is_over(weeks: Path, config: Any, hook: 
     assert verify(weeks).ok
 
 
+@pytest.mark.long
 def test_an_expected_anomaly_is_over(weeks: Path, config: Any, hook: Web) -> None:
     asked = config({"kind": "anomaly"})
     run.run(weeks, asked, NOW_US)
@@ -110,6 +111,7 @@ def test_a_ledger_that_was_verified_alerts_no_more(weeks: Path, config: Any, hoo
     assert subjects(hook)[1:] == ["ROSE: resolved: the ledger was never verified"]
 
 
+@pytest.mark.long
 def test_a_weekly_report_is_sent_once(weeks: Path, config: Any, hook: Web) -> None:
     report = {"name": "weekly", "channels": ["c"], "every": "week", "on": "monday", "at": "00:30"}
     asked = config(report=[report])
@@ -133,6 +135,7 @@ def test_a_weekly_report_is_sent_once(weeks: Path, config: Any, hook: Web) -> No
     assert effects["title"] == "What drove the change"
 
 
+@pytest.mark.long
 def test_a_report_comes_by_mail_with_its_tables(weeks: Path, config: Any) -> None:
     month = period.of_month("2026-06")
     budget.set_budget(weeks, "<b>chat", "9000", month)
@@ -152,6 +155,7 @@ def test_a_report_comes_by_mail_with_its_tables(weeks: Path, config: Any) -> Non
     assert "amortized; USD, live" in plain.get_content()
 
 
+@pytest.mark.long
 def test_a_report_of_a_quiet_week_says_so(weeks: Path, config: Any, hook: Web) -> None:
     report = {"name": "weekly", "channels": ["c"], "every": "week", "on": "monday", "at": "00:30"}
     done = run.run(weeks, config(report=[report]), NOW_US + 70 * DAY_US)
@@ -162,6 +166,7 @@ def test_a_report_of_a_quiet_week_says_so(weeks: Path, config: Any, hook: Web) -
     assert "It cannot be compared: " in " ".join(first.queued[0].sentences)
 
 
+@pytest.mark.long
 def test_a_report_that_cannot_be_made_is_said_and_tried_again(weeks: Path, config: Any, hook: Web) -> None:
     report = {"name": "daily", "channels": ["c"], "every": "day", "at": "00:30"}
     asked = config(report=[report], price_book=str(weeks.parent / "nowhere.toml"))
@@ -229,6 +234,7 @@ def test_a_test_message_is_tried_once(weeks: Path, config: Any, hook: Web) -> No
         run.send_test(weeks, config(), "d")
 
 
+@pytest.mark.long
 def test_who_was_killed_while_sending_sends_the_same_again_and_no_more(
     weeks: Path, hook: Web, secret_file: Path, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_the_sample_by_hand(sample: Path, way: breakdown.By) -> None:
     assert (g0["accepted"], g0["borrowed_tokens"], g0["dedicated_tokens"]) == (1, 3400, 600)
 
 
+@pytest.mark.long
 @settings(
     max_examples=usual(2, long=20),
     deadline=None,

@@ -27,6 +27,7 @@ from tests.pricing.recorded import Made
 TEN_DAYS = "2026-06-01..2026-06-10"
 
 
+@pytest.mark.long
 @on_any_ledger
 def test_the_parts_of_an_aggregate_sum_to_the_bill_to_the_nano_dollar(made: Made) -> None:
     root, bill_nano = root_of(made), priced(made).total_nano
@@ -55,6 +56,7 @@ def test_no_two_allocations_have_one_name(values: list[tuple[str, ...]]) -> None
     assert len({key(own) for own in values}) == len(values)
 
 
+@pytest.mark.long
 def test_an_allocation_is_the_line_of_rose_cost(half_closed: Path, serve: Serve, book: str) -> None:
     root = half_closed / "ledger"
     answer = serve(root).get("/allocation", window=TEN_DAYS, aggregate="bucket")
@@ -77,6 +79,7 @@ def test_an_allocation_is_the_line_of_rose_cost(half_closed: Path, serve: Serve,
     assert about["closes"] == [{"close_id": close_id, "corrections": 1} for close_id in made.closes]
 
 
+@pytest.mark.long
 def test_a_step_makes_a_set_of_each_day_and_accumulate_one_of_all(half_closed: Path, serve: Serve) -> None:
     served = serve(half_closed / "ledger")
     days = served.get("/allocation", window="2026-06-06..2026-06-09", step="1d", aggregate="pool")
@@ -106,6 +109,7 @@ def test_days_are_those_of_a_time_zone(half_closed: Path, serve: Serve) -> None:
         assert answer.data[0]["serving"]["totalCost"] == "95.040000000"
 
 
+@pytest.mark.long
 def test_a_filter_leaves_a_part_of_the_bill(fleet: Path, serve: Serve) -> None:
     answer = serve(fleet).get(
         "/allocation", window=HOUR, aggregate="bucket,task", filter='team:"research"+label[serving_team]:"chat"'
@@ -118,6 +122,7 @@ def test_a_filter_leaves_a_part_of_the_bill(fleet: Path, serve: Serve) -> None:
     assert labelled.data[0]["chat"]["total_nano"] == BILL_NANO
 
 
+@pytest.mark.long
 def test_marginal_cost_is_what_borrowing_added(fleet: Path, serve: Serve) -> None:
     # The run ended with the hour, and counts in the day.
     asked = {"window": "2026-06-01", "costBasis": "marginal", "aggregate": "team,run"}
@@ -153,6 +158,7 @@ def test_models_are_those_that_a_run_says(tmp_path: Path, serve: Serve) -> None:
     assert costs == {"chat-70b": 1_800_000_000, "policy-8b": 1_100_000_000, "unallocated": 968_750_000}
 
 
+@pytest.mark.long
 def test_live_and_simulated_are_never_in_one_set(fleet: Path, serve: Serve) -> None:
     write(fleet, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
     served = serve(fleet)
@@ -163,6 +169,7 @@ def test_live_and_simulated_are_never_in_one_set(fleet: Path, serve: Serve) -> N
     assert (only["provenance"], only["total"]["total_nano"]) == ("simulated", 3_600_000_000)
 
 
+@pytest.mark.long
 def test_ledgers_are_apart_by_their_names(fleet: Path, closed: Path, serve: Serve) -> None:
     served = serve(f"one={fleet}", closed)
     answer = served.get("/allocation", window=HOUR)
@@ -185,6 +192,7 @@ def test_a_time_without_charges_has_no_allocation_and_says_why(fleet: Path, serv
     assert served.get("/allocation", window="2026-07-01").data == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "start", "end"),
     [
@@ -243,6 +251,7 @@ def test_what_is_wrong_is_named_with_its_value(asked_fleet: Served, parameters: 
     assert set(answer.json) == {"code", "message"}
 
 
+@pytest.mark.long
 def test_an_answer_with_too_many_rows_is_refused_whole(fleet: Path, serve: Serve) -> None:
     served = serve(fleet, limits=Limits(rows=2, timeout_s=250))
     assert served.get("/allocation", window=HOUR, aggregate="team").status == 200

@@ -163,6 +163,7 @@ def test_without_prices_nothing_is_priced(fleet: Path, serve: Serve, monkeypatch
     assert "there is no price book" in answer.json["message"]
 
 
+@pytest.mark.long
 def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
 

@@ -64,6 +64,7 @@ def cash(way: Alternative) -> Fraction:
     return way.cash.usd
 
 
+@pytest.mark.long
 def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     comparison, borrow = compared(
         sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 720"),
@@ -94,6 +95,7 @@ def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     assert (ways[NOTHING].usd, ways[NOTHING].less, cash(ways[NOTHING])) == (0, None, -borrow.usd)
 
 
+@pytest.mark.long
 def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_path: Path) -> None:
     comparison, _ = compared(sample, tmp_path)
     for way in comparison.alternatives:
@@ -105,6 +107,7 @@ def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_
             assert (way.cash.interval, way.cash.no_interval) == (None, bootstrap.TOO_FEW)
 
 
+@pytest.mark.long
 def test_a_device_taken_back_faster_than_it_ends_its_turns_does_nothing(sample: Path, tmp_path: Path) -> None:
     comparison, _ = compared(sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"))
     (spot,) = (way for way in comparison.alternatives if way.name == "h100-sxm spot")
@@ -113,6 +116,7 @@ def test_a_device_taken_back_faster_than_it_ends_its_turns_does_nothing(sample: 
     assert "nothing would get done" in spot.why
 
 
+@pytest.mark.long
 def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     write_ledger: Any, sample_made: Sequence[events.Event], tmp_path: Path
 ) -> None:
@@ -131,6 +135,7 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     assert ways["h100-sxm on demand"].basis == "assumed"
 
 
+@pytest.mark.long
 def test_where_it_flips_the_borrow_costs_the_same(sample: Path, tmp_path: Path) -> None:
     comparison, borrow = compared(sample, tmp_path)
     flip, way = comparison.flip, comparison.alternatives[0]

@@ -15,6 +15,7 @@ FLEET = Fleet(
 shares = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 
 
+@pytest.mark.long
 @given(shares, shares)
 @settings(deadline=None, max_examples=20)
 def test_sorted_is_the_worst_of_all_pairings(load: list[float], demand: list[float]) -> None:

@@ -177,6 +177,7 @@ def test_every_term_is_measured_against_withheld_windows(write_ledger: WriteLedg
         assert row.extra_misses.low is None
 
 
+@pytest.mark.long
 def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(
     write_ledger: WriteLedger, book: Path
 ) -> None:
@@ -222,6 +223,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("windows", "why"), WRONG)
 def test_windows_that_were_not_drawn_or_are_few_say_nothing(
     write_ledger: WriteLedger, book: Path, windows: list[events.Holdout], why: str
@@ -242,6 +244,7 @@ LENT = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("from_s", "to_s", "confounded"), LENT)
 def test_a_lease_in_a_withheld_window_is_said(
     write_ledger: WriteLedger, book: Path, from_s: float, to_s: float, confounded: bool
@@ -259,6 +262,7 @@ def test_a_lease_in_a_withheld_window_is_said(
     )
 
 
+@pytest.mark.long
 def test_what_serving_did_not_say_and_the_book_does_not_price_is_absent_and_not_0(write_ledger: WriteLedger) -> None:
     document = marginal.build(write_ledger(run(says=False)), "run")
     absent = {name for name, row in document.terms.items() if row.in_all.basis == "absent"}

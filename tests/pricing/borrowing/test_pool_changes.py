@@ -46,6 +46,7 @@ def read(root: Path, end_s: int) -> dict[str, Any]:
         return {name: rows(connection, name) for name in QUERIES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("made", "end_s"), [(run(), WINDOWS * WINDOW_S), (sample_events(), 3600)])
 def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(
     write_ledger: WriteLedger, tmp_path: Path, made: list[events.Event], end_s: int

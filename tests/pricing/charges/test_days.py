@@ -37,6 +37,7 @@ def test_a_day_ends_at_midnight_utc_and_has_its_own_price(write_ledger: Any) -> 
     assert after.cost_nano == {"serving": 6 * 2_350_000_000, "idle": 6 * 2_350_000_000}
 
 
+@pytest.mark.long
 def test_days_sum_to_the_charges_and_provenances_stay_apart(write_ledger: Any) -> None:
     root: Path = write_ledger(fleet(serving=7 * HOUR + 1, rollout=3, idle=11 * HOUR))
     write_ledger(fleet(serving=HOUR), root=root, writer="second", run_id="other", provenance="simulated")

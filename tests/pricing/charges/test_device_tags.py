@@ -25,6 +25,7 @@ def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]
     return by_bucket
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "chosen",
     ['device = "s0"', 'pool = "serving"', 'class = "h100-sxm"', 'hardware = "run/*"', 'hardware = "*"'],
@@ -42,6 +43,7 @@ def test_the_run_s_own_tags_win(tmp_path: Path) -> None:
     assert (by_bucket["rollout"], by_bucket["serving"], by_bucket["idle"]) == ({"research"}, {"chat"}, {"chat"})
 
 
+@pytest.mark.long
 def test_what_names_fewer_devices_holds(tmp_path: Path) -> None:
     entries = ['device = "s0"\ntags = { team = "chat" }', 'pool = "serving"\ntags = { team = "other" }']
     for given in (entries, entries[::-1]):

@@ -41,6 +41,7 @@ def test_a_slice_is_cut_at_hours_without_losing_a_nanosecond(t0_ns: int, buckets
     assert [sum(part[bucket] for _, part in parts) for bucket in BUCKETS] == buckets
 
 
+@pytest.mark.long
 def test_a_small_ledger_leaves_no_file_and_a_large_one_does(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_memory = charges.price(sample, BOOK)
     assert not (sample / state.STATE).exists()
@@ -53,6 +54,7 @@ def test_a_small_ledger_leaves_no_file_and_a_large_one_does(sample: Path, monkey
     assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
 
 
+@pytest.mark.long
 def test_a_damaged_or_older_file_is_made_again(sample: Path, kept: None) -> None:
     whole = charges.price(sample, BOOK).frame
     (sample / state.STATE).write_bytes(b"no database")

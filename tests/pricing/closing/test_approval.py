@@ -48,6 +48,7 @@ def test_without_a_rule_a_close_names_one_who(fleet: Path, identity: As) -> None
     assert (posting.approval, posting.who) == (None, "ann")
 
 
+@pytest.mark.long
 def test_a_close_is_proposed_with_its_figures_and_posted_once_after_approval(fleet: Path, identity: As) -> None:
     set_rules(fleet, Rules(approve=frozenset({"close"})))
     with pytest.raises(ApprovalNeededError) as waits:
@@ -74,6 +75,7 @@ def test_a_close_is_proposed_with_its_figures_and_posted_once_after_approval(fle
     assert proposals.load(fleet).proposals[waits.value.proposal.id].result == {"posting": CLOSE_ID}
 
 
+@pytest.mark.long
 def test_other_figures_than_those_approved_are_not_posted(fleet: Path, identity: As) -> None:
     set_rules(fleet, Rules(approve=frozenset({"close"})))
     with pytest.raises(ApprovalNeededError) as waits:
@@ -87,6 +89,7 @@ def test_other_figures_than_those_approved_are_not_posted(fleet: Path, identity:
     assert postings(fleet) == {}
 
 
+@pytest.mark.long
 def test_a_correction_needs_its_own_approval(closed: Path, identity: As) -> None:
     set_rules(closed, Rules(approve=frozenset({"restate"})))
     assert restate.restate(closed, CLOSE_ID, "nothing new") is None
@@ -97,6 +100,7 @@ def test_a_correction_needs_its_own_approval(closed: Path, identity: As) -> None
     assert check(closed).problems == ()
 
 
+@pytest.mark.long
 def test_a_price_book_is_adopted_before_books_are_made_with_it(fleet: Path, identity: As) -> None:
     set_rules(fleet, Rules(approve=frozenset({"prices"})))
     with pytest.raises(PricingError, match="was not adopted"):
@@ -111,6 +115,7 @@ def test_a_price_book_is_adopted_before_books_are_made_with_it(fleet: Path, iden
         restate.restate(fleet, CLOSE_ID, "another book", other)
 
 
+@pytest.mark.long
 def test_a_posting_that_nobody_approved_is_named(fleet: Path, identity: As, monkeypatch: pytest.MonkeyPatch) -> None:
     # A program that leaves out what the rules ask for.
     def post(root: Path, posting: Any, contents: Any, rows: bytes) -> Any:
@@ -146,6 +151,7 @@ print(int(sys.argv[2]) - left)
 """
 
 
+@pytest.mark.long
 def test_killed_between_approval_and_close_and_within_it_it_is_closed_once(
     fleet: Path, tmp_path: Path, identity: As
 ) -> None:
@@ -172,6 +178,7 @@ def test_killed_between_approval_and_close_and_within_it_it_is_closed_once(
         shutil.rmtree(copy)
 
 
+@pytest.mark.long
 def test_the_commands_say_what_waits_and_who_approved(
     fleet: Path, tmp_path: Path, identity: As, monkeypatch: pytest.MonkeyPatch
 ) -> None:

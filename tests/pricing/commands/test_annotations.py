@@ -63,6 +63,7 @@ def test_views(run: Any) -> None:
     assert "what follows the `?`" in wrong.output
 
 
+@pytest.mark.long
 def test_an_anomaly_is_judged_and_listed_so(run: Any) -> None:
     day = ("--from", "2026-06-15", "--to", "2026-06-16")
     done = run("books", "judge", "2026-06-15", "idle", "expected", "--reason", "a demo", "--who", "ann")
@@ -77,6 +78,7 @@ def test_an_anomaly_is_judged_and_listed_so(run: Any) -> None:
     assert "Judged" not in run("books", "anomalies", *day).output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

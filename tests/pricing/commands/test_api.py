@@ -66,6 +66,7 @@ def sample_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", calls())
 def test_a_documented_call_is_answered(sample_url: str, line: str) -> None:
     if shutil.which("curl") is None:
@@ -101,6 +102,7 @@ def test_the_documented_scrape_is_of_where_it_is_served() -> None:
     assert job["static_configs"] == [{"targets": [ADDRESS.removeprefix("http://")]}]
 
 
+@pytest.mark.long
 def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     (tmp_path / "token").write_text("0123456789abcdef\n")

@@ -35,6 +35,7 @@ def close_id(sample: Path) -> str:
     return closing.close(sample, hour, OURS, with_open_runs=True).close_id
 
 
+@pytest.mark.long
 def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
     for name, scope in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
         result = run("focus", "--ledger", sample, *scope, "--out", tmp_path / name, "--json")
@@ -51,6 +52,7 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
     assert "20 rows, $4.74 billed: good" in words(compared)
 
 
+@pytest.mark.long
 def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     assert run("focus", "--ledger", sample, *HOUR, "-o", path).exit_code == 0

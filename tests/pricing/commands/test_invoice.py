@@ -44,6 +44,7 @@ def test_the_invoice_of_a_team_is_a_page(root: Path, tmp_path: Path) -> None:
     assert page.read_bytes() == first
 
 
+@pytest.mark.long
 def test_every_team_has_a_page_in_a_folder_and_all_sum_to_the_close(root: Path, tmp_path: Path) -> None:
     done = run(root, *SECOND, "--all", "--out", str(tmp_path / "all"), "--json")
     assert done.exit_code == 0, done.output
@@ -64,6 +65,7 @@ def test_every_team_has_a_page_in_a_folder_and_all_sum_to_the_close(root: Path, 
     ]
 
 
+@pytest.mark.long
 def test_what_was_issued_is_listed_and_hours_of_it_are_not_issued_again(root: Path, tmp_path: Path) -> None:
     assert run(root, "--list").stdout == "no final invoice was issued yet\n"
     assert run(root, *SECOND, "--team", "chat", "--json").exit_code == 0

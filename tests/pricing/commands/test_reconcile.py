@@ -30,6 +30,7 @@ def reconcile(folder: Path, path: Path, *options: str) -> Result:
     return CliRunner().invoke(app, given, env={"ROSE_LEDGER": str(folder / "ledger"), "COLUMNS": "200"})
 
 
+@pytest.mark.long
 def test_the_exit_code_says_whether_they_agree(folder: Path) -> None:
     path = write_csv(folder / "vendor.csv", [*whole(), charge("GPU-0", 2, "6.00", None)])
     done = reconcile(folder, path, "--json")

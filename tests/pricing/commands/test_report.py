@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -37,6 +38,7 @@ def test_report_names_what_is_wrong_and_fails(sample: Path, tmp_path: Path) -> N
         assert "Traceback" not in result.output
 
 
+@pytest.mark.long
 def test_what_a_ledger_s_names_would_have_a_terminal_do_is_shown_and_not_done(
     write_ledger: Any, sample_made: list[events.Event]
 ) -> None:

@@ -106,6 +106,7 @@ def test_tags_and_teams_are_the_run_s(rows: pl.DataFrame) -> None:
     assert rows.filter(pl.col("x_CostBucket") == "serving")["SubAccountId"].unique().to_list() == ["chat"]
 
 
+@pytest.mark.long
 def test_a_team_that_is_not_known_is_no_account(sample: Path, tmp_path: Path) -> None:
     bill = billing.of_period(sample, pricebook.load("example"), run_id="run")
     focus.write(bill, tmp_path / "f.parquet")
@@ -113,6 +114,7 @@ def test_a_team_that_is_not_known_is_no_account(sample: Path, tmp_path: Path) ->
     assert bill.charges.frame["team"].unique().to_list() == ["unallocated"]
 
 
+@pytest.mark.long
 def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample: Path, tmp_path: Path) -> None:
     bill = billing.of_period(sample, pricebook.load("example"), run_id="run")
     focus.write(bill, tmp_path / "f.parquet")

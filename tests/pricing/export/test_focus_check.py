@@ -152,6 +152,7 @@ def test_a_doubled_cost_is_found_and_named(spoil: Any, good: Path, suffix: str, 
     assert named(faults, row, column), (row, faults)
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_amount_that_is_changed_is_found_wherever_it_stands(

@@ -187,6 +187,7 @@ def test_every_symbol_of_a_page_is_defined_and_what_auditors_want_is_in_its_appe
     assert "What the devices did, by UTC day" not in body
 
 
+@pytest.mark.long
 def test_the_context_of_a_period_is_the_time_before_it(busy: Path, book: PriceBook) -> None:
     whole = bill.of_period(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
     later = bill.of_period(busy, book, from_ns=PERIOD.from_ns + 2 * HOUR_NS, to_ns=PERIOD.to_ns)
@@ -201,6 +202,7 @@ def test_the_context_of_a_period_is_the_time_before_it(busy: Path, book: PriceBo
     assert "no device time was provisioned in" in first.why
 
 
+@pytest.mark.long
 def test_budgets_stand_beside_what_their_month_cost(closed: tuple[Path, str], tmp_path: Path, book: PriceBook) -> None:
     root = tmp_path / "ledger"
     shutil.copytree(closed[0], root)
@@ -212,6 +214,7 @@ def test_budgets_stand_beside_what_their_month_cost(closed: tuple[Path, str], tm
     ]
 
 
+@pytest.mark.long
 def test_a_run_stands_beside_the_run_before(sample: Path) -> None:
     book = pricebook.load("example")
     surroundings = context.of_run(sample, "run", book, provenance=report.build(sample, "run", book).stamp.provenance)

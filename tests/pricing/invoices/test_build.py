@@ -65,6 +65,7 @@ def test_a_correction_is_on_the_invoice_of_the_period_it_was_posted_in_with_its_
     assert sum(line.amount_nano for line in lines) == correction
 
 
+@pytest.mark.long
 def test_an_invoice_stays_as_it_was_when_its_hours_and_those_that_it_corrects_are_closed_again(
     books: Path, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_an_open_period_is_a_draft_by_the_prices_that_are_named(books: Path, tmp
     assert example[0].marks == ("DRAFT", "EXAMPLE PRICES, not yours")
 
 
+@pytest.mark.long
 def test_a_period_without_a_charge_has_the_corrections_that_were_posted_in_it(books: Path) -> None:
     # The first correction was posted on the third day, and the second two days after the second period.
     later = Period(SECOND.to_ns + DAY_NS, SECOND.to_ns + 3 * DAY_NS)
@@ -131,6 +133,7 @@ def test_a_period_without_a_charge_has_the_corrections_that_were_posted_in_it(bo
         build.invoices(books, Period(later.to_ns, later.to_ns + DAY_NS))
 
 
+@pytest.mark.long
 def test_a_period_that_has_corrections_alone_is_closed_and_then_its_invoices_are_final(
     books: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_period_that_has_corrections_alone_is_closed_and_then_its_invoices_are
         close(root, empty, OURS, now_us=empty.to_ns // 1000)
 
 
+@pytest.mark.long
 def test_open_charges_that_no_book_prices_are_not_left_off_beside_a_correction(
     unclosed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +251,7 @@ def test_the_workbook_of_a_close_re_adds_to_its_invoices(ruled: Path, tmp_path: 
         assert line[2] == str(total(made))
 
 
+@pytest.mark.long
 def test_what_was_shared_and_taken_off_stays_when_the_hours_are_closed_again(ruled: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(ruled, tmp_path / "ledger"))
     sent = [build.invoices(root, period) for period in (FIRST, SECOND)]
@@ -254,6 +259,7 @@ def test_what_was_shared_and_taken_off_stays_when_the_hours_are_closed_again(rul
     assert [build.invoices(root, period) for period in (FIRST, SECOND)] == sent
 
 
+@pytest.mark.long
 def test_a_draft_has_the_rules_of_the_books_that_closed_a_part_of_it(ruled: Path, tmp_path: Path) -> None:
     path = tmp_path / "unruled.toml"
     path.write_text(OURS.text)
@@ -272,6 +278,7 @@ def test_another_currency_sums_as_the_whole_does(books: Path) -> None:
     assert euros[0].number == f"{dollars[0].number}-EUR", "two pages, two numbers"
 
 
+@pytest.mark.long
 def test_a_close_is_converted_by_the_book_that_was_frozen_with_it_and_by_no_other(books: Path, tmp_path: Path) -> None:
     other, none = tmp_path / "other.toml", OURS.text.partition("[[exchange_rate]]")[0]
     other.write_text(OURS.text.replace("1.0843", "1.2"))
@@ -296,6 +303,7 @@ def test_what_cannot_be_invoiced_is_refused(books: Path, period: Period, options
         build.invoices(books, period, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_what_rests_on_a_ledger_that_did_not_verify_is_invoiced_only_if_asked_and_marked(
     books: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_what_was_issued_is_on_record_once(root: Path) -> None:
     assert not check(root).problems
 
 
+@pytest.mark.long
 def test_hours_are_invoiced_to_a_team_once_unless_that_is_meant(root: Path) -> None:
     first = register.issue(root, build.invoices(root, FIRST))
     both = Period(FIRST.from_ns, SECOND.to_ns)

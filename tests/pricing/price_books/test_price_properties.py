@@ -177,6 +177,7 @@ def test_device_prices_are_what_a_lookup_at_any_instant_gives(
     assert all(earlier[2] is not later[2] for earlier, later in pairwise(covered))
 
 
+@pytest.mark.long
 @some
 @given(books(), st.data())
 def test_two_prices_for_one_day_are_always_refused(rows: list[Row], data: st.DataObject) -> None:
@@ -195,6 +196,7 @@ def test_two_prices_for_one_day_are_always_refused(rows: list[Row], data: st.Dat
     assert re.search(rf"line \d+: \[\[{table}\]\]", str(caught.value))
 
 
+@pytest.mark.long
 @some
 @given(books(), st.randoms(use_true_random=False), st.integers(0, DAYS))
 def test_a_book_does_not_differ_from_itself_in_whatever_order_and_pieces(
@@ -213,6 +215,7 @@ def test_a_book_does_not_differ_from_itself_in_whatever_order_and_pieces(
     assert diff(book, again).changes == diff(again, book).changes == ()
 
 
+@pytest.mark.long
 @some
 @given(books(), books())
 def test_a_difference_is_said_of_exactly_the_days_on_which_there_is_one(one: list[Row], other: list[Row]) -> None:

@@ -19,6 +19,7 @@ def test_sums_of_closed_and_open_days_are_the_bill(fleet_of_four: Path) -> None:
     assert frame.filter(frame["item"] == "transfer").select("cost_nano", "ns").rows() == [(200_000_000, 0)]
 
 
+@pytest.mark.long
 def test_days_beside_the_period_are_left_out(fleet_of_four: Path) -> None:
     second = Period(T0_NS + NS_PER_DAY, T0_NS + 2 * NS_PER_DAY)
     frame, _ = ledger.charges(fleet_of_four, second, BOOK, classes=["l40s"])

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def in_turn(book: PriceBook, frame: pl.DataFrame, cuts: list[int]) -> list[tuple
     return periods
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(frames_of_charges(), st.lists(st.integers(0, 10**16), min_size=3, max_size=3), st.integers(1, 3))
 def test_no_bill_falls_below_zero_and_no_credit_gives_more_than_it_has(

@@ -102,6 +102,7 @@ def test_amounts_sum_to_what_their_sum_is_converted_to(amounts: list[int], usd: 
     )
 
 
+@pytest.mark.long
 def test_a_cost_in_euros_is_the_same_whatever_it_is_divided_by(fleet: Path, book: str) -> None:
     for by in (("team",), ("bucket", "task"), ()):
         made = ask(fleet, Question(period=FIRST_HOUR, by=by), book)

@@ -43,6 +43,7 @@ def amounts(cost: Cost) -> dict[str, tuple[float, float, float]]:
     }
 
 
+@pytest.mark.long
 def test_a_team_has_its_shares_and_credits_beside_what_it_cost(weeks: Path) -> None:
     fixed = shared("desk", usd_per_month="30", shares="{ ops = 1 }")
     book = book_with(PLATFORM, shared("idle", share_of='"idle"', split='"even"'), fixed, credit("vendor", "500"))
@@ -82,6 +83,7 @@ def test_without_rules_and_in_other_dimensions_an_answer_is_as_it_was(weeks: Pat
     assert ruled.total.total_nano == ruled.bill_nano
 
 
+@pytest.mark.long
 def test_a_credit_has_no_more_than_earlier_periods_left(weeks: Path) -> None:
     book = book_with(credit("vendor", "1000", "2026-06-03"))
     cuts = [T0_NS + day * DAY_NS for day in (0, 5, 11, 20)]
@@ -92,6 +94,7 @@ def test_a_credit_has_no_more_than_earlier_periods_left(weeks: Path) -> None:
     assert whole.total.credits_nano == -1000 * USD
 
 
+@pytest.mark.long
 def test_what_is_open_before_takes_of_a_credit_whatever_book_priced_the_first_hours_asked_for(weeks: Path) -> None:
     first, second, third = (Period(T0_NS + day * DAY_NS, T0_NS + (day + 7) * DAY_NS) for day in (0, 7, 14))
     close(weeks, second, now_us=(T0_NS + 21 * DAY_NS) // 1000)
@@ -102,6 +105,7 @@ def test_what_is_open_before_takes_of_a_credit_whatever_book_priced_the_first_ho
     assert [nano / USD for nano in parts] == [-604.8, -395.2]
 
 
+@pytest.mark.long
 def test_a_month_without_a_charge_takes_of_a_credit_what_is_shared_in_it(weeks: Path) -> None:
     book = book_with(shared("desk", usd_per_month="300", shares="{ ops = 1 }"), credit("vendor", "500", "2026-05-01"))
     whole = by_team(weeks, Period(T0_NS - 31 * DAY_NS, TEN_DAYS.to_ns), book)
@@ -109,6 +113,7 @@ def test_a_month_without_a_charge_takes_of_a_credit_what_is_shared_in_it(weeks: 
     assert (whole.total.credits_nano, june.total.credits_nano) == (-500 * USD, -200 * USD)
 
 
+@pytest.mark.long
 def test_each_hour_is_under_the_rules_of_the_book_that_priced_it(half_closed: Path) -> None:
     root = half_closed / "ledger"
     cost = by_team(root, TEN_DAYS, book_with(PLATFORM))
@@ -157,6 +162,7 @@ def test_a_period_is_the_sum_of_its_months(weeks: Path) -> None:
     assert sum(share.nano for share in made.shares if share.team == "unallocated") == round(300 * USD / 31)
 
 
+@pytest.mark.long
 def test_what_is_not_over_has_of_a_month_what_went_by(weeks: Path) -> None:
     book = book_with(PLATFORM, shared("idle", share_of='"idle"', split='"even"'))
     quarter = Period(T0_NS, T0_NS + 92 * DAY_NS)
@@ -173,6 +179,7 @@ def test_what_is_not_over_has_of_a_month_what_went_by(weeks: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_closing_does_not_change_what_is_shared(weeks: Path) -> None:
     book = book_with(PLATFORM, credit("vendor", "500"))
     week = Period(T0_NS, T0_NS + 7 * DAY_NS)

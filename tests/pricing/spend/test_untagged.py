@@ -59,6 +59,7 @@ def test_spend_without_team_and_tag_is_shown_by_run_and_device(root: Path) -> No
     assert made.to_json()["lines"][0]["percent"] == 20
 
 
+@pytest.mark.long
 def test_a_device_s_tag_or_team_is_one(root: Path) -> None:
     assert [line.run_id for line in asked(root, 'device = "bare-0"\ntags = { rack = "7" }').lines] == ["blank", "empty"]
     assert asked(root, 'class = "h100-sxm"\ntags = { team = "ops" }').lines == ()

@@ -89,6 +89,7 @@ def test_a_forecast_lies_where_it_can(costs: list[int], spent: int, left: int, b
         assert made.over_share == 1
 
 
+@pytest.mark.long
 def test_the_command_line_does_not_load_what_fits() -> None:
     code = "import sys, rose.cli, rose.pricing.watch.budget; sys.exit('statsmodels' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -158,6 +158,7 @@ def test_an_engine_whose_scheduler_is_killed_ends_and_says_how(fork_server, tmp_
         engine.kill()
 
 
+@pytest.mark.long
 def test_killing_the_server_leaves_engines_and_the_next_is_a_fresh_process(tmp_path, tiny_policy, gone):
     server = ForkServer.start(tmp_path / "socket", tmp_path / "log", ENVIRONMENT)
     engine = EngineProcess(make_spec(tmp_path, tiny_policy, server)[1])
@@ -198,6 +199,7 @@ def answers(path):
             return False
 
 
+@pytest.mark.long
 def test_a_server_dies_with_the_process_that_started_it_and_its_engines_of_others_go_on(tmp_path, tiny_policy):
     creating = f"""
 import time

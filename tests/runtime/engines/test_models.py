@@ -27,6 +27,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_converted_model_answers_a_chat_question(checkpoint: Path) -> None:
     if not torch.cuda.is_available():
         define()

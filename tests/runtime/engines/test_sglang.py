@@ -463,6 +463,7 @@ def test_an_engine_dies_with_the_process_that_started_it(sharded, gone):
     assert gone(parent.group) == []
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(tmp_path, gone):
     broken = tmp_path / "broken"
     broken.mkdir()

@@ -202,6 +202,7 @@ def age_manifests(root: Path) -> None:
             os.utime(manifest, (time.time() - 120, time.time() - 120))
 
 
+@pytest.mark.long
 def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lost(
     tmp_path: Path, host: FarHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lo
     assert len(list(root.glob(f"*/{wrote}/**/*.parquet"))) < EPOCHS // 2
 
 
+@pytest.mark.long
 def test_a_token_that_was_revoked_is_told_of_where_people_look(
     host: FarHost, controller: Controller, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def servers(folder: Path) -> list[str]:
     return sorted(names)
 
 
+@pytest.mark.long
 def test_what_is_left_when_its_node_dies_ends_before_it_is_started_again(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # Of this test, as `start` sets them.
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "")

@@ -38,6 +38,7 @@ def wait_for(condition, seconds=120.0):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_workers_end(tmp_path, tiny_policy):
     ledger = tmp_path / "ledger"
     layout.create(ledger)

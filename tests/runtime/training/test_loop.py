@@ -92,6 +92,7 @@ def check(recorded, rollouts, steps):
     assert all(before < after for before, after in pairwise(held))
 
 
+@pytest.mark.long
 def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy):
     recorded, rollouts, done = Recorded(), engine(tmp_path / "staging", pause_s=0.02), []
     with fleet(tmp_path / "state", rollouts, record=recorded, model=str(tiny_policy)) as there:

@@ -47,6 +47,7 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) 
     assert "Amortized, a million useful tokens cost" in text
 
 
+@pytest.mark.long
 def test_a_loss_is_called_one(sample: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.toml"
     dear = EXAMPLE.replace('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5')
@@ -57,6 +58,7 @@ def test_a_loss_is_called_one(sample: Path, tmp_path: Path) -> None:
     assert "tokens are wasted" not in text
 
 
+@pytest.mark.long
 def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample: Path) -> None:
     document = compare.build(sample, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
     assert document.charged.value is not None

@@ -72,16 +72,19 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
     assert document.total.per_device_hour.text == "not enough data: no rollout ran on a serving device"
 
 
+@pytest.mark.long
 def test_the_same_ledger_gives_the_same_bytes(sample: Path, every_term: Path) -> None:
     first = to_json(marginal.build(sample, "run", every_term, by_lease=True))
     assert first == to_json(marginal.build(sample, "run", every_term, by_lease=True))
 
 
+@pytest.mark.long
 def test_a_span_of_a_device_that_lends_nothing_is_refused(sample: Path) -> None:
     with pytest.raises(PricingError, match="'r0', which would have been given back, is no serving device"):
         marginal.build(sample, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
 
 
+@pytest.mark.long
 def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) -> None:
     parts = list(tables.price(marginal.build(sample, "run", every_term, by_lease=True)))
     cells = [cell for part in parts if isinstance(part, Table) for row in part.texts() for cell in row]

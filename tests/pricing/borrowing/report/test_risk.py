@@ -18,6 +18,7 @@ from rose.pricing.stats.bootstrap import Interval
 from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS, run
 
 
+@pytest.mark.long
 def test_it_is_made_of_the_same_documents_as_are_asked_for_alone(sample: Path) -> None:
     document = risk.build(sample)
     assert document.compare == alternatives.build(sample)
@@ -27,6 +28,7 @@ def test_it_is_made_of_the_same_documents_as_are_asked_for_alone(sample: Path) -
     assert document.cash_saved.value == document.compare.savings.cash_saved.value
 
 
+@pytest.mark.long
 def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(write_ledger: Any) -> None:
     row = risk.build(write_ledger(run())).harm
     lent, withheld = ([one["ttft_ms"] > BUDGET_MS for one in ASKED if one["clean"] is clean] for clean in (False, True))
@@ -40,6 +42,7 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(w
     assert row.says.startswith("Lending makes serving late: ")
 
 
+@pytest.mark.long
 def test_without_withheld_windows_nothing_is_told(write_ledger: Any) -> None:
     row = risk.build(write_ledger(run(windows=[]))).harm
     assert row.told is None

@@ -72,6 +72,7 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
     assert answer.text == spikes_document.says
 
 
+@pytest.mark.long
 def test_half_an_hour_less_a_minute_is_too_short(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
     spikes_document = spikes.build(write_ledger(minutes(sample_made, 29)), "run")
     assert spikes_document.says == "not enough data: 29 windows of 60 s, and it takes 30"

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rose import events
 from rose.pricing.borrowing.report import alternatives, marginal, tables
 from rose.pricing.borrowing.report.common import BREAK_EVEN_CASH, BREAK_EVEN_TIME
@@ -12,6 +14,7 @@ T0_NS = 1_780_272_000 * 10**9
 S = 10**9
 
 
+@pytest.mark.long
 def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -> None:
     made: list[events.Event] = [
         events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
@@ -37,6 +40,7 @@ def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -
     assert "No interval: power of h100-sxm: read for too short a time" in text
 
 
+@pytest.mark.long
 def test_no_figure_goes_without_its_view_and_provenance(sample: Path) -> None:
     text = printed(tables.compare(alternatives.build(sample, "run")))
     assert text.count("; USD, replay, EXAMPLE PRICES, not yours]") == 4

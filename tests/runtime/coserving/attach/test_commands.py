@@ -290,6 +290,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
     assert traffic.failed == []
 
 
+@pytest.mark.long
 @pytest.mark.live
 def test_a_page_goes_away_or_is_none_and_no_request_fails(server, folder):
     path = folder / "rose-run" / "gpu-0" / "page"

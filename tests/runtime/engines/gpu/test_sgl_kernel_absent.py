@@ -62,6 +62,7 @@ def test_the_stand_in_for_cpu_cores_is_not_taken_for_kernels():
     assert not gpu.has_kernels()
 
 
+@pytest.mark.long
 @needs_no_kernels
 def test_what_sglang_imports_is_there_and_a_kernel_says_what_is_missing_when_it_is_called():
     modules = ("managers.scheduler", "entrypoints.http_server", "models.llama", "layers.attention.triton_backend")
