@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from benchmarks.gpu import harness
 from benchmarks.gpu.stage import STAGES
 from benchmarks.gpu.weights import SHARES
