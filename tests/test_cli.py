@@ -57,7 +57,6 @@ def test_nor_is_an_empty_argument():
     assert "the argument after `sql` is empty" in refused("sql", "")
 
 
-@pytest.mark.long
 def test_config_example_can_be_checked(tmp_path):
     example = rose("config", "example")
     assert example.returncode == 0
@@ -152,7 +151,6 @@ def test_up_refuses_to_move_an_engines_memory_without_the_package_that_does(tmp_
     assert "`pip install torch-memory-saver`" in error
 
 
-@pytest.mark.long
 def test_a_malformed_trace_is_named_with_its_line(tmp_path):
     (tmp_path / "trace.csv").write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,12,3\n2023-11-16 18:17:04.0,many,3\n"

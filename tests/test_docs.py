@@ -282,7 +282,6 @@ def test_a_shown_file_is_valid(block):
         assert config.parse(block.text, str(block)).device
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_a_shown_program_runs(workplace, block):
     if (elsewhere := PROGRAMS_ELSEWHERE.get(block.document.name)) is not None:

@@ -73,7 +73,6 @@ def test_no_file_is_too_long_to_read():
     assert [(path, count) for path, count in found if count > most.get(path, LINES_MAX)] == []
 
 
-@pytest.mark.long
 def test_every_module_with_code_says_what_it_is():
     trees = {relative(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES if path.suffix == ".py"}
     assert [name for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []

@@ -42,7 +42,6 @@ def collect(workers, games):
     return played
 
 
-@pytest.mark.long
 def test_games_of_a_worker_that_died_are_played_again_under_other_names(tmp_path):
     said = []
     moving = engine(tmp_path / "staging", pause_s=0.1)
