@@ -104,8 +104,13 @@ def test_turns_wait_for_a_controller_that_is_away_and_are_made_once(tmp_path):
     engine = Engine(pause_s=0.5)
     with fleet(tmp_path, engine) as there, open_run(there) as run:
         run.publish({})
-        threading.Timer(0.3, there.stop).start()
-        threading.Timer(0.6, there.start).start()
+
+        def away():
+            there.stop()
+            time.sleep(0.3)
+            there.start()
+
+        threading.Timer(0.3, away).start()
         (generation,) = run.generate([[1, 2]], {"max_new_tokens": 2})
         assert generation.output_ids == [2, 3]
         assert run.publish({}) == 1  # the new one knows the run
