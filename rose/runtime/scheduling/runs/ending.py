@@ -8,11 +8,9 @@ from rose.clock import monotonic_ns
 from rose.events import Record
 from rose.runtime.scheduling.runs.recording import run_event
 from rose.runtime.scheduling.runs.registry import Runs
-from rose.runtime.scheduling.runs.state import FILE, State
+from rose.runtime.scheduling.runs.state import FILE, GONE_S, State
 
 FLEET_ENDED = "the fleet was ended"
-#: A controller that was killed is gone by then.
-_GONE_S = 10.0
 
 
 def end_runs(folder: Path, record: Record, fleet_run_id: str) -> list[str]:
@@ -20,7 +18,7 @@ def end_runs(folder: Path, record: Record, fleet_run_id: str) -> list[str]:
     any run yet; returns which were closed. Raises StateError, and LedgerError if the ledger refuses."""
     if not (folder / FILE).exists():
         return []
-    state = State(folder, _GONE_S)
+    state = State(folder, GONE_S)
     try:
         runs = Runs(state, monotonic_ns(), records=True)
         open_runs = [run for run in runs if run.is_open]

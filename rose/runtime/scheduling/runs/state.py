@@ -18,6 +18,8 @@ from rose.errors import UserError
 FILE = "controller.sqlite"
 #: Locked as long as a process has the state.
 LOCK = "controller.lock"
+#: A controller that was told to end, or killed, has let go of its state by then.
+GONE_S = 10.0
 #: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
 ENDED_MAX = 1000
 
@@ -196,7 +198,7 @@ def hand_on_drains(former: Path, folder: Path) -> None:
     StateError."""
     if not (former / FILE).exists():
         return
-    states = State(former), State(folder)
+    states = State(former, GONE_S), State(folder)
     for device_id, reason in states[0].drained().items():
         states[1].drain(device_id, reason)
     for state in states:
