@@ -92,6 +92,10 @@ class Scheduler:
             if self._stopping.is_set():
                 return
             process.start()
+            # Before it has loaded anything, which takes a second of a core; it may have ended already.
+            assert process.pid is not None
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
             self._running.add(process)
         # Once the child is gone nobody holds the other end, and waiting for its answer ends.
         sending.close()
@@ -130,7 +134,6 @@ def _answer(receiving: Connection) -> JobRun | None:
 
 def _in_child(root: Path, job: Job, answer: Connection) -> None:
     """What the process of a job does."""
-    os.nice(_NICE)
     # Ctrl-C reaches the whole group: whoever has the scheduler decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopped = threading.Event()
