@@ -28,6 +28,8 @@ from rose.errors import UserError
 #: Serving is watched for so long before the first fault.
 _CALM_S = 30.0
 _CALM_QUICK_S = 15.0
+#: After the last fault its host may still be starting: what is not there cannot be ended in order.
+_LAST_S = 300.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
 _MEMORY_LOOK_S = 5.0
@@ -61,7 +63,7 @@ def main() -> None:
 
 def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     """Start a fleet, strike it again and again, end it, and read its ledger."""
-    victims = tuple(Victim(name) for name in given.only) if given.only else _QUICK if given.quick else tuple(Victim)
+    victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
     trials = given.trials or (3 if given.quick else 100)
     report.detail["engines"] = given.engines
     struck: list[Trial] = []
@@ -92,6 +94,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             took_s = time.monotonic() - begun
             text = claims.line(_seen(fleet, struck, tried), trial)
             print(f"trial {number}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
+        _wait_lent(striker)
     except FleetError:
         ended = True
         raise
@@ -130,6 +133,12 @@ def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
     time.sleep(seconds)
     if not fleet.setting.made and {one["host"] for one in fleet.heard.served} != set(HOSTS):
         raise FleetError("no user of serving was answered on every host before the first fault")
+
+
+def _wait_lent(striker: Striker) -> None:
+    with phase("until all is lent again"):
+        for host in HOSTS:
+            striker.wait_lending(host, _LAST_S)
 
 
 def _end(fleet: Fleet, keep: Path | None) -> Books | None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks.faults.books import Books
 from benchmarks.faults.plan import HostName, Victim
-from benchmarks.faults.setting import ENGINES
+from benchmarks.faults.setting import DEVICES, ENGINES
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, back_ns, lease_end_ns, overrun_ns
 from benchmarks.fleet.claims import GROWTH_MAX
@@ -215,6 +215,8 @@ def _claim_books(report: Report, trials: list[Trial], books: Books) -> None:
         ("steps missing", books.steps_missing, "steps"),
         ("steps made twice", books.steps_twice, "steps"),
         ("device time missing or counted twice", sum(abs(gap.end_ns - gap.begin_ns) for gap in gaps), "ns"),
+        ("devices without a record of their end", len(set(DEVICES.values()) - books.unaccounted_ns.keys()), "devices"),
+        ("  time of the others that slices lack", sum(map(abs, books.unaccounted_ns.values())), "ns"),
         ("slices whose parts are not their length", books.wrong_slices, "slices"),
         ("leases that did not end exactly once", len(wrong), "leases"),
         ("kills of engines and agents not in the ledger", len(missing), "kills"),

@@ -200,7 +200,8 @@ def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
 
 
 def test_all_is_well_where_nothing_was_noticed():
-    figures, detail = claimed(seen(), Books(leases=changes("granted", "released")))
+    ledger = Books(leases=changes("granted", "released"), unaccounted_ns={"serving-one": 0, "serving-other": 0})
+    figures, detail = claimed(seen(), ledger)
     assert all(claim.holds for claim in figures.values()), figures
     assert detail["trials"][0]["lending_again_s"] == 5.0
     assert detail["by_cause"]["agents killed"]["device_back_s"] == {"median": 2.0, "worst": 2.0}
@@ -279,6 +280,12 @@ def test_time_is_missing_but_for_a_host_without_power():
     assert ledger.not_accounted([]) == [gap, doubled]
     assert ledger.not_accounted([trial(fault=POWER)]) == [doubled]
     assert ledger.now_wrong() == ["1 stretches of time counted twice"]
+
+
+def test_a_device_that_has_no_end_on_record_is_claimed_and_so_is_time_of_another():
+    figures, _ = claimed(seen(), Books(unaccounted_ns={"serving-one": -3}))
+    assert figures["devices without a record of their end"].value == 1
+    assert figures["time of the others that slices lack"].value == 3
 
 
 def slice_of(device_id, t0_s, t1_s):
