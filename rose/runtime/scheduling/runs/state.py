@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -198,8 +198,6 @@ def hand_on_drains(former: Path, folder: Path) -> None:
     StateError."""
     if not (former / FILE).exists():
         return
-    states = State(former, GONE_S), State(folder)
-    for device_id, reason in states[0].drained().items():
-        states[1].drain(device_id, reason)
-    for state in states:
-        state.close()
+    with closing(State(former, GONE_S)) as before, closing(State(folder)) as after:
+        for device_id, reason in before.drained().items():
+            after.drain(device_id, reason)
