@@ -105,9 +105,10 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it."""
-    if not LONG and (left := [item for item in items if item.get_closest_marker("long") is not None]):
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+    if not LONG:
+        left_out = {item for item in items if item.get_closest_marker("long") is not None}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=_by_length)
     needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
     if needs_cuda:

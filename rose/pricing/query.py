@@ -66,7 +66,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
-        # The view's own definition, over these events: of each only the columns that it has are read.
+        # The view's own definition, over these events: of those in files only the columns that it has are read.
         begin = f"CREATE OR REPLACE VIEW {view} AS"
         text = sql.read(f"views/{view}.sql")
         assert begin in text
