@@ -192,7 +192,12 @@ def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
-    parser.add_argument("--patience", type=float, default=1.0, help="times the demo's latency budgets; 1 if left out")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        help="times the demo's latency budgets and the wait for a part that comes back; 1 if left out",
+    )
     parser.add_argument("--engines", choices=["sglang", "stand-in"], default="sglang", help="what serves and is lent")
     parser.add_argument("--minutes", type=float, help="begin no trial after this long")
     parser.add_argument(

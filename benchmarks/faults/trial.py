@@ -27,6 +27,7 @@ _TRIES = 5
 _MOMENT_LOOK_S = 0.002
 #: Time for the consequences of a fault to show, however soon it is mended.
 OBSERVED_S = 6.0
+#: For what was struck to be there, and lent, again: times the patience of a run on a slow machine.
 _RECOVERY_TIMEOUT_S = 300.0
 _LOOK_S = 0.1
 #: A host is without power for so long, and comes back with a clock that begins somewhere else.
@@ -71,6 +72,7 @@ class Striker:
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self._fleet = fleet
         self._luck = random.Random(seed)
+        self._recovery_timeout_s = _RECOVERY_TIMEOUT_S * fleet.setting.patience
 
     def wait_lending(self, host: HostName, timeout_s: float = _LENDING_TIMEOUT_S) -> bool:
         """Whether rollouts work under a lease, at the latest when the time is over."""
@@ -183,7 +185,7 @@ class Striker:
             now = self._parts(fault)
             return len(now) >= len(before) and not set(now) & set(before)
 
-        return monotonic_ns() if self._wait(replaced, _RECOVERY_TIMEOUT_S) else None
+        return monotonic_ns() if self._wait(replaced, self._recovery_timeout_s) else None
 
     def _await_lending(self, host: HostName, since_ns: int) -> int | None:
         """When rollouts first worked again under a lease."""
@@ -197,7 +199,7 @@ class Striker:
             first.append(work_ns)
             return True
 
-        return first[0] if self._wait(lent, _RECOVERY_TIMEOUT_S) else None
+        return first[0] if self._wait(lent, self._recovery_timeout_s) else None
 
     def _wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
