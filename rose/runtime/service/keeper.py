@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,19 +61,22 @@ class Keeper:
         first_address: str,
         make_host: dict[str, Any] | None = None,
         lives_with: int | None = None,
+        start_id: str | None = None,
     ) -> None:
         """`first_address` is where the first host is; `make_host` are further arguments of the hosts' actors.
-        `lives_with` is the process that the fleet ends with, if it does."""
+        `lives_with` is the process that the fleet ends with, if it does. `start_id` tells one `rose up` from the next:
+        what Ray starts again with the same one goes on with what that fleet was told, its end too."""
         self._config, self._first_address = config, first_address
         self._make_host = make_host or {}
+        self._start_id = start_id or secrets.token_hex(8)
         self._memory = FleetMemory(config)
         self._fabric = Fabric(places.namespace(config))
         self._say = log_to(self._logs / "keeper.log")
         self._remembered = Remembered(run_id="")
         self._parts: list[Part] = []
-        self._looking = threading.Lock()
+        self._looking, self._remembering = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
-        self._stopped = self._keep_runs = False
+        self._ending = self._stopped = self._keep_runs = False
         self._fault = ""
         #: What could not be done in the end.
         self._undone: list[PartState] = []
@@ -95,9 +100,16 @@ class Keeper:
 
     def stop(self, keep_runs: bool = False) -> None:
         """Begin to put the fleet down; `state` says how far it is. With `keep_runs` the fleet run does not end: its RL
-        runs are kept, and the next start goes on with it."""
-        self._keep_runs = keep_runs
-        self._stopping.set()
+        runs are kept, and the next start goes on with it. Whoever is started in the place of this one ends it too."""
+        with self._remembering:
+            self._keep_runs = keep_runs
+            self._stopping.set()
+            if self._remembered.run_id and not self._ending:
+                self._remembered.ending = "keep" if keep_runs else "end"
+                try:
+                    self._memory.write(self._remembered)
+                except OSError as error:
+                    self._say(f"that it is put down is not on disk: {error}")
 
     def restart(self, name: str) -> None:
         """End the process of a part in order and have it started again, with what is installed there now. Returns once
@@ -118,6 +130,10 @@ class Keeper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
+                if self._memory.is_down(self._start_id):
+                    # The one before this died when all was done.
+                    self._stopped = True
+                    return
                 self._begin()
                 self._fault = ""
                 break
@@ -140,8 +156,10 @@ class Keeper:
 
     def _begin(self) -> None:
         config, hosts = self._config, places.hosts(self._config)
-        remembered = self._remembered = self._memory.begin()
-        remembered.kept = False
+        with self._remembering:
+            remembered = self._remembered = self._memory.begin()
+            if remembered.start_id != self._start_id:
+                remembered.start_id, remembered.ending, remembered.kept = self._start_id, "", False
         remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
         address = hosts[0].address or self._first_address
         many = len(hosts) > 1
@@ -168,6 +186,9 @@ class Keeper:
             parts.append(self._central(hosts[0], address))
         parts += [self._host(host, address, first=host is hosts[0]) for host in hosts]
         self._parts = parts
+        if remembered.ending:
+            self._say("the fleet was being put down")
+            self.stop(remembered.ending == "keep")
 
     # ------------------------------------------------------------------ parts
 
@@ -194,11 +215,18 @@ class Keeper:
         remembered, file = self._remembered, self._memory.folder / "ledger-tokens.json"
         if remembered.central_port is None:
             remembered.central_port = free_port(address)
-        for other in places.hosts(self._config)[1:]:
-            if other.name not in remembered.tokens:
+        others = [other.name for other in places.hosts(self._config)[1:]]
+        known = {token.name for token in tokens.read(file)} if file.exists() else set()
+        for name in known - set(others):
+            if name in remembered.tokens:
+                # The fleet file has that host no more.
+                tokens.revoke(file, name)
+                del remembered.tokens[name]
+        for name in others:
+            if name not in remembered.tokens:
                 with suppress(LedgerError):  # One that was made, and not remembered.
-                    tokens.revoke(file, other.name)
-                remembered.tokens[other.name] = tokens.create(file, other.name, append=(f"{other.name}.*",))
+                    tokens.revoke(file, name)
+                remembered.tokens[name] = tokens.create(file, name, append=(f"{name}.*",))
         self._memory.write(remembered)
         plan = CentralPlan(
             ledger=self._ledger, host=address, port=remembered.central_port, tokens=file, logs=self._logs
@@ -257,6 +285,12 @@ class Keeper:
     def _end(self) -> None:
         """Hosts first, all at once: their leases, engines and accounts; then the controller, and the ledger's gateway
         once the last events have come. What fails is said, and the rest goes on."""
+        with self._remembering:
+            self._ending = True
+        for part in self._parts:
+            if part.actor is None:
+                # Whoever was here before may have placed it.
+                self._step(part.name, partial(self._find, part))
         hosts = [part for part in self._parts if part.is_host]
         self._finish(hosts, _STOP_TIMEOUT_S)
         for part in self._parts:
@@ -283,8 +317,11 @@ class Keeper:
             self._say(f"{what}: {doing}")
             self._undone.append(PartState(name=what, ready=False, doing=doing))
 
+    def _find(self, part: Part) -> None:
+        part.actor = self._fabric.find(part.name)
+
     def _keep(self) -> None:
-        self._remembered.kept = True
+        self._remembered.kept, self._remembered.ending = True, ""
         self._memory.write(self._remembered)
 
     def _end_runs(self) -> None:

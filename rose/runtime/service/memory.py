@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 from rose import secret_file
 from rose.config import FleetConfig
@@ -44,6 +46,10 @@ class Remembered:
     config_json: str = ""
     #: It was put down, and waits for the next start to go on.
     kept: bool = False
+    #: Which `rose up` started its keeper, the one of today or one that Ray started again.
+    start_id: str = ""
+    #: It is being put down, and its RL runs are then kept or end.
+    ending: Literal["", "keep", "end"] = ""
 
 
 class MemoryUnreadableError(UserError):
@@ -58,6 +64,7 @@ class FleetMemory:
     def __init__(self, config: FleetConfig) -> None:
         self.folder = state_folder(config)
         self._config = config
+        self._writing = threading.Lock()
 
     def read(self) -> Remembered | None:
         """What is remembered of the fleet run that goes on; None if none does."""
@@ -83,9 +90,18 @@ class FleetMemory:
     def _new_id(self) -> str:
         return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
 
+    def is_down(self, start_id: str) -> bool:
+        """Whether the fleet that this `rose up` started was put down. Raises MemoryUnreadableError."""
+        remembered = self.read()
+        if remembered is None:
+            ended = _read(self.folder / _ENDED_FILE)
+            return ended is not None and ended.start_id == start_id
+        return remembered.kept and remembered.start_id == start_id
+
     def write(self, remembered: Remembered) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
+        with self._writing:
+            secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
         """The run has ended. Its name is kept for the next one, which begins with its drains; a full disk allows it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def up(
                 f"no Ray node has {resource!r}, by which host {first.name!r} is known: start Ray there, with "
                 f"`ray start --address={address}`, or correct its `address` or `resource`"
             )
-        arguments = (config, first.address or fabric.node_address, make_host, lives_with)
+        arguments = (config, first.address or fabric.node_address, make_host, lives_with, secrets.token_hex(8))
         return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
     say(f"fleet {config.name!r} runs: what is well is left as it is")
     fleet = Fleet(config, fabric, keeper, say)

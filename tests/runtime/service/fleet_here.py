@@ -86,6 +86,10 @@ class Here:
         self.actors[name] = Actor(self._places[name]())
         return self.actors[name]
 
+    def find(self, name: str) -> Actor | None:
+        found = self.actors.get(name)
+        return None if found is None or found.ended else found
+
     def nodes(self) -> set[str]:
         return {"node:127.0.0.1", "node:127.0.0.2"}
 
@@ -110,9 +114,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def started(fleet: FleetConfig, monkeypatch: Any) -> keeper.Keeper:
+def started(fleet: FleetConfig, monkeypatch: Any, *, start_id: str | None = None) -> keeper.Keeper:
     monkeypatch.setattr(keeper, "Fabric", Here)
-    made = keeper.Keeper(fleet, "127.0.0.1")
+    made = keeper.Keeper(fleet, "127.0.0.1", start_id=start_id)
     until(lambda: made.state().ready)
     return made
 

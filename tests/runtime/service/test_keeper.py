@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import catalog
+from rose.ledger.hosts import tokens
 from rose.runtime.service import keeper as keeper_module
 from rose.runtime.service import memory
 from rose.runtime.service.console import ControllerClient
@@ -29,6 +31,8 @@ address = "127.0.0.1"
 name = "other"
 address = "127.0.0.2"
 """ + MINIMAL.replace('id = "a"', 'id = "a"\nhost = "one"').replace('id = "b"', 'id = "b"\nhost = "other"')
+#: The tokens of the ledger's gateway.
+FILE = "ledger-tokens.json"
 RUN_EVENTS = "SELECT action, reason, fleet_run_id FROM event WHERE kind = 'run' AND run_id = '{}' ORDER BY seq"
 
 
@@ -154,3 +158,37 @@ def test_hosts_that_hang_are_waited_for_side_by_side(tmp_path, monkeypatch):
     assert "was not reached" in doing["host one"]
     assert "was not reached" in doing["host other"]
     assert all(actor.ended for actor in keeper._fabric.actors.values())
+
+
+@pytest.mark.parametrize("keep_runs", [True, False])
+def test_one_that_is_started_again_once_all_is_over_begins_nothing(tmp_path, monkeypatch, keep_runs):
+    first = started(fleet(tmp_path), monkeypatch, start_id="monday")
+    stopped(first, keep_runs=keep_runs)
+    stopped(first)  # Whoever asks twice changes nothing.
+    again = keeper_module.Keeper(fleet(tmp_path), "127.0.0.1", start_id="monday")
+    until(lambda: again.state().stopped)
+    assert again.state().parts == []
+    stopped(again)
+    remembered = memory.read(tmp_path / "state" / "f")
+    assert (remembered is not None and remembered.kept) == keep_runs
+    stopped(started(fleet(tmp_path), monkeypatch, start_id="tuesday"))
+
+
+def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with_another_token(tmp_path, monkeypatch):
+    def known() -> dict[str, str]:
+        return {token.name: token.state(utc_us()) for token in tokens.read(tmp_path / "state" / "f" / FILE)}
+
+    def tokens_kept() -> dict[str, str]:
+        remembered = memory.read(tmp_path / "state" / "f")
+        assert remembered is not None
+        return remembered.tokens
+
+    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
+    before = tokens_kept()
+    assert (known(), set(before)) == ({"other": "valid"}, {"other"})
+    renamed = TWO_HOSTS.replace('"other"', '"third"')
+    stopped(started(fleet(tmp_path, renamed), monkeypatch), keep_runs=True)
+    assert (known(), set(tokens_kept())) == ({"other": "revoked", "third": "valid"}, {"third"})
+    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
+    assert known() == {"other": "valid", "third": "revoked"}
+    assert tokens_kept()["other"] != before["other"]

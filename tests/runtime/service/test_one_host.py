@@ -35,7 +35,7 @@ def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def running(host: Host, what: str) -> list[str]:
@@ -123,8 +123,14 @@ def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
     assert engine in host.processes(pids=True)
 
 
-def test_down_ends_it_and_its_ray_and_no_serving(host):
-    host.call(sys.executable, "-m", "rose.cli", "down", "-c", "/srv/fleet.toml")
+def test_down_ends_it_and_its_ray_and_no_serving_though_its_keeper_dies_in_the_middle(host):
+    with (host.disk / "down.log").open("w") as log:
+        ending = host.start(*ROSE, "down", "-c", "/srv/fleet.toml", output=log)
+    remembered = host.disk / "state" / "two" / "fleet.json"
+    until(lambda: json.loads(remembered.read_text())["ending"] == "end")
+    host.call("pkill", "-9", "-f", "ray::Keeper")
+    assert ending.wait(240) == 0, (host.disk / "down.log").read_text()
+    assert "the keeper is away" in (host.disk / "down.log").read_text()
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
