@@ -183,8 +183,14 @@ def note_run(folder: Path, run_id: str | None) -> None:
 
 
 def run_at(folder: Path) -> str | None:
-    """The fleet run that goes on at the host with this folder."""
+    """The fleet run that goes on at the host with this folder; None if none does. Raises MemoryUnreadableError."""
+    file = folder / _HOST_FILE
     try:
-        return str(json.loads((folder / _HOST_FILE).read_text())["run_id"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(file.read_text())["run_id"])
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        why = f"{error.strerror}; run this as the fleet's user, or see to the disk"
+    except (ValueError, KeyError, TypeError):
+        why = "it is damaged; `rose restart HOST` has it written anew"
+    raise MemoryUnreadableError(f"which fleet run goes on here cannot be read from {file}: {why}")

@@ -53,6 +53,13 @@ def test_each_host_knows_the_fleet_run_of_its_agents(tmp_path):
     assert memory.run_at(tmp_path) == "r"
     memory.note_run(tmp_path, None)
     assert memory.run_at(tmp_path) is None
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match=f"cannot be read from {tmp_path}/run.json: it is damaged; `rose restart"):
+        memory.run_at(tmp_path)
+    (tmp_path / "run.json").unlink()
+    (tmp_path / "run.json").mkdir()
+    with pytest.raises(UserError, match="Is a directory; run this as the fleet's user"):
+        memory.run_at(tmp_path)
 
 
 def test_a_host_makes_the_token_of_its_engines_once_and_keeps_it_to_its_user(tmp_path):

@@ -203,7 +203,7 @@ class EngineCalls:
         try:
             async with response:
                 if response.status == 200:
-                    return _Reply(200, orjson.loads(await response.read()))
+                    return _Reply(200, _checked(orjson.loads(await response.read())))
                 return _Reply(response.status, error=_text(await response.read()))
         except (OSError, ValueError) as error:
             return _broken(response, error)
@@ -221,9 +221,9 @@ class EngineCalls:
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
                         part = orjson.loads(data)
-                        if "error" in part:
+                        if isinstance(part, dict) and "error" in part:
                             return _Reply(400, error=data.decode())
-                        turn.grow(part)
+                        turn.grow(_checked(part))
             return _Reply(0, turn.part, "broke off before the end")
         except (OSError, ValueError) as error:
             return _broken(response, error, turn.part)
@@ -241,6 +241,13 @@ def _broken(response: Response, error: Exception, part: dict[str, Any] | None = 
     if isinstance(error, OSError):
         return _Reply(0, part, f"broke off: {error}", died=True)
     return _Reply(0, part, f"made no sense: {error}")
+
+
+def _checked(answer: Any) -> dict[str, Any]:
+    """An engine's answer. Raises ValueError for what is none, though it is JSON: another server may have its port."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("meta_info"), dict):
+        raise ValueError("the answer has no meta_info, which SGLang's have")
+    return answer
 
 
 def _text(body: bytes) -> str:
