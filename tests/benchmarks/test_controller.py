@@ -13,6 +13,7 @@ from benchmarks.report import Report
 from tests.long_form import usual
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrivals", usual([RECORDED], long=[RECORDED, EVEN]))
 def test_turns_go_through_and_are_counted(arrivals):
     before = psutil.Process().children(recursive=True)

@@ -173,6 +173,7 @@ def test_files_are_made_when_asked_for_and_hold_the_bill(ended: Path, open_page:
     assert sum(Decimal(row["EffectiveCost"]) for row in rows) == Decimal(total).scaleb(-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["workbook", "HTML report", "FOCUS, Parquet"])
 def test_each_kind_of_file_is_made_in_memory(kind: str, ended: Path, total: int) -> None:
     made = files.make(kind, "rose", lambda: exported.of_period(ended, BOOK))

@@ -31,7 +31,7 @@ def _damaged(event: Event) -> list[rows.Row]:
     return damaged
 
 
-@pytest.mark.parametrize("kind", sorted({event.kind for event in sample_events()})[:: usual(4, long=1)])
+@pytest.mark.parametrize("kind", sorted({event.kind for event in sample_events()})[:: usual(12, long=1)])
 def test_a_report_is_that_of_the_events(kind: str, sample: Path) -> None:
     before = dataclasses.asdict(report.build(sample))
     example = next(event for event in sample_events() if event.kind == kind)

@@ -17,6 +17,7 @@ from rose.cli import app
 from rose.ledger import catalog
 from rose.ledger.commands.common import cell_text
 from rose.ledger.reading import named
+from tests.long_form import usual
 
 #: What the recorded sample has no case of.
 NONE_IN_SAMPLE = {
@@ -61,6 +62,8 @@ def test_a_query_runs_by_hand_and_through_rose(name, sample, by_hand, recorded):
     rows = by_hand(sample, name)
     assert (rows == []) == (name in NONE_IN_SAMPLE)
     assert all(row["provenance"] == "live" for row in rows)
+    if name not in named.names()[:: usual(4, long=1)]:
+        return
     run_id, since, until = recorded
     window = ("--since", since, "--until", until, "--limit", "500")
     if name in OWN_EVENTS:

@@ -19,6 +19,7 @@ from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import Act, change_files, edit_views, many, sql_statement
 from tests.ledger.adversary.histories import DAY_US, Place, append, figures_of, write
+from tests.long_form import usual
 
 
 def _newest(root: Path, writer: str = "a") -> Path:
@@ -188,7 +189,7 @@ def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Pa
         assert figures_of(root) == figures
 
 
-@pytest.mark.parametrize("power_mw", range(20))
+@pytest.mark.parametrize("power_mw", range(usual(6, long=20)))
 def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts(root: Path, power_mw: int) -> None:
     _forge_newest(root, power_mw)
     assert any("the newest segment is missing" in problem for problem in verify(root).problems)

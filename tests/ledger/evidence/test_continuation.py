@@ -54,6 +54,7 @@ def _held(root: Path, kept: Path) -> Continuation:
     return continuation.check(report, named)
 
 
+@pytest.mark.long
 def test_what_went_on_is_a_continuation(root: Path, kept: Path) -> None:
     for step in range(4):
         _keep(root, kept)

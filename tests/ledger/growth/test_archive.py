@@ -81,6 +81,7 @@ def test_what_was_archived_comes_back(root: Path, tmp_path: Path) -> None:
     assert verify(root).problems == []
 
 
+@pytest.mark.long
 def test_daily_sums_outlive_the_events(root: Path, tmp_path: Path) -> None:
     query = "SELECT action, sum(changes) FROM daily_lease GROUP BY action"
     with catalog.connect(root) as connection:

@@ -66,7 +66,7 @@ def _versions(fs: Any, bucket: str, part: str = "") -> list[dict[str, Any]]:
     return [each for each in fs.call_s3("list_object_versions", Bucket=bucket)["Versions"] if part in each["Key"]]
 
 
-@pytest.mark.parametrize("mode", ["compliance", "governance"])
+@pytest.mark.parametrize("mode", ["compliance", pytest.param("governance", marks=pytest.mark.long)])
 def test_copies_are_locked_and_cannot_be_removed(root: Path, server: Any, bucket: str, mode: Any) -> None:
     fs, options = server
     lock = ObjectLock(days=30, mode=mode)

@@ -87,8 +87,8 @@ def test_younger_events_than_the_rules_allow_are_never_deleted(root: Path) -> No
     ("hold", "stay"),
     [
         ({"run_id": "run1"}, [1]),
-        ({"since_us": FIRST_US + DAY_US}, [1, 2]),
-        ({"until_us": FIRST_US + DAY_US}, [0]),
+        pytest.param({"since_us": FIRST_US + DAY_US}, [1, 2], marks=pytest.mark.long),
+        pytest.param({"until_us": FIRST_US + DAY_US}, [0], marks=pytest.mark.long),
         ({"since_us": FIRST_US + DAY_US, "until_us": FIRST_US + DAY_US + 1}, [1]),
         ({"since_us": FIRST_US + 1, "until_us": FIRST_US + DAY_US}, []),
     ],

@@ -215,6 +215,7 @@ def test_an_expired_token_is_named_in_the_log(url, root, store):
     assert until_logged(root, "who = 'guest'", 1)[0][:3] == ("guest", "token_denied", "refused")
 
 
+@pytest.mark.long
 def test_nothing_is_read_while_the_log_cannot_be_written(url, root, secrets):
     with remote.Gateway(url, token=secrets["finance"]) as client:
         client.query("SELECT 1", limit=1, timeout_s=5)

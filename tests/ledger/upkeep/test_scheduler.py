@@ -134,6 +134,7 @@ def test_stopping_stops_the_job_that_runs(root: Path, tmp_path: Path) -> None:
     assert history(root)["j"].error == "stopped before it was done"
 
 
+@pytest.mark.long
 def test_a_job_that_does_not_stop_when_asked_is_killed_and_recorded(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

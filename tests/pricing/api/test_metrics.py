@@ -121,6 +121,7 @@ def test_a_month_in_which_nothing_ran_has_no_figures(fleet: Path, serve: Serve) 
     assert value(found, "rose_cost_up", ledger="ledger") == 1
 
 
+@pytest.mark.long
 def test_a_scraper_is_answered_at_once_with_the_last_figures(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
     assert served.get("/metrics").text == served.get("/metrics").text

@@ -65,6 +65,7 @@ def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> 
     assert json.loads(as_json.output)["faults"][0]["first"] == [1]
 
 
+@pytest.mark.long
 def test_workbook_and_report(sample: Path, close_id: str, tmp_path: Path) -> None:
     for command, name, scope in (
         ("workbook", "hour.xlsx", HOUR),

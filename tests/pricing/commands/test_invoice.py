@@ -30,6 +30,7 @@ def root(books: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(books, tmp_path / "ledger"))
 
 
+@pytest.mark.long
 def test_the_invoice_of_a_team_is_a_page(root: Path, tmp_path: Path) -> None:
     page = tmp_path / "invoice.html"
     done = run(root, *SECOND, "--team", "research", "--out", str(page))

@@ -102,6 +102,7 @@ def test_every_line_says_in_which_pool(tmp_path: Path) -> None:
     assert (details["transfer"], details["energy"]) == ("inter-region, serving pool", "h100-sxm, serving pool")
 
 
+@pytest.mark.long
 def test_an_open_period_is_a_draft_by_the_prices_that_are_named(books: Path, tmp_path: Path) -> None:
     path = tmp_path / "ours.toml"
     path.write_text(OURS.text)
@@ -210,6 +211,7 @@ def ruled(unclosed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_shared_costs_and_credits_are_lines_and_all_is_close_with_them(ruled: Path) -> None:
     invoices = {period: build.invoices(ruled, period) for period in (FIRST, SECOND)}
     shared = credits = 0

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rose.pricing.closing.period import Period
 from rose.pricing.invoices import build
 from rose.pricing.invoices.summary import summary
@@ -23,6 +25,7 @@ def test_it_sums_all_invoices_beside_their_close(books: Path) -> None:
     assert euros.total_nano == round(2 * DAY_NANO * 10_000 / 10_843)
 
 
+@pytest.mark.long
 def test_a_draft_has_no_close(books: Path) -> None:
     period = Period(SECOND.to_ns + DAY_NS, SECOND.to_ns + 3 * DAY_NS)
     (line,) = summary(build.invoices(books, period)).lines

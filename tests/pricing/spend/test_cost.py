@@ -63,6 +63,7 @@ def test_closed_hours_without_a_charge_cost_nothing(fleet: Path, book: str) -> N
         assert asked(fleet, book, *by, period=night).total.cost_nano == 0
 
 
+@pytest.mark.long
 def test_by_any_two_dimensions_the_lines_sum_to_the_bill(half_closed: Path, book: str) -> None:
     root, closed_days = half_closed / "ledger", Period(T0_NS, T0_NS + 7 * DAY_NS)
     for period, pairs in ((closed_days, zip(BY[::2], BY[1::2], strict=True)), (TEN_DAYS, [("hardware", "bucket")])):

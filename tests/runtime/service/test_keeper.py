@@ -100,7 +100,9 @@ def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_its_drains_outlive_
     stopped(third)
 
 
-@pytest.mark.parametrize("change", [{"model": "another"}, {"ledger": "elsewhere"}])
+@pytest.mark.parametrize(
+    "change", [{"model": "another"}, pytest.param({"ledger": "elsewhere"}, marks=pytest.mark.long)]
+)
 def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, monkeypatch, change):
     first = started(fleet(tmp_path), monkeypatch)
     stopped(first, keep_runs=True)
@@ -116,6 +118,7 @@ def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, monkey
     stopped(second)
 
 
+@pytest.mark.long
 def test_the_controller_is_started_anew_and_knows_its_runs(tmp_path, monkeypatch):
     keeper = started(fleet(tmp_path), monkeypatch)
     run = open_run(keeper)

@@ -46,9 +46,9 @@ _STAY = "time.sleep(60)\n"
     ("program", "log"),
     [
         (_CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log"),
-        (_CENTRAL, "logs/ledger-gateway.log"),
-        (_KEEPER, "state/f/logs/keeper.log"),
-        (_HOST, "state/f/local/logs/host.log"),
+        pytest.param(_CENTRAL, "logs/ledger-gateway.log", marks=pytest.mark.long),
+        pytest.param(_KEEPER, "state/f/logs/keeper.log", marks=pytest.mark.long),
+        pytest.param(_HOST, "state/f/local/logs/host.log", marks=pytest.mark.long),
     ],
     ids=["controller", "ledger gateway", "keeper", "host"],
 )
@@ -61,6 +61,7 @@ def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path, progra
     assert "Error" in text
 
 
+@pytest.mark.long
 def test_a_controller_that_may_not_choose_its_cores_and_niceness_says_so_and_listens(tmp_path):
     # As Ray starts its workers; without the right to go back.
     fewer = [] if os.geteuid() else [shutil.which("setpriv"), "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"]

@@ -100,6 +100,7 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     assert actions == [("started",), ("stopped",)]
 
 
+@pytest.mark.long
 def test_a_host_that_lost_its_memory_ends_the_lease_and_names_no_other_like_it(host, gateway):
     record = host.first_agent()
     gateway.want(r0=60 * SECOND)
@@ -146,10 +147,15 @@ def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
 @pytest.mark.parametrize(
     ("changes", "signal_number", "reason"),
     [
-        ({"max_total_tokens": 200}, None, "it was started as another one than is wanted now"),
-        ({}, signal.SIGSTOP, "it does not answer (timed out)"),
+        pytest.param(
+            {"max_total_tokens": 200},
+            None,
+            "it was started as another one than is wanted now",
+            id="another spec",
+            marks=pytest.mark.long,
+        ),
+        pytest.param({}, signal.SIGSTOP, "it does not answer (timed out)", id="stopped"),
     ],
-    ids=["another spec", "stopped"],
 )
 def test_one_that_cannot_be_taken_up_is_ended(host, monkeypatch, changes, signal_number, reason):
     monkeypatch.setattr("rose.runtime.coserving.agent.rollout_engine._ANSWER_S", 0.3)
@@ -181,6 +187,7 @@ def test_an_agent_that_leaves_its_engine_leaves_no_gap_either(host, gateway):
     assert host.rows("SELECT count(*) FROM tenure") == [(1,)]
 
 
+@pytest.mark.long
 def test_without_an_agent_an_engine_ends_by_itself(tmp_path, gateway):
     host = Host(tmp_path, gateway, orphan_s=0.5)
     try:
@@ -194,6 +201,7 @@ def test_without_an_agent_an_engine_ends_by_itself(tmp_path, gateway):
         host.close()
 
 
+@pytest.mark.long
 def test_an_engine_whose_record_is_gone_ends_by_itself(host):
     record = host.first_agent()
     host.kill_agent()

@@ -61,6 +61,7 @@ for prefill in ("disabled", "breakable"):
 """
 
 
+@pytest.mark.long
 def test_graphs_are_those_that_sglang_resolved():
     done = subprocess.run([sys.executable, "-c", RESOLVED], capture_output=True, text=True, timeout=120, check=False)
     resolved = [line for line in done.stdout.splitlines() if line.startswith("resolved: ")]

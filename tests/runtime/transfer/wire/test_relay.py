@@ -294,7 +294,7 @@ def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: P
         pass
 
 
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("damaged", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_relay_killed_in_mid_transfer_goes_on_where_it_was(tmp_path: Path, damaged: bool) -> None:
     content = noise(0, 16 << 20)
     (chunk,) = put(tmp_path / "store", 0, None, [content]).chunks
