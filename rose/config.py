@@ -270,7 +270,8 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Read and validate a fleet file: TOML, or JSON if its name ends so.
+    """Read and validate a fleet file: TOML, or JSON if its name ends so. Its folders are then whole paths, from where
+    this process works: those that use them work elsewhere.
 
     Raises ConfigError naming the file, every wrong field with its value, and what to do.
     """
@@ -280,7 +281,16 @@ def load(path: Path) -> FleetConfig:
         raise ConfigError(f"cannot read config {path}: {error.strerror}. `rose config example > {path}` makes one.")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
-    return parse(text, str(path))
+    config = parse(text, str(path))
+    folders = {name: getattr(config, name) for name in _FOLDERS}
+    # A home is each host's own.
+    return config.model_copy(
+        update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
+    )
+
+
+#: Fields that name a folder.
+_FOLDERS = ("ledger", "state", "cache")
 
 
 def parse(text: str, source: str) -> FleetConfig:

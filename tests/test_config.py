@@ -34,6 +34,15 @@ def test_the_fleet_of_the_sample_ledger_can_be_used():
     assert config.load(Path(__file__).parents[1] / "sample_traces" / "fleet.toml").name == "sample"
 
 
+def test_folders_of_a_file_are_whole_paths_and_a_home_is_each_host_s_own(tmp_path, monkeypatch):
+    (tmp_path / "fleet.toml").write_text('ledger = "books"\ncache = "/var/cache"' + MINIMAL)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    loaded = config.load(Path("../fleet.toml"))
+    assert loaded.ledger == tmp_path / "elsewhere" / "books"
+    assert (str(loaded.cache), str(loaded.state)) == ("/var/cache", "~/.local/state/rose")
+
+
 def test_the_demo_needs_two_cores():
     fleet = demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]

@@ -71,6 +71,14 @@ class Fabric:
         address: str = ray.util.get_node_ip_address()
         return address
 
+    @property
+    def address(self) -> str:
+        """Where any of the cluster's hosts can join it."""
+        import ray
+
+        address: str = ray.get_runtime_context().gcs_address
+        return address
+
     def nodes(self) -> set[str]:
         """What the nodes that are there can be told by: `node:ADDRESS` and their custom resources."""
         import ray

@@ -282,6 +282,9 @@ class HostRunner:
         return urls
 
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
+        if not devices:
+            # The controller's host may have none, and then no checkpoint either.
+            return []
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
@@ -339,8 +342,10 @@ class HostRunner:
     def _relays(self) -> Relays:
         """What is published on another host comes over the network once."""
         config, host = self.plan.config, self.plan.host
-        model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
-        budget_bytes = max(_RELAY_BYTES_MIN, 3 * weights_bytes(model))
+        budget_bytes = _RELAY_BYTES_MIN
+        if self.plan.own.device:
+            model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
+            budget_bytes = max(budget_bytes, 3 * weights_bytes(model))
         return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url))
 
     # ------------------------------------------------------------------ end

@@ -58,19 +58,22 @@ class Keeper:
     def __init__(
         self,
         config: FleetConfig,
-        first_address: str,
+        first_address: str | None,
         make_host: dict[str, Any] | None = None,
         lives_with: int | None = None,
         start_id: str | None = None,
+        ray_address: str = "",
     ) -> None:
-        """`first_address` is where the first host is; `make_host` are further arguments of the hosts' actors.
-        `lives_with` is the process that the fleet ends with, if it does. `start_id` tells one `rose up` from the next:
-        what Ray starts again with the same one goes on with what that fleet was told, its end too."""
-        self._config, self._first_address = config, first_address
+        """`first_address` is where the first host is, if that is known; this actor is there. `make_host` are further
+        arguments of the hosts' actors, `ray_address` is that of a cluster that is not the host's own. `lives_with` is
+        the process that the fleet ends with, if it does. `start_id` tells one `rose up` from the next: what Ray starts
+        again with the same one goes on with what that fleet was told, its end too."""
+        self._config, self._ray_address = config, ray_address
         self._make_host = make_host or {}
         self._start_id = start_id or secrets.token_hex(8)
         self._memory = FleetMemory(config)
         self._fabric = Fabric(places.namespace(config))
+        self._first_address = first_address or self._fabric.node_address
         self._say = log_to(self._logs / "keeper.log")
         self._remembered = Remembered(run_id="")
         self._parts: list[Part] = []
@@ -160,6 +163,7 @@ class Keeper:
             remembered = self._remembered = self._memory.begin()
             if remembered.start_id != self._start_id:
                 remembered.start_id, remembered.ending, remembered.kept = self._start_id, "", False
+        remembered.ray_address = self._ray_address
         remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
         address = hosts[0].address or self._first_address
         many = len(hosts) > 1

@@ -46,6 +46,8 @@ class Remembered:
     config_json: str = ""
     #: It was put down, and waits for the next start to go on.
     kept: bool = False
+    #: The Ray cluster that it is on; empty where that is one of the first host's own, which its folder tells of.
+    ray_address: str = ""
     #: Which `rose up` started its keeper, the one of today or one that Ray started again.
     start_id: str = ""
     #: It is being put down, and its RL runs are then kept or end.
@@ -89,6 +91,10 @@ class FleetMemory:
 
     def _new_id(self) -> str:
         return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+
+    def has_ended(self) -> bool:
+        """Whether a fleet run ended on this host, and none goes on."""
+        return (self.folder / _ENDED_FILE).exists() and not (self.folder / FILE).exists()
 
     def is_down(self, start_id: str) -> bool:
         """Whether the fleet that this `rose up` started was put down. Raises MemoryUnreadableError."""
@@ -156,7 +162,8 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         old, new = before, now
         for name in path:
             old, new = old[name], new[name]
-        if old != new:
+        # Older versions noted a path as it was written.
+        if old != new and not (path == ("ledger",) and new.endswith(f"/{old}")):
             raise UserError(
                 f"{'.'.join(path)} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
                 "that back; or, to have the new one, start the fleet with the old file and end the run by `rose down`"

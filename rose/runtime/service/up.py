@@ -107,12 +107,12 @@ def up(
         if (notice := preflight.notice(config)) is not None:
             say(notice)
     if address is None:
+        address = _ray_address(config) if len(config.hosts) > 1 else local_ray.find(folder)
+    if address is None:
         if len(config.hosts) > 1:
-            raise UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address")
-        address = local_ray.find(folder)
-        if address is None:
-            say("starting Ray")
-            address = local_ray.start(folder)
+            raise _unknown_ray(config)
+        say("starting Ray")
+        address = local_ray.start(folder)
     fabric = _join(config, address, say)
     first = places.hosts(config)[0]
     keeper = fabric.find(KEEPER)
@@ -123,7 +123,10 @@ def up(
                 f"no Ray node has {resource!r}, by which host {first.name!r} is known: start Ray there, with "
                 f"`ray start --address={address}`, or correct its `address` or `resource`"
             )
-        arguments = (config, first.address or fabric.node_address, make_host, lives_with, secrets.token_hex(8))
+        # A host that is known by a resource may be another than this one.
+        first_address = first.address or (None if first.resource else fabric.node_address)
+        start_id, ray_address = secrets.token_hex(8), "" if local_ray.find(folder) == address else fabric.address
+        arguments = (config, first_address, make_host, lives_with, start_id, ray_address)
         return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
     say(f"fleet {config.name!r} runs: what is well is left as it is")
     fleet = Fleet(config, fabric, keeper, say)
@@ -136,10 +139,10 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
     """Put the fleet down, in the order that leaves the ledger whole; a Ray of its own ends with it. Returns whether one
     ran. With `keep_runs` its fleet run does not end, and the next `up` goes on with its RL runs.
 
-    Raises DeploymentError if it does not end.
+    Raises DeploymentError if it does not end, and UserError if this host does not know where a fleet of several is.
     """
     folder = places.state_folder(config)
-    address = address or local_ray.find(folder)
+    address = address or _ray_address(config)
     if address is None:
         local_ray.stop(folder)
         return False
@@ -172,7 +175,7 @@ def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> No
             f"fleet {config.name!r} has no host {part!r}{did_you_mean(part, [*hosts, CONTROLLER])}: give "
             f"`{CONTROLLER}` or a host's name"
         )
-    address = address or local_ray.find(places.state_folder(config))
+    address = address or _ray_address(config)
     if address is None:
         raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it")
     fabric = _join(config, address, say)
@@ -189,6 +192,30 @@ def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> No
         Fleet(config, fabric, keeper, say).wait_ready(say)
     finally:
         fabric.leave()
+
+
+def _ray_address(config: FleetConfig) -> str | None:
+    """Where the Ray of a fleet is that was named none: this host's own, or the cluster that it was started on, as its
+    first host remembers; None if it runs on neither.
+
+    Raises UserError where that cannot be told from here.
+    """
+    fleet_memory = memory.FleetMemory(config)
+    if (address := local_ray.find(fleet_memory.folder)) is not None:
+        return address
+    remembered = fleet_memory.read()
+    if remembered is not None and remembered.ray_address:
+        return remembered.ray_address
+    if len(config.hosts) > 1 and not fleet_memory.has_ended():
+        raise _unknown_ray(config)
+    return None
+
+
+def _unknown_ray(config: FleetConfig) -> UserError:
+    return UserError(
+        f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address, or in "
+        "ROSE_RAY_ADDRESS. Its first host alone knows where it was started"
+    )
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:

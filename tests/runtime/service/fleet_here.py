@@ -86,6 +86,8 @@ class Here:
         self.actors[name] = Actor(self._places[name]())
         return self.actors[name]
 
+    node_address = "127.0.0.1"
+
     def find(self, name: str) -> Actor | None:
         found = self.actors.get(name)
         return None if found is None or found.ended else found

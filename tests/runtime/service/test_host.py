@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.service.host import HostRunner
 from rose.runtime.service.places import Central, HostPlan
 from tests.long_form import LONG
 
@@ -193,6 +195,24 @@ def host(tmp_path: Path, controller: Controller, centre: Central) -> Iterator[Fa
     made = FarHost(tmp_path, controller.url, centre)
     yield made
     made.clean()
+
+
+def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: Controller, centre: Central) -> None:
+    far = FarHost(tmp_path, controller.url, centre)
+    shutil.rmtree(tmp_path / "model")
+    config = far.plan.config
+    devices = [device.model_copy(update={"host": "far"}) for device in config.device]
+    plan = replace(far.plan, host="near", central=None, config=config.model_copy(update={"device": devices}))
+    runner = HostRunner(plan)
+    running = threading.Thread(target=runner.run)
+    running.start()
+    try:
+        until(lambda: runner.report().ready or not running.is_alive(), 60.0)
+        assert runner.report().ready, runner.report().doing
+    finally:
+        runner.stop(leave=False)
+        running.join()
+        shutil.rmtree(plan.memory, ignore_errors=True)
 
 
 def age_manifests(root: Path) -> None:

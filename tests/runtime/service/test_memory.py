@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rose import config
 from rose.errors import UserError
 from rose.runtime.service import memory
 from rose.runtime.service.memory import FleetMemory, Remembered
+from tests.runtime.service import fleet_here
 from tests.test_config import MINIMAL
 
 
@@ -45,6 +48,14 @@ def test_what_cannot_be_read_is_not_begun_over(tmp_path):
     (tmp_path / memory.FILE).mkdir()
     with pytest.raises(UserError, match=rf"{tmp_path / memory.FILE}: Is a directory; run this as the fleet's user"):
         memory.read(tmp_path)
+
+
+def test_the_ledger_of_a_kept_run_may_be_named_from_another_folder_and_not_be_another(tmp_path):
+    before = fleet_here.fleet(tmp_path).model_copy(update={"ledger": Path("ledger")})
+    kept = Remembered(run_id="r", config_json=before.model_dump_json())
+    memory.check_fits(kept, fleet_here.fleet(tmp_path))
+    with pytest.raises(UserError, match=f"ledger is '{tmp_path}/other'"):
+        memory.check_fits(kept, fleet_here.fleet(tmp_path, ledger="other"))
 
 
 def test_each_host_knows_the_fleet_run_of_its_agents(tmp_path):

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from rose.errors import UserError
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service import up
 from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.parts import FleetState, PartState
 from rose.runtime.service.up import Fleet
-from tests.runtime.service.fleet_here import fleet
+from tests.runtime.service.fleet_here import Here, fleet
+from tests.runtime.service.test_keeper import TWO_HOSTS
 
 WELL = FleetState(run_id="r", url="http://x", parts=[PartState(name="controller", ready=True, doing="")])
 
@@ -65,3 +67,40 @@ def test_one_that_stays_away_is_lost_unless_the_fleet_was_put_down(tmp_path, mon
     assert not waiting.goes_on()
     memory.forget()
     assert not waiting.goes_on()
+
+
+class Joined(Here):
+    """A cluster without fleets."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(namespace)
+        self.joined: list[str] = []
+
+    def join(self, address: str) -> None:
+        self.joined.append(address)
+
+    def leave(self) -> None:
+        pass
+
+
+def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked_for_elsewhere(tmp_path, monkeypatch):
+    clusters: list[Joined] = []
+    monkeypatch.setattr(up, "Fabric", lambda namespace: clusters.append(Joined(namespace)) or clusters[-1])
+    config = fleet(tmp_path, TWO_HOSTS)
+    for act in (lambda: up.down(config, None, print), lambda: up.restart(config, None, "one", print)):
+        with pytest.raises(UserError, match="has 2 hosts: name their Ray cluster by --address"):
+            act()
+    memory = FleetMemory(config)
+    remembered = memory.begin()
+    remembered.ray_address = "10.0.0.1:6379"
+    memory.write(remembered)
+    assert not up.down(config, None, print)
+    with pytest.raises(DeploymentError, match="does not run: `rose up` starts it"):
+        up.restart(config, None, "one", print)
+    assert [cluster.joined for cluster in clusters] == [["10.0.0.1:6379"]] * 2
+    # Once it has ended here, that is known too.
+    memory.forget()
+    assert not up.down(config, None, print)
+    with pytest.raises(UserError, match="name their Ray cluster"):
+        up.up(config, None, print)
+    assert len(clusters) == 2
