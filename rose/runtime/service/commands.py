@@ -97,6 +97,11 @@ def down_command(
         kept = memory.read(places.state_folder(fleet))
         if kept is not None and kept.kept:
             typer.echo(f"fleet run {kept.run_id} is kept: `rose up` goes on with it, and `rose down` then ends it")
+        elif kept is not None:
+            typer.echo(
+                f"fleet run {kept.run_id} was not ended, and its RL runs are open on record: `rose up` goes on with "
+                "it, and `rose down` then ends it"
+            )
 
 
 def restart_command(

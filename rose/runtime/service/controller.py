@@ -20,6 +20,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.service import vital
 from rose.runtime.service.logs import log_to
+from rose.runtime.service.parts import STOPPING
 
 _AGAIN_S = 2.0
 
@@ -59,7 +60,7 @@ class ControllerActor:
 
     def stop(self) -> None:
         """Answer what is open, and let go of the port."""
-        self._doing = "is stopping"
+        self._doing = STOPPING
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)
 

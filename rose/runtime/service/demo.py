@@ -93,7 +93,7 @@ def run(
                 outcome.steps = len(trainer.lines)
                 try:
                     if fleet is not None:
-                        end(fleet, say)
+                        end(fleet)
                 except (UnreachableError, PartDiedError) as error:
                     raise DeploymentError(f"the fleet could not be ended in order: {error}") from None
                 finally:

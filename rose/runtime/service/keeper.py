@@ -36,14 +36,15 @@ from rose.runtime.service.controller import CentralActor, CentralPlan, Controlle
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.host import HostActor
 from rose.runtime.service.logs import log_to
-from rose.runtime.service.memory import FleetMemory, Remembered
-from rose.runtime.service.parts import FleetState, Part, PartState, host_part
+from rose.runtime.service.memory import FleetMemory, Remembered, check_fits
+from rose.runtime.service.parts import STOPPING, FleetState, Part, PartState, host_part
 from rose.runtime.service.places import Central, HostPlan
 from rose.runtime.traffic.trace import fit, open_trace
 
 KEEPER = "keeper"
 CONTROLLER = "controller"
 _CENTRAL = "ledger"
+_MEMORY = "the memory of the fleet run"
 _LOOK_S = 0.5
 _ASK_TIMEOUT_S = 5.0
 #: Engines are stopped, accounts closed and the last events sent.
@@ -79,7 +80,7 @@ class Keeper:
         self._parts: list[Part] = []
         self._looking, self._remembering = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
-        self._ending = self._stopped = self._keep_runs = False
+        self._alone = self._ending = self._stopped = self._keep_runs = False
         self._fault = ""
         #: What could not be done in the end.
         self._undone: list[PartState] = []
@@ -87,15 +88,23 @@ class Keeper:
         self._writer: LedgerWriter | None = None
         self._lives_with: psutil.Process | None = None
         if lives_with is not None:
-            with suppress(psutil.NoSuchProcess):
+            try:
                 self._lives_with = psutil.Process(lives_with)
+            except psutil.NoSuchProcess:
+                self._alone = True
         self._thread = vital.start("keeper", self._run, self._logs / "keeper.log")
 
     def state(self) -> FleetState:
         parts = [part.state for part in self._parts] + self._undone
         if self._fault:
             parts = [PartState(name=KEEPER, ready=False, doing=self._fault), *parts]
-        return FleetState(run_id=self._remembered.run_id, url=self._remembered.url, parts=parts, stopped=self._stopped)
+        return FleetState(
+            run_id=self._remembered.run_id,
+            url=self._remembered.url,
+            parts=parts,
+            stopped=self._stopped,
+            ending=self._ending or self._stopping.is_set(),
+        )
 
     def config(self) -> str:
         """The configuration that it keeps, without its secret."""
@@ -105,14 +114,10 @@ class Keeper:
         """Begin to put the fleet down; `state` says how far it is. With `keep_runs` the fleet run does not end: its RL
         runs are kept, and the next start goes on with it. Whoever is started in the place of this one ends it too."""
         with self._remembering:
-            self._keep_runs = keep_runs
+            if not self._ending:
+                self._keep_runs = keep_runs
+                self._note_end()
             self._stopping.set()
-            if self._remembered.run_id and not self._ending:
-                self._remembered.ending = "keep" if keep_runs else "end"
-                try:
-                    self._memory.write(self._remembered)
-                except OSError as error:
-                    self._say(f"that it is put down is not on disk: {error}")
 
     def restart(self, name: str) -> None:
         """End the process of a part in order and have it started again, with what is installed there now. Returns once
@@ -121,17 +126,25 @@ class Keeper:
         if part.actor is None:
             return
         self._say(f"{name} is started anew")
-        self._fabric.answer(self._call_stop(part, keep=True), _STOP_TIMEOUT_S)
-        with self._looking:
-            self._fabric.end(part.actor, again=True)
-            # An answer of the process that has ended would pass for one of the new one's.
-            part.call = None
-            self._change(part, PartState(name=name, ready=False, doing="is started anew"))
+        part.restarts = True
+        try:
+            self._fabric.answer(self._call_stop(part, keep=True), _STOP_TIMEOUT_S)
+        finally:
+            # Whatever it is still at: once it was told to stop it does nothing else any more.
+            with self._looking:
+                self._start_anew(part)
+                part.restarts = False
+
+    def _start_anew(self, part: Part) -> None:
+        self._fabric.end(part.actor, again=True)
+        # An answer of the process that has ended would pass for one of the new one's.
+        part.call = None
+        self._change(part, PartState(name=part.name, ready=False, doing="is started anew"))
 
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while not self._is_over():
             try:
                 if self._memory.is_down(self._start_id):
                     # The one before this died when all was done.
@@ -144,18 +157,23 @@ class Keeper:
                 self._fault = str(error)
                 self._say(self._fault)
                 self._stopping.wait(5.0)
-        while not self._stopping.is_set():
+        while not self._is_over():
             for part in self._parts:
                 with self._looking:
                     self._look(part)
             self._stopping.wait(_LOOK_S)
-            if self._lives_with is not None and not self._lives_with.is_running():
-                self._say(f"process {self._lives_with.pid}, which this fleet lives with, has ended")
-                break
         self._end()
         self._stopped = True
         if not self._stopping.is_set():
             local_ray.stop_later(self._memory.folder)
+
+    def _is_over(self) -> bool:
+        """Whether it was told to end, or the process that it lives with has ended."""
+        if self._lives_with is not None and not self._lives_with.is_running():
+            self._alone = True
+        if self._alone and not self._stopping.is_set():
+            self._say("the process that this fleet lives with has ended")
+        return self._alone or self._stopping.is_set()
 
     def _begin(self) -> None:
         config, hosts = self._config, places.hosts(self._config)
@@ -172,14 +190,12 @@ class Keeper:
         remembered.gateway_token = config.gateway.token
         remembered.hosts = [host.name for host in hosts]
         self._memory.write(remembered)
-        if self._writer is None:
-            name = writer_name(hosts[0].name if config.hosts else config.host, "deployment")
-            self._writer = LedgerWriter.open(self._ledger, name, remembered.run_id)
+        writer = self._open_writer()
         config_json = config.model_dump_json(exclude={"gateway": {"token"}})
         if not remembered.recorded or config_json != remembered.config_json:
             # With another fleet file it goes on as another would: the ledger has the newest.
             reason = "goes on with a changed fleet file" if remembered.recorded else None
-            self._writer.record(self._event("started", reason))
+            writer.record(self._event("started", reason))
             remembered.recorded, remembered.config_json = True, config_json
             self._memory.write(remembered)
         if self._upkeep is None:
@@ -263,6 +279,10 @@ class Keeper:
             report = self._fabric.answer(part.call, timeout_s=0.2)
             part.call = None
             part.hear(report)
+            if part.state.doing == STOPPING and not part.restarts:
+                # Whoever told it to did not come to start it anew.
+                self._say(f"{part.name} was stopped, and is started anew")
+                self._start_anew(part)
         except UnreachableError as error:
             late_s = time.monotonic() - part.asked_s
             if "answer" not in str(error):
@@ -291,6 +311,19 @@ class Keeper:
         once the last events have come. What fails is said, and the rest goes on."""
         with self._remembering:
             self._ending = True
+            self._note_end()
+        if not self._remembered.run_id:
+            # What cannot be read, or is of another fleet file, is left as it is.
+            self._step(_MEMORY, self._recall)
+        self._end_parts()
+        if self._upkeep is not None:
+            self._step("the ledger's upkeep", self._upkeep.stop)
+        if self._remembered.run_id:
+            self._end_run()
+
+    def _end_parts(self) -> None:
+        if not self._parts:
+            self._parts = [Part(name, lambda: None, resource) for name, resource in self._names()]
         for part in self._parts:
             if part.actor is None:
                 # Whoever was here before may have placed it.
@@ -300,10 +333,12 @@ class Keeper:
         for part in self._parts:
             if part not in hosts:
                 self._finish([part], _STOP_REST_TIMEOUT_S)
-        if self._upkeep is not None:
-            self._step("the ledger's upkeep", self._upkeep.stop)
+
+    def _end_run(self) -> None:
+        """End the fleet run on record, or keep it for the next start."""
+        self._step("the events of the keeper", self._open_writer)
         if self._keep_runs:
-            self._step("the memory of the fleet run", self._keep)
+            self._step(_MEMORY, self._keep)
         else:
             self._step("the RL runs", self._end_runs)
         if (writer := self._writer) is not None:
@@ -311,7 +346,7 @@ class Keeper:
                 self._step("the event of the end", lambda: writer.record(self._event("ended")))
             self._step("the events of the keeper", writer.close)
         if not self._keep_runs:
-            self._step("the memory of the fleet run", self._memory.forget)
+            self._step(_MEMORY, self._memory.forget)
 
     def _step(self, what: str, act: Callable[[], object]) -> None:
         try:
@@ -320,6 +355,29 @@ class Keeper:
             doing = f"not ended in order: {type(error).__name__}: {error}"
             self._say(f"{what}: {doing}")
             self._undone.append(PartState(name=what, ready=False, doing=doing))
+
+    def _note_end(self) -> None:
+        """On disk, so that whoever is started in the place of this one ends the fleet too."""
+        if self._remembered.run_id:
+            self._remembered.ending = "keep" if self._keep_runs else "end"
+            try:
+                self._memory.write(self._remembered)
+            except OSError as error:
+                self._say(f"that it is put down is not on disk: {error}")
+
+    def _recall(self) -> None:
+        """The fleet run that is to end, where this keeper did not come to begin it."""
+        remembered = self._memory.read()
+        if remembered is not None:
+            check_fits(remembered, self._config)
+            self._remembered = remembered
+
+    def _names(self) -> list[tuple[str, str]]:
+        """The name of each part, and what its host is known by."""
+        hosts = places.hosts(self._config)
+        first, *_ = resources = [places.resource(host, self._first_address) for host in hosts]
+        named = [(host_part(host.name), resource) for host, resource in zip(hosts, resources, strict=True)]
+        return [(CONTROLLER, first), (_CENTRAL, first), *named]
 
     def _find(self, part: Part) -> None:
         part.actor = self._fabric.find(part.name)
@@ -330,9 +388,10 @@ class Keeper:
 
     def _end_runs(self) -> None:
         run_id = self._remembered.run_id
-        if self._writer is not None:
-            for ended in end_runs(self._memory.folder / run_id, self._writer.record, run_id):
-                self._say(f"RL run {ended} is closed")
+        if self._writer is None:
+            raise LedgerError("the ledger cannot be written, and they are open in it")
+        for ended in end_runs(self._memory.folder / run_id, self._writer.record, run_id):
+            self._say(f"RL run {ended} is closed")
 
     def _call_stop(self, part: Part, *, keep: bool) -> Any:
         """`keep`: a host's engines go on without it."""
@@ -371,6 +430,13 @@ class Keeper:
     @property
     def _ledger(self) -> Path:
         return self._config.ledger.expanduser().resolve()
+
+    def _open_writer(self) -> LedgerWriter:
+        if self._writer is None:
+            first, config = places.hosts(self._config)[0], self._config
+            name = writer_name(first.name if config.hosts else config.host, "deployment")
+            self._writer = LedgerWriter.open(self._ledger, name, self._remembered.run_id)
+        return self._writer
 
     @property
     def _logs(self) -> Path:

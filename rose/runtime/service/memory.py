@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rose import secret_file
 from rose.config import FleetConfig
 from rose.errors import UserError
+from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.state import hand_on_drains
 from rose.runtime.service.places import state_folder
 
@@ -113,6 +115,10 @@ class FleetMemory:
         """The run has ended. Its name is kept for the next one, which begins with its drains; a full disk allows it."""
         with suppress(FileNotFoundError):
             (self.folder / FILE).replace(self.folder / _ENDED_FILE)
+            ended = _read(self.folder / _ENDED_FILE)
+            if ended is not None:
+                # No client can ask for a turn of it again.
+                shutil.rmtree(self.folder / ended.run_id / answers.FOLDER, ignore_errors=True)
 
 
 def read(folder: Path) -> Remembered | None:
@@ -159,7 +165,8 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         return
     before, now = json.loads(remembered.config_json), config.model_dump(mode="json")
     for path, why in _KEPT.items():
-        old, new = before, now
+        old: Any = before
+        new: Any = now
         for name in path:
             old, new = old[name], new[name]
         # Older versions noted a path as it was written.

@@ -9,6 +9,8 @@ from typing import Any
 from rose.runtime.service.host import HostReport
 
 _HOST = "host "
+#: What a part is at whose work ends; its process is there for as long as nobody ends it.
+STOPPING = "is stopping"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,8 @@ class FleetState:
     url: str
     parts: list[PartState]
     stopped: bool = False
+    #: It is being put down.
+    ending: bool = False
 
     @property
     def ready(self) -> bool:
@@ -46,6 +50,8 @@ class Part:
     actor: Any = None
     call: Any = None
     asked_s: float = 0.0
+    #: It was told to stop, to be started anew.
+    restarts: bool = False
     state: PartState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +64,7 @@ class Part:
     def hear(self, report: object) -> None:
         """Take what the part reports of itself."""
         if isinstance(report, HostReport):
-            doing, pid, faults = "" if report.ready else report.doing or "is stopping", report.pid, report.faults
+            doing, pid, faults = "" if report.ready else report.doing or STOPPING, report.pid, report.faults
         else:
             assert isinstance(report, tuple)
             (doing, pid), faults = report, {}

@@ -72,10 +72,13 @@ class Fleet:
                 return False
             raise
 
-    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None) -> FleetState:
-        """Return once every part is at work; says meanwhile what each is at."""
+    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> FleetState:
+        """Return once every part is at work, or the one that is named; says meanwhile what each is at. Raises
+        DeploymentError if the fleet is put down instead."""
         shown: dict[str, str] = {}
-        while not (state := self.state()).ready:
+        while not _is_ready(state := self.state(), part):
+            if state.stopped:
+                raise DeploymentError(f"fleet {self.config.name!r} was put down: `rose up` starts it again")
             _show(state, shown, say)
             tend()
             time.sleep(_LOOK_S)
@@ -116,6 +119,9 @@ def up(
     fabric = _join(config, address, say)
     first = places.hosts(config)[0]
     keeper = fabric.find(KEEPER)
+    if keeper is not None and _wait_end(fleet := Fleet(config, fabric, keeper, say)):
+        _end_keeper(fleet)
+        keeper = None
     if keeper is None:
         resource = places.resource(first, fabric.node_address)
         if resource not in fabric.nodes():
@@ -129,7 +135,6 @@ def up(
         arguments = (config, first_address, make_host, lives_with, start_id, ray_address)
         return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
     say(f"fleet {config.name!r} runs: what is well is left as it is")
-    fleet = Fleet(config, fabric, keeper, say)
     if fleet.ask("config") != recorded_config(config):
         say("its fleet file has changed since: `rose down --keep-runs` and up again makes that hold")
     return fleet
@@ -149,19 +154,21 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
     fabric = _join(config, address, say)
     try:
         keeper = fabric.find(KEEPER)
-        if keeper is None:
-            return False
-        end(Fleet(config, fabric, keeper, say), say, keep_runs=keep_runs)
-        return True
+        if keeper is not None:
+            end(Fleet(config, fabric, keeper, say), keep_runs=keep_runs)
     finally:
         fabric.leave()
-        local_ray.stop(folder)
+    # Not of a fleet that is still being put down: that is Ray's to carry until the end.
+    local_ray.stop(folder)
+    return keeper is not None
 
 
-def end(fleet: Fleet, say: Say, *, keep_runs: bool = False) -> None:
+def end(fleet: Fleet, *, keep_runs: bool = False) -> None:
     """Put down a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
-    _stop(fleet, say, keep_runs)
-    fleet.fabric.end(fleet.keeper)
+    # A keeper that was started with an older version knows how to end a fleet, and no more.
+    fleet.ask("stop", *([True] if keep_runs else []))
+    _wait_stopped(fleet)
+    _end_keeper(fleet)
 
 
 def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> None:
@@ -189,7 +196,7 @@ def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> No
             fabric.ask(keeper, "restart", name, timeout_s=_STOP_TIMEOUT_S)
         except (UnreachableError, PartDiedError) as error:
             raise DeploymentError(f"{name} was not started anew: {error}") from None
-        Fleet(config, fabric, keeper, say).wait_ready(say)
+        Fleet(config, fabric, keeper, say).wait_ready(say, part=name)
     finally:
         fabric.leave()
 
@@ -225,17 +232,38 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     return fabric
 
 
-def _stop(fleet: Fleet, say: Say, keep_runs: bool) -> None:
-    # A keeper that was started with an older version knows how to end a fleet, and no more.
-    fleet.ask("stop", *([True] if keep_runs else []))
+def _wait_end(fleet: Fleet) -> bool:
+    """Whether the fleet was put down, or is being put down: then returns at its end."""
+    state = fleet.state()
+    # Older keepers do not say that they are at it.
+    if not (state.stopped or getattr(state, "ending", False)):
+        return False
+    fleet.say(f"fleet {fleet.config.name!r} is being put down: its end is waited for")
+    _wait_stopped(fleet)
+    return True
+
+
+def _wait_stopped(fleet: Fleet) -> None:
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     shown = {part.name: part.doing or "is at work" for part in fleet.state().parts}
     while not (state := fleet.state()).stopped:
-        _show(state, shown, say)
+        _show(state, shown, fleet.say)
         if time.monotonic() > deadline_s:
             raise DeploymentError(f"fleet {fleet.config.name!r} did not stop within {_STOP_TIMEOUT_S:.0f} s: try again")
         time.sleep(_LOOK_S)
-    _show(state, shown, say)
+    _show(state, shown, fleet.say)
+
+
+def _end_keeper(fleet: Fleet) -> None:
+    """End the keeper of a fleet that was put down; returns once its name is free."""
+    fleet.fabric.end(fleet.keeper)
+    deadline_s = time.monotonic() + _AWAY_S
+    while fleet.fabric.find(KEEPER) is not None and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+
+
+def _is_ready(state: FleetState, part: str | None) -> bool:
+    return state.ready or any(known.ready for known in state.parts if known.name == part)
 
 
 def _show(state: FleetState, shown: dict[str, str], say: Say) -> None:

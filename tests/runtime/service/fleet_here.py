@@ -86,7 +86,7 @@ class Here:
         self.actors[name] = Actor(self._places[name]())
         return self.actors[name]
 
-    node_address = "127.0.0.1"
+    node_address, address = "127.0.0.1", "127.0.0.1:6379"
 
     def find(self, name: str) -> Actor | None:
         found = self.actors.get(name)
@@ -94,6 +94,9 @@ class Here:
 
     def nodes(self) -> set[str]:
         return {"node:127.0.0.1", "node:127.0.0.2"}
+
+    def ask(self, actor: Actor, method: str, *arguments: object, timeout_s: float) -> Any:
+        return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
 
     def answer(self, call: Future[Any], timeout_s: float) -> Any:
         self.timeouts_s.append(timeout_s)

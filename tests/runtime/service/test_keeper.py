@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import threading
 import urllib.request
 from pathlib import Path
@@ -20,7 +21,7 @@ from rose.runtime.service import memory
 from rose.runtime.service.console import ControllerClient
 from rose.runtime.service.keeper import Keeper
 from rose.runtime.service.up import up
-from tests.runtime.service.fleet_here import MODEL, TOKEN, Part, fleet, started, stopped, until
+from tests.runtime.service.fleet_here import MODEL, TOKEN, Here, Part, fleet, started, stopped, until
 from tests.test_config import MINIMAL
 
 TWO_HOSTS = """
@@ -112,10 +113,18 @@ def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, monkey
         UserError, match=f"{name}.* is .*{change[name]}'.* fleet run {first.state().run_id} goes on with"
     ):
         up(changed, None, print)
-    second = keeper_module.Keeper(changed, "127.0.0.1")
-    until(lambda: bool(second.state().parts))
-    assert "Put that back" in second.state().parts[0].doing
-    stopped(second)
+    for keep_runs in (True, False):
+        second = keeper_module.Keeper(changed, "127.0.0.1")
+        until(lambda keeper=second: bool(keeper.state().parts))
+        assert "Put that back" in second.state().parts[0].doing
+        stopped(second, keep_runs=keep_runs)
+        # What it could not begin it did not end.
+        remembered = memory.read(tmp_path / "state" / "f")
+        assert remembered is not None
+        assert (remembered.run_id, remembered.kept) == (first.state().run_id, True)
+        assert (
+            "Put that back" in {part.name: part.doing for part in second.state().parts}["the memory of the fleet run"]
+        )
 
 
 @pytest.mark.long
@@ -195,3 +204,51 @@ def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with
     stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
     assert known() == {"other": "valid", "third": "revoked"}
     assert tokens_kept()["other"] != before["other"]
+
+
+def test_one_that_cannot_begin_ends_what_another_began(tmp_path, monkeypatch):
+    first = started(fleet(tmp_path), monkeypatch)
+    run = open_run(first)
+    monkeypatch.setattr(keeper_module, "Fabric", lambda _: first._fabric)
+    # The ledger has its writer of that name already.
+    second = keeper_module.Keeper(fleet(tmp_path), "127.0.0.1")
+    until(lambda: bool(second.state().parts))
+    assert second.state().parts[0].name == "keeper"
+    stopped(second)
+    assert all(actor.ended for actor in first._fabric.actors.values())
+    failed = {part.name: part.doing for part in second.state().parts if part.doing != "stopped"}
+    assert "they are open in it" in failed["the RL runs"]
+    assert recorded(tmp_path, run["run_id"])[-1][0] == "started"
+    stopped(first)
+
+
+def test_a_kept_fleet_run_is_ended_by_a_keeper_that_had_no_time_to_begin(tmp_path, monkeypatch):
+    first = started(fleet(tmp_path), monkeypatch)
+    run, run_id = open_run(first), first.state().run_id
+    stopped(first, keep_runs=True)
+    monkeypatch.setattr(keeper_module.Keeper, "_is_over", lambda _: True)
+    second = keeper_module.Keeper(fleet(tmp_path), "127.0.0.1")
+    until(lambda: second.state().stopped)
+    assert recorded(tmp_path, run["run_id"])[-1][0] == recorded(tmp_path, run_id)[-1][0] == "ended"
+    assert memory.read(tmp_path / "state" / "f") is None
+    assert not (tmp_path / "state" / "f" / run_id / "turns").exists()
+
+
+def test_a_part_that_was_told_to_stop_and_not_started_anew_is(tmp_path, monkeypatch):
+    keeper = started(fleet(tmp_path), monkeypatch)
+    before = keeper._fabric.actors["controller"]._body
+    before.stop()
+    until(lambda: keeper._fabric.actors["controller"]._body is not before)
+    until(lambda: keeper.state().ready)
+    stopped(keeper)
+
+
+def test_a_fleet_ends_with_a_process_that_was_gone_before_it_began(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper_module, "Fabric", Here)
+    ended: list[Path] = []
+    monkeypatch.setattr(keeper_module.local_ray, "stop_later", ended.append)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    keeper = keeper_module.Keeper(fleet(tmp_path), "127.0.0.1", lives_with=gone.pid)
+    until(lambda: keeper.state().stopped)
+    until(lambda: ended == [tmp_path / "state" / "f"])

@@ -13,7 +13,7 @@ from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.parts import FleetState, PartState
 from rose.runtime.service.up import Fleet
-from tests.runtime.service.fleet_here import Here, fleet
+from tests.runtime.service.fleet_here import Actor, Here, fleet
 from tests.runtime.service.test_keeper import TWO_HOSTS
 
 WELL = FleetState(run_id="r", url="http://x", parts=[PartState(name="controller", ready=True, doing="")])
@@ -104,3 +104,64 @@ def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked
     with pytest.raises(UserError, match="name their Ray cluster"):
         up.up(config, None, print)
     assert len(clusters) == 2
+
+
+class Keeper:
+    """One whose fleet ends after it was asked how it is a few times."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def state(self) -> FleetState:
+        self.looks -= 1
+        return FleetState(run_id="r", url="http://x", parts=[], stopped=self.looks < 0, ending=True)
+
+
+def test_a_fleet_that_is_being_put_down_is_waited_for_and_then_started(tmp_path, monkeypatch):
+    cluster = Joined("f")
+    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
+    for looks in (0, 3):
+        before = cluster.actors[up.KEEPER] = Actor(Keeper(looks))
+        said: list[str] = []
+        begun = up.up(fleet(tmp_path, TWO_HOSTS), "10.0.0.1:6379", said.append)
+        assert before.ended
+        assert begun.keeper is not before
+        assert "fleet 'f' is being put down: its end is waited for" in said
+
+
+def test_whoever_waits_for_a_fleet_hears_that_it_was_put_down(tmp_path):
+    waiting, _ = made(tmp_path, FleetState(run_id="r", url="http://x", parts=[], stopped=True))
+    with pytest.raises(DeploymentError, match="fleet 'f' was put down: `rose up` starts it again"):
+        waiting.wait_ready(lambda _: None)
+
+
+def test_one_part_is_waited_for_and_not_those_that_are_away(tmp_path):
+    away = PartState(name="host other", ready=False, doing="waits for its Ray node (b)")
+    starting = PartState(name="controller", ready=False, doing="starting")
+    states = [
+        FleetState(run_id="r", url="http://x", parts=[part, away])
+        for part in (starting, PartState(name="controller", ready=True, doing=""))
+    ]
+    waiting, _ = made(tmp_path, *states)
+    assert waiting.wait_ready(lambda _: None, part="controller") == states[1]
+
+
+def test_who_stops_waiting_for_the_end_leaves_the_ray_that_carries_it(tmp_path, monkeypatch):
+    cluster, stopped = Joined("f"), []
+    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
+    monkeypatch.setattr(up.local_ray, "find", lambda _: cluster.address)
+    monkeypatch.setattr(up.local_ray, "stop", stopped.append)
+    cluster.actors[up.KEEPER] = Actor(Keeper(1_000_000))
+    cluster.actors[up.KEEPER]._body.stop = lambda: None
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(up.time, "sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            up.down(fleet(tmp_path), None, print)
+    assert stopped == []
+    cluster.actors[up.KEEPER]._body.looks = 0
+    assert up.down(fleet(tmp_path), None, print)
+    assert stopped == [tmp_path / "state" / "f"]
