@@ -91,12 +91,24 @@ def test_the_kubernetes_fleet_goes_together():
         # What a pod that comes back must find again: ledger and state, or events that were not forwarded yet.
         (state,) = [volume for volume in pod["volumes"] if volume["name"] == "state"]
         claims.remove(state["persistentVolumeClaim"]["claimName"])
-        ray = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}
+        ray = {item["name"]: item["value"] for item in pod["containers"][0]["env"] if "value" in item}
         assert ray == local_ray.ENVIRONMENT
+        # The image's user is not root, whose volumes are.
+        user = re.search(r"--uid (\d+) rose", (DEPLOY / "Containerfile").read_text())
+        assert pod["securityContext"]["fsGroup"] == int(user[1])
         for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
             if container.get("command", [""])[0] == "rose":
                 check_rose(container["command"][1:])
     assert claims == []
+    assert spec["authOptions"] == {"mode": "token"}
+    secrets = {
+        item["valueFrom"]["secretKeyRef"]["key"]
+        for group in groups
+        for container in group["template"]["spec"]["containers"]
+        for item in container["env"]
+        if item.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "rose-fleet"
+    }
+    assert secrets <= documents["Secret"]["stringData"].keys()
     ports = {port["port"] for port in documents["Service"]["spec"]["ports"]}
     assert ports == {fleet.gateway.port}
