@@ -1,8 +1,11 @@
-"""`python -m rose.runtime.service.owner STATE`: serving engines of ROSE's own, run as their owner would run them.
+"""`python -m rose.runtime.service.owner STATE LOCK`: serving engines of ROSE's own, run as their owner would run them.
 
 For devices whose fleet file names no `serving_url`: a demo, a host that serves nobody yet. The process is nobody's
 child: controller, agents and Ray come and go, and serving goes on until it is told to stop. What it serves is
 attached to like any other server.
+
+Whoever starts it takes its lock first and hands it on, `LOCK` being the descriptor: whether the process runs is whether
+the lock is taken. That holds from the first moment to the last, and no clock is in it.
 """
 
 from __future__ import annotations
@@ -15,12 +18,10 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from rose import secret_file
 from rose.clock import Anchor
@@ -29,7 +30,10 @@ from rose.errors import UserError
 from rose.runtime import preflight
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import leftovers, models
+from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.forkserver import ForkServer
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.errors import DeploymentError
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service.logs import log_to
@@ -37,6 +41,7 @@ from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingDevice, ServingEngines
 
 _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
+_MODULE = __name__
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
 _STOP_TIMEOUT_S = 40.0
@@ -52,18 +57,25 @@ def served(plan: HostPlan) -> bool:
 def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
     """Have the host's owner process run, and return the URLs of the devices' engines that answer by now. A while after
     the end of the process `lives_with`, it ends by itself."""
-    record = _record(plan.state)
-    if record is None:
-        plan.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state = plan.state
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (state / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return urls(plan)
         told: dict[str, Any] = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         if lives_with is not None:
             told["lives_with"] = lives_with
-        secret_file.write(plan.state / _PLAN, json.dumps(told))
+        secret_file.write(state / _PLAN, json.dumps(told))
+        # What the one before said of itself is not so of this one.
+        (state / _RECORD).unlink(missing_ok=True)
         # Forked off: whoever ends this process and its children, as Ray does, has none of it.
-        command = ["setsid", "--fork", sys.executable, "-m", __name__, str(plan.state)]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        return {}
-    return dict(record["urls"])
+        command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
+        subprocess.run(
+            command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[lock.fileno()]
+        )
+    return {}
 
 
 def urls(plan: HostPlan) -> dict[str, str]:
@@ -85,33 +97,53 @@ def fork_server(plan: HostPlan) -> Path | None:
 
 
 def stop(plan: HostPlan) -> None:
-    """End the owner process and its engines; returns when they are gone."""
-    record = _record(plan.state)
-    if record is None:
-        return
-    with suppress(psutil.Error):
-        process = psutil.Process(record["pid"])
-        process.terminate()
-        process.wait(_STOP_TIMEOUT_S)
+    """End the owner process and its engines; returns when they are gone. Raises DeploymentError if they stay."""
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    while _runs(plan.state):
+        # One that is being started has not said its number yet.
+        record = _record(plan.state)
+        process = None if record is None else DetachedProcess.open(record["pid"])
+        # The handle first: what has this number while the lock is taken is the owner.
+        if process is not None and _runs(plan.state):
+            process.send_signal(signal.SIGTERM)
+        if time.monotonic() > deadline_s:
+            raise DeploymentError(
+                f"the process of the serving engines of host {plan.host!r} did not end within {_STOP_TIMEOUT_S:.0f} s: "
+                f"end what has {plan.state / _LOCK} open (`fuser` names it)"
+            )
+        time.sleep(_LOOK_S / 5)
+
+
+def _runs(state: Path) -> bool:
+    """Whether an owner process runs, or is being started."""
+    try:
+        with (state / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _record(state: Path) -> dict[str, Any] | None:
-    """What the owner process that runs says of itself; None if none does."""
+    """What the owner process that runs says of itself; None if none does, or it has said nothing yet."""
     try:
         record: dict[str, Any] = json.loads((state / _RECORD).read_text())
-        if psutil.Process(record["pid"]).create_time() != record["started"]:
-            return None
-    except (OSError, ValueError, KeyError, psutil.Error):
+    except (OSError, ValueError):
         return None
-    return record
+    return record if _runs(state) else None
 
 
 class _Owner:
     """The process. Each device has a thread, which its engine lives and dies with."""
 
-    def __init__(self, plan: HostPlan, lives_with: int | None) -> None:
+    def __init__(
+        self, plan: HostPlan, lives_with: int | None, make_engine: Callable[[EngineSpec], EngineProcess]
+    ) -> None:
         self._plan = plan
         self._lives_with = lives_with
+        self._make_engine = make_engine
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
@@ -144,7 +176,7 @@ class _Owner:
         while not self._stopping.is_set():
             engines: ServingEngines | None = None
             try:
-                engines = ServingEngines([self._device(device_id)], say=self._say)
+                engines = ServingEngines([self._device(device_id)], say=self._say, make=self._make_engine)
                 engines.launch()
                 engines.wait_ready(self._tend)
                 self._tell(device_id, engines.url(device_id), None)
@@ -191,10 +223,8 @@ class _Owner:
 
     def _live_with(self, pid: int) -> None:
         """Who lends is told first, and then has time to end in order."""
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            while process.is_running():
-                time.sleep(_LOOK_S)
+        if (process := DetachedProcess.open(pid)) is not None:
+            process.wait()
         self._stopping.wait(_ALONE_S)
         self._stopping.set()
 
@@ -214,7 +244,6 @@ class _Owner:
     def _write(self) -> None:
         told = {
             "pid": os.getpid(),
-            "started": psutil.Process().create_time(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},
             "failures": self._failures,
             "fork_server": None if self._fork_server is None else str(self._fork_server.path),
@@ -224,18 +253,15 @@ class _Owner:
         partial.replace(self._plan.state / _RECORD)
 
 
-def main() -> None:
-    state = Path(sys.argv[1])
-    with (state / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        told = json.loads((state / _PLAN).read_text())
-        config = FleetConfig.model_validate_json(json.dumps(told["config"]))
-        leftovers.remove_unused()
-        plan = HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")
-        _Owner(plan, told.get("lives_with")).run()
+def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
+    state, lock = Path(sys.argv[1]), int(sys.argv[2])
+    # It stays open for as long as this process lives, and nothing that is started here has it.
+    os.set_inheritable(lock, False)
+    told = json.loads((state / _PLAN).read_text())
+    config = FleetConfig.model_validate_json(json.dumps(told["config"]))
+    leftovers.remove_unused()
+    plan = HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")
+    _Owner(plan, told.get("lives_with"), make_engine).run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""The owner process of serving engines of ROSE's own, whose engines are stand-ins that start in no time.
+
+`python -m tests.runtime.service.own_serving STATE LOCK` is the process, `serve PORT STARTER` one of its engines. One
+beside whose log a file `<log>.broken` lies ends at once instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rose.config import FleetConfig
+from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.engines.forkserver import ForkServer
+from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.service import owner
+from rose.runtime.service.places import HostPlan
+from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.coserving.stand_in_engine import broken
+
+SHAPE = {
+    "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
+    "tie_word_embeddings": True, "torch_dtype": "float32",
+}  # fmt: skip
+#: What `owner.ensure` is to start.
+MODULE = "tests.runtime.service.own_serving"
+_PR_SET_PDEATHSIG = 1
+
+
+def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPlan:
+    """Host `near` with one device, `s`, which ROSE's own engine serves, and which is lent to nobody."""
+    model = folder / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(SHAPE))
+    device = {"device_class": "cpu-core", "cores": [0], "kv_bytes": 1_000_000}
+    config = {
+        "name": f"own-{os.getpid()}",
+        "ledger": str(folder / "ledger"),
+        "state": str(folder / "state"),
+        "cache": str(folder / "cache"),
+        "host": [{"name": "near", "address": "10.77.0.1"}, {"name": "far", "address": "10.77.0.2"}],
+        "device": [
+            {"id": "s", "host": "near", "pool": "serving", **device},
+            {"id": "r", "host": "far", "pool": "rollout", **device},
+        ],
+        "serving": {"model": str(model)},
+        "rollout": {"model": str(model)},
+        "coserving": {"enabled": False, "heartbeat_s": 0.2, "meter_s": 0, "drift_audit_s": 0},
+        "traffic": {"trace": "none"},
+        "gateway": {"host": "0.0.0.0", "token": "a-token"},
+    }
+    return HostPlan(
+        config=FleetConfig.model_validate(config), host="near", run_id="fleet-1", controller_url=controller_url
+    )
+
+
+def record(plan: HostPlan) -> dict[str, Any]:
+    """What the owner process last said of itself."""
+    told: dict[str, Any] = json.loads((plan.state / "serving.json").read_text())
+    return told
+
+
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come about in time"
+        time.sleep(0.05)
+
+
+class StandInServing(EngineProcess):
+    """It answers, takes pages, and lives as long as the thread that launched it, like any other."""
+
+    def launch(self) -> None:
+        self.spec.log.parent.mkdir(parents=True, exist_ok=True)
+        program = ["-c", "raise SystemExit('broken')"]
+        if not broken(self.spec).exists():
+            program = ["-m", MODULE, "serve", str(self.spec.port), str(os.getpid())]
+        with self.spec.log.open("wb") as log:
+            self._process = subprocess.Popen([sys.executable, *program], stdout=log, stderr=log, start_new_session=True)
+
+    def settle(self) -> None:
+        """It may run anywhere."""
+
+
+def serve(port: int, starter: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != starter:
+        return
+    PAGES.mkdir(exist_ok=True)
+    with served(Owner(PAGES), port):
+        threading.Event().wait()
+
+
+def main() -> None:
+    # A fork server would load SGLang.
+    ForkServer.start = lambda path, *_: ForkServer(path, subprocess.Popen(["sleep", "600"]))  # type: ignore[method-assign]
+    owner._AGAIN_S = 0.1
+    owner.main(StandInServing)
+
+
+if __name__ == "__main__":
+    # Under the name that others import it by.
+    from tests.runtime.service import own_serving
+
+    if sys.argv[1] == "serve":
+        own_serving.serve(int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        own_serving.main()

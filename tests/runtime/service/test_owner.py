@@ -1,0 +1,73 @@
+"""The owner process of ROSE's own serving engines: a real process, whose engines are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rose.runtime import serving
+from rose.runtime.service import owner
+from rose.runtime.service.places import HostPlan
+from tests.runtime.service import own_serving
+from tests.runtime.service.own_serving import record, until
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPlan]:
+    """A host with one device, `s`, that ROSE's own engine is to serve on."""
+    monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
+    plan = own_serving.plan_of(tmp_path)
+    yield plan
+    owner.stop(plan)
+    assert owners(plan) == []
+    shutil.rmtree(plan.memory, ignore_errors=True)
+
+
+def owners(plan: HostPlan) -> list[int]:
+    """The numbers of the processes that run serving engines for a host."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(plan.state) in (line := process.cmdline()) and own_serving.MODULE in line and "setsid" not in line:
+                found.append(process.pid)
+    return found
+
+
+def serves(plan: HostPlan) -> Callable[[], bool]:
+    return lambda: owner.urls(plan).keys() == {"s"}
+
+
+def test_it_is_one_however_often_it_is_asked_for(made):
+    for _ in range(20):
+        assert owner.ensure(made) == {}
+    until(serves(made))
+    assert owner.ensure(made) == owner.urls(made)
+    assert serving.answers(owner.urls(made)["s"])
+    assert owners(made) == [record(made)["pid"]]
+
+
+def test_one_that_is_being_started_is_ended_too(made):
+    owner.ensure(made)
+    owner.stop(made)
+    assert owners(made) == []
+    assert owner.urls(made) == {}
+
+
+def test_it_is_known_and_ended_though_the_wall_clock_was_set_since_and_by_what_older_versions_said(made):
+    owner.ensure(made)
+    until(serves(made))
+    (pid,), urls = owners(made), owner.urls(made)
+    # An older version's, an hour after the clock was set: a process's start is counted from the boot, which moved.
+    older = {"pid": pid, "started": psutil.Process(pid).create_time() - 3600, "urls": urls, "failures": {}}
+    (made.state / "serving.json").write_text(json.dumps(older | {"fork_server": None}))
+    assert owner.urls(made) == owner.ensure(made) == urls
+    assert owners(made) == [pid]
+    owner.stop(made)
+    assert owners(made) == []
+    assert not serving.answers(urls["s"])
