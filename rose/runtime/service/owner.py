@@ -173,10 +173,13 @@ class _Owner:
 
     def _serve(self, device_id: str) -> None:
         """Keep one device's engine until it is time to stop."""
+        device: ServingDevice | None = None
         while not self._stopping.is_set():
             engines: ServingEngines | None = None
             try:
-                engines = ServingEngines([self._device(device_id)], say=self._say, make=self._make_engine)
+                # Made once: each that is made claims a port for as long as this process lives.
+                device = device or self._device(device_id)
+                engines = ServingEngines([device], say=self._say, make=self._make_engine)
                 engines.launch()
                 engines.wait_ready(self._tend)
                 self._tell(device_id, engines.url(device_id), None)
@@ -189,10 +192,19 @@ class _Owner:
                 self._tell(device_id, None, f"{device_id}: {error}")
                 self._stopping.wait(_AGAIN_S)
             finally:
-                if engines is not None:
+                if device is not None and engines is not None:
+                    device = _at(device, engines.url(device_id))
                     engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
+        own = self._plan.own
+        device = self._fleet().serving(next(device for device in own.device if device.id == device_id))
+        assert device is not None
+        assert device.spec is not None
+        # As an owner's server starts: attached to no page, and to be attached by whoever has one.
+        return replace(device, spec=replace(device.spec, plugin=PluginSettings("serving", None)))
+
+    def _fleet(self) -> FleetPlan:
         plan, own = self._plan, self._plan.own
         cache = own.cache.expanduser()
         memory = MemoryPlan(
@@ -200,7 +212,7 @@ class _Owner:
             serving_model=models.resolve(own.serving.model, cache, self._say),
             rollout_model=models.resolve(own.rollout.model, cache, self._say),
         )
-        fleet = FleetPlan(
+        return FleetPlan(
             config=own,
             run_id=plan.run_id,
             anchor=Anchor.take(),
@@ -212,14 +224,6 @@ class _Owner:
             fork_server=None if self._fork_server is None else self._fork_server.path,
             free_bytes=preflight.check_gpus(memory),
         )
-        device = fleet.serving(next(device for device in own.device if device.id == device_id))
-        assert device is not None
-        assert device.spec is not None
-        # As an owner's server starts: attached to no page, and to be attached by whoever has one.
-        spec = replace(device.spec, plugin=PluginSettings("serving", None))
-        if (former := self._urls.get(device_id)) is not None:
-            spec = replace(spec, port=int(former.rsplit(":", 1)[1]))
-        return replace(device, url=f"http://127.0.0.1:{spec.port}", spec=spec)
 
     def _live_with(self, pid: int) -> None:
         """Who lends is told first, and then has time to end in order."""
@@ -251,6 +255,13 @@ class _Owner:
         partial = self._plan.state / f".{_RECORD}.partial"
         partial.write_text(json.dumps(told))
         partial.replace(self._plan.state / _RECORD)
+
+
+def _at(device: ServingDevice, url: str) -> ServingDevice:
+    """The same where its engine was last."""
+    assert device.spec is not None
+    spec = replace(device.spec, port=int(url.rsplit(":", 1)[1]))
+    return replace(device, url=url, spec=spec)
 
 
 def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:

@@ -76,6 +76,14 @@ def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
+def failing(plan: HostPlan) -> Path:
+    """While this file is there, engines of the host end at once."""
+    plan.logs.mkdir(parents=True, exist_ok=True)
+    path = (plan.logs / "s-serving.log").with_suffix(".broken")
+    path.touch()
+    return path
+
+
 class StandInServing(EngineProcess):
     """It answers, takes pages, and lives as long as the thread that launched it, like any other."""
 

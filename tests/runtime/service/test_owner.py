@@ -15,7 +15,7 @@ from rose.runtime import serving
 from rose.runtime.service import owner
 from rose.runtime.service.places import HostPlan
 from tests.runtime.service import own_serving
-from tests.runtime.service.own_serving import record, until
+from tests.runtime.service.own_serving import failing, record, until
 
 
 @pytest.fixture
@@ -37,6 +37,16 @@ def owners(plan: HostPlan) -> list[int]:
             if str(plan.state) in (line := process.cmdline()) and own_serving.MODULE in line and "setsid" not in line:
                 found.append(process.pid)
     return found
+
+
+def claims(pid: int) -> int:
+    """How many ports a process has claimed."""
+    names = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@rose-port-" in line]
+    opened = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            opened.add(str(descriptor.readlink()))
+    return len({f"socket:[{fields[6]}]" for fields in names} & opened)
 
 
 def serves(plan: HostPlan) -> Callable[[], bool]:
@@ -71,3 +81,16 @@ def test_it_is_known_and_ended_though_the_wall_clock_was_set_since_and_by_what_o
     owner.stop(made)
     assert owners(made) == []
     assert not serving.answers(urls["s"])
+
+
+def test_an_engine_that_keeps_failing_has_one_port_and_serves_there_once_it_can(made):
+    broken = failing(made)
+    owner.ensure(made)
+    tries = made.logs / "serving-owner.log"
+    until(lambda: tries.exists() and tries.read_text().count("before it was ready") >= 5)
+    assert "broken" in (owner.failure(made) or "")
+    (pid,) = owners(made)
+    assert claims(pid) == 1
+    broken.unlink()
+    until(serves(made))
+    assert claims(pid) == 1
