@@ -147,8 +147,11 @@ class _Owner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
+        self._devices: dict[str, ServingDevice] = {}
         self._failures: dict[str, str] = {}
         self._fork_server: ForkServer | None = None
+        #: Why what is so now is not on record.
+        self._unwritten: str | None = None
         self._say = log_to(plan.logs / "serving-owner.log")
 
     def run(self) -> None:
@@ -159,7 +162,10 @@ class _Owner:
         if any(device.gpu is None for device in own.device):
             socket = self._plan.memory / "engines"
             socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fork_server = ForkServer.start(socket, self._plan.logs / "forkserver.log")
+            try:
+                self._fork_server = ForkServer.start(socket, self._plan.logs / "forkserver.log")
+            except OSError as error:
+                self._say(f"engines start without a fork server, which takes longer: {error}")
         devices = [device.id for device in own.device if device.pool == "serving" and device.serving_url is None]
         threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in devices]
         if self._lives_with is not None:
@@ -167,34 +173,43 @@ class _Owner:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+                with self._lock:
+                    if self._unwritten is not None:
+                        self._write()
         if self._fork_server is not None:
             self._fork_server.stop()
 
     def _serve(self, device_id: str) -> None:
-        """Keep one device's engine until it is time to stop."""
-        device: ServingDevice | None = None
+        """Keep one device's engine until it is time to stop, whatever comes in between."""
         while not self._stopping.is_set():
-            engines: ServingEngines | None = None
             try:
                 # Made once: each that is made claims a port for as long as this process lives.
-                device = device or self._device(device_id)
-                engines = ServingEngines([device], say=self._say, make=self._make_engine)
-                engines.launch()
-                engines.wait_ready(self._tend)
-                self._tell(device_id, engines.url(device_id), None)
-                while not self._stopping.wait(_LOOK_S):
-                    engines.check()
+                if device_id not in self._devices:
+                    self._devices[device_id] = self._device(device_id)
+                self._live(self._devices[device_id])
             except KeyboardInterrupt:
                 pass
-            except (UserError, OSError) as error:
-                self._say(f"{device_id}: {error}")
-                self._tell(device_id, None, f"{device_id}: {error}")
+            except Exception as error:
+                text = str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
+                self._say(f"{device_id}: {text}")
+                self._tell(device_id, None, f"{device_id}: {text}")
                 self._stopping.wait(_AGAIN_S)
-            finally:
-                if device is not None and engines is not None:
-                    device = _at(device, engines.url(device_id))
-                    engines.stop()
+
+    def _live(self, device: ServingDevice) -> None:
+        """One life of the device's engine, to its end. Raises what ended it, or kept it from starting."""
+        device_id = device.device_id
+        engines = ServingEngines([device], say=self._say, make=self._make_engine)
+        try:
+            engines.launch()
+            engines.wait_ready(self._tend)
+            self._tell(device_id, engines.url(device_id), None)
+            while not self._stopping.wait(_LOOK_S):
+                engines.check()
+        finally:
+            self._devices[device_id] = _at(device, engines.url(device_id))
+            engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
         own = self._plan.own
@@ -246,15 +261,23 @@ class _Owner:
             self._write()
 
     def _write(self) -> None:
+        """Put on record how it is. Where that fails, on a full disk, engines are looked after all the same."""
         told = {
             "pid": os.getpid(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},
             "failures": self._failures,
             "fork_server": None if self._fork_server is None else str(self._fork_server.path),
         }
-        partial = self._plan.state / f".{_RECORD}.partial"
-        partial.write_text(json.dumps(told))
-        partial.replace(self._plan.state / _RECORD)
+        record = self._plan.state / _RECORD
+        partial = record.with_name(f".{_RECORD}.partial")
+        try:
+            partial.write_text(json.dumps(told))
+            partial.replace(record)
+            self._unwritten = None
+        except OSError as error:
+            if self._unwritten != str(error):
+                self._say(f"{record} cannot be written, which is tried again: {error}")
+            self._unwritten = str(error)
 
 
 def _at(device: ServingDevice, url: str) -> ServingDevice:

@@ -49,6 +49,12 @@ def claims(pid: int) -> int:
     return len({f"socket:[{fields[6]}]" for fields in names} & opened)
 
 
+def kill_engine(plan: HostPlan) -> None:
+    (pid,) = owners(plan)
+    (engine,) = [child for child in psutil.Process(pid).children() if "serve" in child.cmdline()]
+    engine.kill()
+
+
 def serves(plan: HostPlan) -> Callable[[], bool]:
     return lambda: owner.urls(plan).keys() == {"s"}
 
@@ -94,3 +100,29 @@ def test_an_engine_that_keeps_failing_has_one_port_and_serves_there_once_it_can(
     broken.unlink()
     until(serves(made))
     assert claims(pid) == 1
+
+
+def test_an_engine_comes_back_though_nothing_can_be_written_and_that_is_told_once_it_can(made):
+    owner.ensure(made)
+    until(serves(made))
+    url, partial = owner.urls(made)["s"], made.state / ".serving.json.partial"
+
+    def refused() -> bool:
+        """What is put on record is refused from now on, as on a full disk, whoever asks."""
+        with suppress(FileExistsError):
+            partial.mkdir()
+        return partial.is_dir()
+
+    until(refused)
+    broken = failing(made)
+    kill_engine(made)
+    until(lambda: (made.logs / "serving-owner.log").read_text().count("before it was ready") >= 2)
+    assert owner.failure(made) is None
+    partial.rmdir()
+    until(lambda: owner.failure(made) is not None)
+    until(refused)
+    broken.unlink()
+    until(lambda: serving.answers(url))
+    partial.rmdir()
+    until(serves(made))
+    assert (made.logs / "serving-owner.log").read_text().count("serving.json cannot be written") == 2
