@@ -29,12 +29,25 @@ def free_port(*hosts: str) -> int:
     hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):
-        if _claim(port) and all(_can_listen(host, port) for host in hosts):
+        if claim(port) and all(_can_listen(host, port) for host in hosts):
             return port
     raise UserError(
         f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free on {' and '.join(hosts)}: stop what listens "
         "there, or name ports in the fleet file"
     )
+
+
+def claim(port: int) -> bool:
+    """Have no call of `free_port`, of whichever process, give a port while this process lives; False if another has
+    claimed it, or this one before."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0rose-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def outside_ephemeral() -> list[int]:
@@ -56,15 +69,4 @@ def _can_listen(host: str, port: int) -> bool:
         listen_once(host, port)
     except OSError:
         return False
-    return True
-
-
-def _claim(port: int) -> bool:
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        claim.bind(f"\0rose-port-{port}")
-    except OSError:
-        claim.close()
-        return False
-    _claims.append(claim)
     return True

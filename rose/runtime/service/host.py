@@ -6,7 +6,6 @@ The process can be killed and started again at any time: what it finds it goes o
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import threading
@@ -51,6 +50,7 @@ _AGAIN_S = 5.0
 _ORPHAN_S = 600.0
 _RELAY_BYTES_MIN = 4 << 30
 _FREE = "free.json"
+_UNATTACHED = "its serving engine is not attached yet"
 #: Names the fleet run that the host was checked for.
 _CHECKED = "checked"
 
@@ -112,6 +112,10 @@ class HostRunner:
         self._serving: dict[str, ServingEngines] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
+        #: By device: why a serving engine of ROSE's own does not serve there.
+        self._down: dict[str, str] = {}
+        #: When their owner may be started again.
+        self._owner_again_s = time.monotonic()
         #: What the forwarder said last, and when; None before it did.
         self._forwarded: tuple[Progress, float] | None = None
         self._upkeep: Scheduler | None = None
@@ -122,11 +126,11 @@ class HostRunner:
 
     def report(self) -> HostReport:
         agent = self._agent
-        faults = self._unattached | ({} if agent is None else dict(agent.faults()))
+        faults = self._unattached | ({} if agent is None else dict(agent.faults())) | self._down
         waits = [
             device.id
             for device in self.plan.own.device
-            if agent is None or agent.agent(device.id) is None or device.id in self._unattached
+            if agent is None or agent.agent(device.id) is None or device.id in self._unattached | self._down
         ]
         if (unsent := self._unsent()) is not None:
             faults["ledger"] = f"events wait on this host: {unsent}"
@@ -170,6 +174,7 @@ class HostRunner:
                 self._stopping.wait(_AGAIN_S)
         rotated_s = time.monotonic()
         while not self._stopping.wait(_LOOK_S):
+            self._keep_serving()
             if time.monotonic() - rotated_s > _ROTATE_S:
                 logs.rotate(self.plan.logs)
                 rotated_s = time.monotonic()
@@ -206,7 +211,7 @@ class HostRunner:
         specs = self._specs(attached)
         self._agent = HostAgent(self._writer, specs, self._relays(), self._make_engine)
         self._agent.start()
-        self._unattached = dict.fromkeys(self._serving, "its serving engine is not attached yet")
+        self._unattached = dict.fromkeys(self._serving, _UNATTACHED)
         self._attaching = [
             vital.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
             for device_id, serving in self._serving.items()
@@ -273,13 +278,46 @@ class HostRunner:
 
     def _wait_serving(self) -> dict[str, str]:
         """The URLs of the engines that are ROSE's own, once each answers."""
-        wanted = {d.id for d in self.plan.own.device if d.pool == "serving" and d.serving_url is None}
-        while not wanted <= (urls := owner.ensure(self.plan)).keys():
-            waits = f"waiting for serving on {', '.join(sorted(wanted - set(urls)))}"
-            self._progress(owner.failure(self.plan) or waits)
+        urls = self._look_serving()
+        while self._down:
+            self._progress("; ".join(f"{device_id}: {why}" for device_id, why in self._down.items()))
             self._stopping.wait(_LOOK_S)
             self._tend()
+            urls = self._look_serving()
         return urls
+
+    def _look_serving(self) -> dict[str, str]:
+        """The URLs of the engines that are ROSE's own and answer; their owner is started if it does not run. `_down`
+        says why others do not."""
+        plan = self.plan
+        if not owner.runs(plan) and time.monotonic() >= self._owner_again_s:
+            # One that ends at once is not started at each look.
+            self._owner_again_s = time.monotonic() + _AGAIN_S
+            owner.ensure(plan)
+        urls, failures = owner.urls(plan), owner.failures(plan)
+        self._down = {
+            device_id: failures.get(device_id, "its serving engine is being started")
+            for device_id in owner.served(plan)
+            if device_id not in urls
+        }
+        return urls
+
+    def _keep_serving(self) -> None:
+        """While the host is at work: an engine of ROSE's own that died comes back at its URL, and is shown its page
+        again; and so does its owner."""
+        if not (own := owner.served(self.plan)):
+            return
+        before = self._down
+        try:
+            self._look_serving()
+        except (UserError, OSError) as error:
+            # On a full disk: it is tried again.
+            self._down = dict.fromkeys(own, f"its serving engine cannot be started: {error}")
+        for device_id, why in self._down.items():
+            if device_id not in before:
+                self._unattached.setdefault(device_id, _UNATTACHED)
+            if before.get(device_id) != why:
+                self._say(f"{device_id}: {why}")
 
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         if not devices:
@@ -308,7 +346,8 @@ class HostRunner:
             gateway_url=plan.controller_url,
             door=None if plan.address is None else Door(plan.address, engines_token(plan.state)),
             fork_server=owner.fork_server(plan),
-            free_bytes=self._free_bytes(memory),
+            # Before its first rollout engine: one that is taken up was started by them.
+            free_bytes=owner.free_bytes(memory, plan.memory / _FREE),
         )
         serving = {device.id: fleet.serving(device) for device in devices}
         self._serving = {
@@ -326,18 +365,6 @@ class HostRunner:
             )
             for spec in specs
         ]
-
-    def _free_bytes(self, memory: MemoryPlan) -> dict[str, int]:
-        """Bytes that were free on the host's GPUs before its first rollout engine: one that is taken up was started
-        by them."""
-        path = self.plan.memory / _FREE
-        with suppress(OSError, ValueError):
-            kept: dict[str, int] = json.loads(path.read_text())
-            if kept.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
-                return kept
-        free = preflight.check_gpus(memory)
-        path.write_text(json.dumps(free))
-        return free
 
     def _relays(self) -> Relays:
         """What is published on another host comes over the network once."""

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime import preflight
 from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import leftovers, models
+from rose.runtime.engines import leftovers, models, ports
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
@@ -41,6 +42,8 @@ from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingDevice, ServingEngines
 
 _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
+#: In the folder of pages: what was free on GPUs before it started its first engine.
+_FREE = "serving.free.json"
 _MODULE = __name__
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
@@ -49,14 +52,14 @@ _STOP_TIMEOUT_S = 40.0
 _ALONE_S = 45.0
 
 
-def served(plan: HostPlan) -> bool:
-    """Whether the host has serving engines of ROSE's own to run."""
-    return any(device.pool == "serving" and device.serving_url is None for device in plan.own.device)
+def served(plan: HostPlan) -> list[str]:
+    """The host's devices that serving engines of ROSE's own are to serve."""
+    return [device.id for device in plan.own.device if device.pool == "serving" and device.serving_url is None]
 
 
 def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
-    """Have the host's owner process run, and return the URLs of the devices' engines that answer by now. A while after
-    the end of the process `lives_with`, it ends by itself."""
+    """Have the host's owner process run, and return the URLs of the devices' engines that answer by now. Engines of one
+    that died come back at their ports. A while after the end of the process `lives_with`, it ends by itself."""
     state = plan.state
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (state / _LOCK).open("w") as lock:
@@ -68,43 +71,47 @@ def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
         if lives_with is not None:
             told["lives_with"] = lives_with
         secret_file.write(state / _PLAN, json.dumps(told))
-        # What the one before said of itself is not so of this one.
-        (state / _RECORD).unlink(missing_ok=True)
+        # Of what the one before said, this one goes on with the ports.
+        _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_told(state))})
         # Forked off: whoever ends this process and its children, as Ray does, has none of it.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
-        subprocess.run(
-            command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[lock.fileno()]
+        started = subprocess.run(
+            command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[lock.fileno()]
+        )
+    if started.returncode:
+        raise DeploymentError(
+            f"{command[0]} ended with exit code {started.returncode}: see to what the host is short of"
         )
     return {}
 
 
 def urls(plan: HostPlan) -> dict[str, str]:
     """Where the engines answer that the owner process runs, by device; none if it does not run."""
-    record = _record(plan.state)
+    record = _record(plan)
     return {} if record is None else dict(record["urls"])
 
 
-def failure(plan: HostPlan) -> str | None:
-    """Why engines do not serve, if they do not."""
-    record = _record(plan.state)
-    return None if record is None or not record["failures"] else "; ".join(record["failures"].values())
+def failures(plan: HostPlan) -> dict[str, str]:
+    """Why engines do not serve that do not, by device."""
+    record = _record(plan)
+    return {} if record is None else dict(record["failures"])
 
 
 def fork_server(plan: HostPlan) -> Path | None:
     """Where rollout engines on CPU cores can be forked from as well."""
-    record = _record(plan.state)
+    record = _record(plan)
     return None if record is None or record["fork_server"] is None else Path(record["fork_server"])
 
 
 def stop(plan: HostPlan) -> None:
     """End the owner process and its engines; returns when they are gone. Raises DeploymentError if they stay."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-    while _runs(plan.state):
+    while runs(plan):
         # One that is being started has not said its number yet.
-        record = _record(plan.state)
-        process = None if record is None else DetachedProcess.open(record["pid"])
+        pid = _told(plan.state).get("pid")
+        process = None if pid is None else DetachedProcess.open(pid)
         # The handle first: what has this number while the lock is taken is the owner.
-        if process is not None and _runs(plan.state):
+        if process is not None and runs(plan):
             process.send_signal(signal.SIGTERM)
         if time.monotonic() > deadline_s:
             raise DeploymentError(
@@ -112,12 +119,15 @@ def stop(plan: HostPlan) -> None:
                 f"end what has {plan.state / _LOCK} open (`fuser` names it)"
             )
         time.sleep(_LOOK_S / 5)
+    # Whoever starts the next one wants it as the fleet file has it then.
+    for kept in (plan.state / _RECORD, plan.memory / _FREE):
+        kept.unlink(missing_ok=True)
 
 
-def _runs(state: Path) -> bool:
-    """Whether an owner process runs, or is being started."""
+def runs(plan: HostPlan) -> bool:
+    """Whether the host's owner process runs, or is being started."""
     try:
-        with (state / _LOCK).open() as lock:
+        with (plan.state / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -126,13 +136,46 @@ def _runs(state: Path) -> bool:
     return False
 
 
-def _record(state: Path) -> dict[str, Any] | None:
+def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:
+    """Bytes that were free on the host's GPUs when this was first asked, which is kept in a file: later it would count
+    what was started since."""
+    with suppress(OSError, ValueError):
+        before: dict[str, int] = json.loads(kept.read_text())
+        if before.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
+            return before
+    free = preflight.check_gpus(memory)
+    kept.write_text(json.dumps(free))
+    return free
+
+
+def _record(plan: HostPlan) -> dict[str, Any] | None:
     """What the owner process that runs says of itself; None if none does, or it has said nothing yet."""
+    return _told(plan.state) or None if runs(plan) else None
+
+
+def _told(state: Path) -> dict[str, Any]:
+    """What an owner process said last, whether or not it runs."""
     try:
-        record: dict[str, Any] = json.loads((state / _RECORD).read_text())
+        told: dict[str, Any] = json.loads((state / _RECORD).read_text())
     except (OSError, ValueError):
-        return None
-    return record if _runs(state) else None
+        return {}
+    return told
+
+
+def _put(state: Path, told: dict[str, Any]) -> None:
+    partial = state / f".{_RECORD}.partial"
+    partial.write_text(json.dumps(told))
+    partial.replace(state / _RECORD)
+
+
+def _ports(told: dict[str, Any]) -> dict[str, int]:
+    """Where devices' engines have answered, now or before; older versions told where they do now."""
+    had: dict[str, int] = told.get("ports", {})
+    return {name: _port(url) for name, url in told.get("urls", {}).items()} | had
+
+
+def _port(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
 
 
 class _Owner:
@@ -147,6 +190,12 @@ class _Owner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
+        #: Where engines have answered, of whom users and agents know it.
+        self._ports = _ports(_told(plan.state))
+        for port in self._ports.values():
+            ports.claim(port)
+        self._making = threading.Lock()
+        self._fleet: FleetPlan | None = None
         self._devices: dict[str, ServingDevice] = {}
         self._failures: dict[str, str] = {}
         self._fork_server: ForkServer | None = None
@@ -159,15 +208,13 @@ class _Owner:
             signal.signal(number, lambda *_: self._stopping.set())
         self._write()
         own = self._plan.own
+        self._plan.memory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(device.gpu is None for device in own.device):
-            socket = self._plan.memory / "engines"
-            socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                self._fork_server = ForkServer.start(socket, self._plan.logs / "forkserver.log")
+                self._fork_server = ForkServer.start(self._plan.memory / "engines", self._plan.logs / "forkserver.log")
             except OSError as error:
                 self._say(f"engines start without a fork server, which takes longer: {error}")
-        devices = [device.id for device in own.device if device.pool == "serving" and device.serving_url is None]
-        threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in devices]
+        threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in served(self._plan)]
         if self._lives_with is not None:
             threading.Thread(target=self._live_with, args=[self._lives_with], daemon=True).start()
         for thread in threads:
@@ -185,16 +232,13 @@ class _Owner:
         """Keep one device's engine until it is time to stop, whatever comes in between."""
         while not self._stopping.is_set():
             try:
-                # Made once: each that is made claims a port for as long as this process lives.
-                if device_id not in self._devices:
-                    self._devices[device_id] = self._device(device_id)
-                self._live(self._devices[device_id])
+                self._live(self._device(device_id))
             except KeyboardInterrupt:
                 pass
             except Exception as error:
                 text = str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
                 self._say(f"{device_id}: {text}")
-                self._tell(device_id, None, f"{device_id}: {text}")
+                self._tell(device_id, None, text)
                 self._stopping.wait(_AGAIN_S)
 
     def _live(self, device: ServingDevice) -> None:
@@ -208,18 +252,34 @@ class _Owner:
             while not self._stopping.wait(_LOOK_S):
                 engines.check()
         finally:
-            self._devices[device_id] = _at(device, engines.url(device_id))
+            self._devices[device_id] = self._at(device, _port(engines.url(device_id)))
             engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
-        own = self._plan.own
-        device = self._fleet().serving(next(device for device in own.device if device.id == device_id))
-        assert device is not None
-        assert device.spec is not None
-        # As an owner's server starts: attached to no page, and to be attached by whoever has one.
-        return replace(device, spec=replace(device.spec, plugin=PluginSettings("serving", None)))
+        """What is to serve on a device. Made once: each that is made claims a port for as long as this process lives,
+        and what is free on a GPU is no more so once an engine is there."""
+        with self._making:
+            if device_id not in self._devices:
+                if self._fleet is None:
+                    self._fleet = self._plan_fleet()
+                own = self._plan.own
+                device = self._fleet.serving(next(device for device in own.device if device.id == device_id))
+                assert device is not None
+                assert device.spec is not None
+                # As an owner's server starts: attached to no page, and to be attached by whoever has one.
+                spec = replace(device.spec, plugin=PluginSettings("serving", None))
+                port = self._ports.get(device_id, spec.port) if spec.any_port else spec.port
+                self._devices[device_id] = self._at(replace(device, spec=spec), port)
+            return self._devices[device_id]
 
-    def _fleet(self) -> FleetPlan:
+    def _at(self, device: ServingDevice, port: int) -> ServingDevice:
+        """The same at a port, and at no other once it answered there: an engine that comes back is looked for there."""
+        assert device.spec is not None
+        any_port = device.spec.any_port and device.device_id not in self._ports
+        spec = replace(device.spec, port=port, any_port=any_port)
+        return replace(device, url=spec.url, spec=spec)
+
+    def _plan_fleet(self) -> FleetPlan:
         plan, own = self._plan, self._plan.own
         cache = own.cache.expanduser()
         memory = MemoryPlan(
@@ -237,7 +297,7 @@ class _Owner:
             rollout_model=memory.rollout_model,
             gateway_url="",
             fork_server=None if self._fork_server is None else self._fork_server.path,
-            free_bytes=preflight.check_gpus(memory),
+            free_bytes=free_bytes(memory, plan.memory / _FREE),
         )
 
     def _live_with(self, pid: int) -> None:
@@ -255,6 +315,7 @@ class _Owner:
         with self._lock:
             if url is not None:
                 self._urls[device_id] = url
+                self._ports[device_id] = _port(url)
             self._failures.pop(device_id, None)
             if why_not is not None:
                 self._failures[device_id] = why_not
@@ -266,25 +327,16 @@ class _Owner:
             "pid": os.getpid(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},
             "failures": self._failures,
+            "ports": self._ports,
             "fork_server": None if self._fork_server is None else str(self._fork_server.path),
         }
-        record = self._plan.state / _RECORD
-        partial = record.with_name(f".{_RECORD}.partial")
         try:
-            partial.write_text(json.dumps(told))
-            partial.replace(record)
+            _put(self._plan.state, told)
             self._unwritten = None
         except OSError as error:
             if self._unwritten != str(error):
-                self._say(f"{record} cannot be written, which is tried again: {error}")
+                self._say(f"{self._plan.state / _RECORD} cannot be written, which is tried again: {error}")
             self._unwritten = str(error)
-
-
-def _at(device: ServingDevice, url: str) -> ServingDevice:
-    """The same where its engine was last."""
-    assert device.spec is not None
-    spec = replace(device.spec, port=int(url.rsplit(":", 1)[1]))
-    return replace(device, url=url, spec=spec)
 
 
 def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:

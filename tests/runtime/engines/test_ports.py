@@ -45,6 +45,12 @@ def test_nor_does_another_process_while_the_one_that_asked_lives(few):
     assert free_port() == theirs
 
 
+def test_nor_is_one_given_that_somebody_had_before_and_claimed_again(few):
+    assert ports.claim(few[0])
+    assert not ports.claim(few[0])
+    assert {free_port(), free_port()} == set(few[1:])
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
 def test_one_that_something_listens_on_is_not_given(few, host):
     with socket.create_server((host, few[0])):

@@ -56,7 +56,7 @@ def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPla
         "rollout": {"model": str(model)},
         "coserving": {"enabled": False, "heartbeat_s": 0.2, "meter_s": 0, "drift_audit_s": 0},
         "traffic": {"trace": "none"},
-        "gateway": {"host": "0.0.0.0", "token": "a-token"},
+        "gateway": {"host": "0.0.0.0", "token": "a-token-of-the-tests"},
     }
     return HostPlan(
         config=FleetConfig.model_validate(config), host="near", run_id="fleet-1", controller_url=controller_url

@@ -33,13 +33,16 @@ from rose.ledger.hosts import gateway, spool, tokens
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.service import owner
 from rose.runtime.service.host import HostRunner
 from rose.runtime.service.places import Central, HostPlan
 from tests.long_form import LONG
+from tests.runtime.service import own_serving
 
 #: Jobs of a host give way to all else that the machine does.
 pytestmark = pytest.mark.timeout(1200)
@@ -213,6 +216,38 @@ def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: 
         runner.stop(leave=False)
         running.join()
         shutil.rmtree(plan.memory, ignore_errors=True)
+
+
+@pytest.fixture
+def serving_host(tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostRunner]:
+    """A host at work whose device is served by an engine of ROSE's own."""
+    monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
+    plan = own_serving.plan_of(tmp_path, controller.url)
+    runner = HostRunner(plan)
+    running = threading.Thread(target=runner.run)
+    running.start()
+    try:
+        until(lambda: runner.report().ready)
+        yield runner
+    finally:
+        runner.stop(leave=False)
+        running.join()
+        owner.stop(plan)
+        shutil.rmtree(plan.memory, ignore_errors=True)
+
+
+def test_an_owner_of_serving_that_died_is_started_again_and_its_engine_attached_where_it_was(
+    serving_host: HostRunner,
+) -> None:
+    plan, page = serving_host.plan, serving_host.plan.memory / "s" / "page"
+    urls, pid = owner.urls(plan), own_serving.record(plan)["pid"]
+    assert has_engine(page)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: "is being started" in serving_host.report().doing)
+    until(lambda: serving_host.report().ready)
+    assert own_serving.record(plan)["pid"] != pid
+    assert owner.urls(plan) == urls
+    assert has_engine(page)
 
 
 def age_manifests(root: Path) -> None:

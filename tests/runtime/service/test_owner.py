@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from rose.runtime import serving
 from rose.runtime.service import owner
 from rose.runtime.service.places import HostPlan
+from tests.runtime.coserving.stand_in_engine import taken
 from tests.runtime.service import own_serving
 from tests.runtime.service.own_serving import failing, record, until
 
@@ -94,7 +97,7 @@ def test_an_engine_that_keeps_failing_has_one_port_and_serves_there_once_it_can(
     owner.ensure(made)
     tries = made.logs / "serving-owner.log"
     until(lambda: tries.exists() and tries.read_text().count("before it was ready") >= 5)
-    assert "broken" in (owner.failure(made) or "")
+    assert "broken" in owner.failures(made)["s"]
     (pid,) = owners(made)
     assert claims(pid) == 1
     broken.unlink()
@@ -117,12 +120,42 @@ def test_an_engine_comes_back_though_nothing_can_be_written_and_that_is_told_onc
     broken = failing(made)
     kill_engine(made)
     until(lambda: (made.logs / "serving-owner.log").read_text().count("before it was ready") >= 2)
-    assert owner.failure(made) is None
+    assert owner.failures(made) == {}
     partial.rmdir()
-    until(lambda: owner.failure(made) is not None)
+    until(lambda: owner.failures(made) != {})
     until(refused)
     broken.unlink()
     until(lambda: serving.answers(url))
     partial.rmdir()
     until(serves(made))
     assert (made.logs / "serving-owner.log").read_text().count("serving.json cannot be written") == 2
+
+
+def test_one_that_is_started_after_another_was_killed_serves_where_that_did(made):
+    owner.ensure(made)
+    until(serves(made))
+    urls = owner.urls(made)
+    for _ in range(2):  # The second time before its engine was ready again.
+        (pid,) = owners(made)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not owner.runs(made))
+        assert owner.urls(made) == {}
+        assert owner.ensure(made) == {}
+        until(lambda: "pid" in record(made))
+    until(serves(made))
+    assert owner.urls(made) == urls
+    assert serving.answers(urls["s"])
+
+
+def test_it_serves_nowhere_else_while_another_has_that_port(made):
+    owner.ensure(made)
+    until(serves(made))
+    urls = owner.urls(made)
+    os.kill(record(made)["pid"], signal.SIGKILL)
+    until(lambda: not serving.answers(urls["s"]))
+    with taken(int(urls["s"].rsplit(":", 1)[1])):
+        owner.ensure(made)
+        until(lambda: "cannot be used" in owner.failures(made).get("s", ""))
+        assert owner.urls(made) == {}
+    until(serves(made))
+    assert owner.urls(made) == urls
