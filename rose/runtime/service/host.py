@@ -81,19 +81,15 @@ class HostActor:
     def report(self) -> HostReport:
         return self._runner.report()
 
-    def stop(self, serving: bool) -> None:
+    def stop(self, serving: bool) -> list[str]:
         """End the agents with their leases and accounts, and send the last events. With `serving`, end the rollout
-        engines too, and the serving engines that are ROSE's own; without, the next agents take them up."""
+        engines too, and the serving engines that are ROSE's own; without, the next agents take them up. Returns what
+        was not ended in order, and why."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
-            owner.stop(self._runner.plan)
-            note_run(self._runner.plan.state, None)
-            # The fleet run may be kept, and its next start have other devices here.
-            (self._runner.plan.state / _CHECKED).unlink(missing_ok=True)
-            # Nothing is left to find here.
-            with suppress(OSError):
-                shutil.rmtree(self._runner.plan.memory)
+            self._runner.clear()
+        return self._runner.undone
 
 
 class HostRunner:
@@ -122,6 +118,8 @@ class HostRunner:
         self._began_s = time.monotonic()
         self._process = psutil.Process()
         self._lock: IO[str] | None = None
+        #: What was not ended in order, and why.
+        self.undone: list[str] = []
         self._say: Callable[[str], None] = lambda _: None
 
     def report(self) -> HostReport:
@@ -134,7 +132,7 @@ class HostRunner:
         ]
         if (unsent := self._unsent()) is not None:
             faults["ledger"] = f"events wait on this host: {unsent}"
-        doing = self._doing
+        doing = self._doing or "; ".join(self.undone)
         if not doing and waits:
             doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
         return HostReport(ready=not doing and not self._stopping.is_set(), doing=doing, pid=os.getpid(), faults=faults)
@@ -211,15 +209,16 @@ class HostRunner:
         specs = self._specs(attached)
         self._agent = HostAgent(self._writer, specs, self._relays(), self._make_engine)
         self._agent.start()
-        self._unattached = dict.fromkeys(self._serving, _UNATTACHED)
-        self._attaching = [
-            vital.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
-            for device_id, serving in self._serving.items()
-        ]
         if self._forwarder is not None:
             # As the keeper does for the ledger itself. The forwarder has made this folder a spool by now.
             self._upkeep = Scheduler(plan.ledger, jobs.ledger_jobs(jobs.Settings()), self._say_failed)
             self._upkeep.start()
+        self._unattached = dict.fromkeys(self._serving, _UNATTACHED)
+        # Last: it is `stop` alone that ends these.
+        self._attaching = [
+            vital.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
+            for device_id, serving in self._serving.items()
+        ]
         self._progress("")
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
@@ -377,32 +376,54 @@ class HostRunner:
 
     # ------------------------------------------------------------------ end
 
+    def clear(self) -> None:
+        """Once it has ended: end the serving engines that are ROSE's own, and leave nothing to find here."""
+        plan = self.plan
+        self._step("its own serving", lambda: owner.stop(plan))
+        self._step("the memory of the fleet run", lambda: note_run(plan.state, None))
+        # The fleet run may be kept, and its next start have other devices here.
+        self._step("the memory of its checks", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
+        with suppress(OSError):
+            shutil.rmtree(plan.memory)
+
     def _end(self) -> None:
-        """In the order that leaves the ledger whole: leases and engines with their accounts, then their events."""
-        if self._agent is not None:
-            self._agent.stop(leave=self._leave)
+        """In the order that leaves the ledger whole: leases and engines with their accounts, then their events. What
+        fails is said, and the rest goes on."""
+        self.undone = []
+        if (agent := self._agent) is not None:
+            self._step("the agents", lambda: agent.stop(leave=self._leave))
             self._agent = None
         for thread in self._attaching:
             thread.join()
-        for serving in () if self._leave else self._serving.values():
-            serving.stop()
-        self._attaching, self._serving = [], {}
-        if self._writer is not None:
+        for device_id, serving in () if self._leave else self._serving.items():
+            self._step(f"what {device_id}'s serving engine has of ours", serving.stop)
+        self._attaching, self._serving, self._unattached, self._down = [], {}, {}, {}
+        if (writer := self._writer) is not None:
             for device in () if self._leave else self.plan.own.device:
                 # An agent that was killed was not there to end its lease.
-                for event in LeaseFile(self.plan.memory / device.id / "page", self.plan.run_id).read().completed():
-                    self._writer.record(event)
-            self._writer.close()
+                self._step(f"the last lease of {device.id}", partial(self._end_lease, writer, device.id))
+            self._step("the events of the host", writer.close)
             self._writer = None
         if self._upkeep is not None:
-            self._upkeep.stop()
+            self._step("the ledger's upkeep", self._upkeep.stop)
             self._upkeep = None
         if self._forwarder is not None:
-            self._forwarder.stop()
+            self._step("the way of events to the ledger", self._forwarder.stop)
             self._forwarder = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _end_lease(self, writer: LedgerWriter, device_id: str) -> None:
+        for event in LeaseFile(self.plan.memory / device_id / "page", self.plan.run_id).read().completed():
+            writer.record(event)
+
+    def _step(self, what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self.undone.append(f"{what}: not ended in order: {type(error).__name__}: {error}")
+            self._say(self.undone[-1])
 
     def _progress(self, text: str) -> None:
         if text and text != self._doing:

@@ -414,7 +414,8 @@ class Keeper:
                 here = part.resource in self._fabric.nodes()
                 left_s = began_s + (timeout_s if here else _ASK_TIMEOUT_S) - time.monotonic()
                 try:
-                    self._fabric.answer(call, max(0.0, left_s))
+                    if undone := self._fabric.answer(call, max(0.0, left_s)):
+                        doing = f"stopped, but for {'; '.join(undone)}"
                 except (UnreachableError, PartDiedError) as error:
                     doing = f"was not reached, and was not stopped in order: {str(error).splitlines()[0]}"
                 except Exception as error:

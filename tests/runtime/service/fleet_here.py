@@ -45,13 +45,16 @@ class Part:
     """A stand-in for a host, or the ledger's gateway: well until it is stopped, which waits for `let_go`."""
 
     let_go: threading.Event | None = None
+    #: What it could not end in order.
+    undone: tuple[str, ...] = ()
 
     def report(self) -> HostReport:
         return HostReport(ready=True, doing="", pid=1)
 
-    def stop(self, serving: bool = True) -> None:
+    def stop(self, serving: bool = True) -> list[str]:
         if self.let_go is not None:
             self.let_go.wait()
+        return list(self.undone)
 
 
 class Actor:

@@ -27,20 +27,22 @@ import psutil
 import pytest
 
 from rose.config import FleetConfig
-from rose.events import Power
+from rose.events import Lease, Power
 from rose.ledger import layout, segments
 from rose.ledger.hosts import gateway, spool, tokens
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.attach.attaching import has_engine
+from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.service import owner
-from rose.runtime.service.host import HostRunner
+from rose.runtime.service import memory, owner
+from rose.runtime.service.host import HostActor, HostRunner
 from rose.runtime.service.places import Central, HostPlan
+from rose.runtime.serving import answers
 from tests.long_form import LONG
 from tests.runtime.service import own_serving
 
@@ -219,28 +221,22 @@ def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: 
 
 
 @pytest.fixture
-def serving_host(tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostRunner]:
+def serving_host(tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostActor]:
     """A host at work whose device is served by an engine of ROSE's own."""
     monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
-    plan = own_serving.plan_of(tmp_path, controller.url)
-    runner = HostRunner(plan)
-    running = threading.Thread(target=runner.run)
-    running.start()
+    actor = HostActor(own_serving.plan_of(tmp_path, controller.url))
     try:
-        until(lambda: runner.report().ready)
-        yield runner
+        until(lambda: actor.report().ready)
+        yield actor
     finally:
-        runner.stop(leave=False)
-        running.join()
-        owner.stop(plan)
-        shutil.rmtree(plan.memory, ignore_errors=True)
+        actor.stop(serving=True)
 
 
 def test_an_owner_of_serving_that_died_is_started_again_and_its_engine_attached_where_it_was(
-    serving_host: HostRunner,
+    serving_host: HostActor,
 ) -> None:
-    plan, page = serving_host.plan, serving_host.plan.memory / "s" / "page"
-    urls, pid = owner.urls(plan), own_serving.record(plan)["pid"]
+    plan = serving_host._runner.plan
+    urls, pid, page = owner.urls(plan), own_serving.record(plan)["pid"], plan.memory / "s" / "page"
     assert has_engine(page)
     os.kill(pid, signal.SIGKILL)
     until(lambda: "is being started" in serving_host.report().doing)
@@ -248,6 +244,23 @@ def test_an_owner_of_serving_that_died_is_started_again_and_its_engine_attached_
     assert own_serving.record(plan)["pid"] != pid
     assert owner.urls(plan) == urls
     assert has_engine(page)
+
+
+def test_what_a_host_cannot_end_in_order_is_named_and_the_rest_is_ended(serving_host: HostActor) -> None:
+    plan = serving_host._runner.plan
+    (url,) = owner.urls(plan).values()
+    lease = Lease(action="granted", lease_id="s/1", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
+    LeaseFile(plan.memory / "s" / "page", plan.run_id).write(Remembered(1, lease))
+    shutil.rmtree(plan.ledger)
+    plan.ledger.write_text("no folder")
+    undone = {text.partition(": not ended in order: LedgerError: ")[0] for text in serving_host.stop(serving=True)}
+    assert undone >= {"the last lease of s", "the events of the host"}
+    assert "the last lease of s: not ended in order" in serving_host.report().doing
+    assert "the last lease of s: not ended in order" in (plan.logs / "host.log").read_text()
+    assert not answers(url)
+    assert not owner.runs(plan)
+    assert memory.run_at(plan.state) is None
+    assert not plan.memory.exists()
 
 
 def age_manifests(root: Path) -> None:

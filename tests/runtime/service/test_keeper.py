@@ -153,6 +153,14 @@ def test_it_ends_though_its_ledger_refuses(tmp_path, monkeypatch):
     assert run["run_id"]
 
 
+def test_what_a_host_did_not_end_in_order_is_named(tmp_path, monkeypatch):
+    keeper = started(fleet(tmp_path), monkeypatch)
+    monkeypatch.setattr(Part, "undone", ("its own serving: not ended in order: it hangs",))
+    stopped(keeper)
+    doing = {part.name: part.doing for part in keeper.state().parts}
+    assert doing["host local"] == "stopped, but for its own serving: not ended in order: it hangs"
+
+
 def test_hosts_that_hang_are_waited_for_side_by_side(tmp_path, monkeypatch):
     keeper = started(fleet(tmp_path, TWO_HOSTS), monkeypatch)
     monkeypatch.setattr(keeper_module, "_STOP_TIMEOUT_S", 1.0)
