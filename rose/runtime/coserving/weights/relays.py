@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import ipaddress
 import secrets
@@ -20,7 +21,8 @@ import psutil
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.transfer.wire.relay import RelayServer
 
-#: A relay for each origin of late: runs come and go, and a client that begins anew has another port.
+#: A relay for each origin of late: runs come and go, and a client that begins anew has another port. So many folders of
+#: theirs are on disk at most.
 RELAYS_MAX = 8
 
 
@@ -29,7 +31,8 @@ class Relays:
 
     What is published on this host is fetched there itself, over `loopback`; all else by a relay. `route` says by an
     origin's URL what lies between it and this host. A relay keeps at most `budget_bytes` in `folder`, on this host's
-    loopback, behind a token.
+    loopback, behind a token. What a process before this one left in `folder` when it was killed counts among the relays
+    that nobody asks for any more, until its origin is asked for again.
     """
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str]) -> None:
@@ -50,22 +53,33 @@ class Relays:
                 self._relays[origin] = self._start(target)
             self._relays.move_to_end(origin)
             relay, _ = self._relays[origin]
-            gone = [self._relays.popitem(last=False)[1] for _ in range(len(self._relays) - RELAYS_MAX)]
-        _stop(gone)
+            # With the lock: nobody is to begin a relay in a folder that is being removed.
+            _stop(self._relays.popitem(last=False)[1] for _ in range(len(self._relays) - RELAYS_MAX))
+            self._sweep(RELAYS_MAX - len(self._relays))
         return replace(target, url=relay.url, token=self._token, source="relay", route=self._route(target.url))
 
     def stop(self) -> None:
         """End all of them, and let go of what they keep."""
         with self._lock:
-            gone = list(self._relays.values())
+            _stop(self._relays.values())
             self._relays.clear()
-        _stop(gone)
+            self._sweep(0)
 
     def _start(self, target: Target) -> tuple[RelayServer, Path]:
         # Two relays never share a folder: each has it locked.
         folder = self._folder / hashlib.sha256(f"{target.url} {target.token}".encode()).hexdigest()[:16]
         relay = RelayServer(target.url, folder, self._budget_bytes, token=self._token, origin_token=target.token)
         return relay.start(), folder
+
+    def _sweep(self, spared: int) -> None:
+        """Remove the folders that no relay has, but for the `spared` that were written to last."""
+        running = {folder for _, folder in self._relays.values()}
+        left = [folder for folder in self._folder.glob("*") if folder not in running]
+        for folder in sorted(left, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)[spared:]:
+            # One that is locked is a relay's of another process.
+            with suppress(OSError), (folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_here(url: str) -> bool:

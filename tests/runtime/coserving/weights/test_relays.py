@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import urllib.request
+
 import pytest
 import torch
 
@@ -11,6 +16,7 @@ from rose.runtime.coserving.weights.target import Target
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.relay import RelayServer
 from rose.runtime.transfer.wire.server import StoreServer
 
 
@@ -57,6 +63,54 @@ def test_relays_of_origins_that_nobody_asks_for_any_more_end(made, monkeypatch):
     assert ways[0].url == ways[2].url
     assert len(made._relays) == 2
     assert {origin for origin, _ in made._relays} == {"http://192.0.2.1:1", "http://192.0.2.3:1"}
+
+
+def left_by_killed(folder, name, at_s):
+    """A relay's folder as a process that was killed leaves it."""
+    (folder / name).mkdir(parents=True)
+    for file in ("lock", "0" * 64):
+        (folder / name / file).touch()
+    os.utime(folder / name, (at_s, at_s))
+
+
+def test_what_killed_processes_left_counts_among_the_relays_and_the_oldest_of_it_goes(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(relays, "is_here", lambda _url: False)
+    monkeypatch.setattr(relays, "RELAYS_MAX", 2)
+    folder = tmp_path / "relays"
+    for at_s, name in enumerate(["oldest", "older", "newest", "old"]):
+        left_by_killed(folder, name, at_s if name != "newest" else 9)
+    made.via(Target("a", 0, "http://192.0.2.1:1"))
+    (own,) = {path.name for path in folder.iterdir()} - {"newest"}
+    made.via(Target("a", 0, "http://192.0.2.2:1"))
+    assert own in {path.name for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == 2
+    assert not (folder / "newest").exists()
+
+
+def fetched(way, folder):
+    """The bytes that a relay took from its origin for one receiver of all it has."""
+    Receiver(way.url, way.token, folder, run_id="a").fetch(0, None)
+    status = urllib.request.Request(f"{way.url}/v1/status", headers={"Authorization": f"Bearer {way.token}"})
+    with urllib.request.urlopen(status) as response:
+        return json.load(response)["origin_bytes"]
+
+
+def test_what_a_killed_process_had_of_an_origin_is_gone_on_with(made, origin, tmp_path, monkeypatch):
+    monkeypatch.setattr(relays, "is_here", lambda _url: False)
+    before = Relays(tmp_path / "before", 1 << 24, lambda _url: "")
+    bytes_before = fetched(before.via(origin), tmp_path / "one")
+    shutil.copytree(tmp_path / "before", tmp_path / "relays")
+    before.stop()
+    # A manifest is fetched anew: a trainer that begins anew uses the same names.
+    assert fetched(made.via(origin), tmp_path / "two") < bytes_before
+
+
+def test_a_folder_that_a_relay_of_another_has_stays(made, origin, tmp_path, monkeypatch):
+    monkeypatch.setattr(relays, "is_here", lambda _url: False)
+    monkeypatch.setattr(relays, "RELAYS_MAX", 1)
+    with RelayServer(origin.url, tmp_path / "relays" / "another", 1 << 24, origin_token=origin.token):
+        made.via(origin)
+        assert len(list((tmp_path / "relays").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
