@@ -306,12 +306,19 @@ class Run:
                 pass
 
     def _resume(self, fence: int, away_s: float) -> None:
-        """Go on with the run, which expired while this client, whose fence is the newest, was not heard."""
+        """Go on with the run, which expired while this client, whose fence is the newest, was not heard.
+
+        It says that fence: a client that has resumed the run meanwhile keeps it, however late this comes.
+        """
         with self._resuming:
             address = self.address
             if address.fence == fence:
-                message = {**self._opened, "resume": address.run_id, "key": uuid.uuid4().hex}
-                answer = call(address.url, "POST", "/runs", message, token=address.token, away_s=away_s)
+                message = {**self._opened, "resume": address.run_id, "fence": fence, "key": uuid.uuid4().hex}
+                try:
+                    answer = call(address.url, "POST", "/runs", message, token=address.token, away_s=away_s)
+                except (RunTakenError, RunEndedError) as error:
+                    self._lost = error
+                    raise
                 self.address = replace(address, fence=answer["fence"])
 
     def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:

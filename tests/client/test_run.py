@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -128,17 +131,25 @@ def test_a_controller_that_stays_away_is_given_up_with_what_to_do(tmp_path):
         run.leave()
 
 
-class LosesAnswers(BaseHTTPRequestHandler):
-    """Stands between a client and a controller: what `lost` POSTs are answered, the client does not hear."""
+class Between(BaseHTTPRequestHandler):
+    """Stands between a client and a controller. The answers to `lost` POSTs that open or resume a run do not come back;
+    while it is not `clear`, such POSTs do not get there."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        with urllib.request.urlopen(urllib.request.Request(self.server.behind + self.path, data=body)) as response:
-            answer = response.read()
+        if self.path == "/runs":
+            self.server.came.set()
+            self.server.clear.wait(20)
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.server.behind + self.path, data=body)) as response:
+                status, answer = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                status, answer = error.code, error.read()
         if self.path == "/runs" and self.server.lost:
             self.server.lost -= 1
             return
-        self.send_response(200)
+        self.send_response(status)
         self.end_headers()
         self.wfile.write(answer)
 
@@ -146,20 +157,31 @@ class LosesAnswers(BaseHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def between(there):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Between) as server:
+        server.behind, server.lost = there.url, 0
+        server.came, server.clear = threading.Event(), threading.Event()
+        server.clear.set()
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
 def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
     recorded = Recorded()
-    with fleet(tmp_path, record=recorded) as there, ThreadingHTTPServer(("127.0.0.1", 0), LosesAnswers) as between:
-        between.behind, between.lost = there.url, 2
-        threading.Thread(target=between.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{between.server_address[1]}"
-        run = client.open_run(url, name="grpo", model=MODEL)
-        between.lost = 1
-        resumed = client.open_run(url, name="grpo", model=MODEL, resume=run.run_id)
-        assert (between.lost, run.fence, resumed.fence) == (0, 1, 2)
+    with fleet(tmp_path, record=recorded) as there, between(there) as line:
+        line.lost = 2
+        run = client.open_run(line.url, name="grpo", model=MODEL)
+        line.lost = 1
+        resumed = client.open_run(line.url, name="grpo", model=MODEL, resume=run.run_id)
+        assert (line.lost, run.fence, resumed.fence) == (0, 1, 2)
         assert [known.run_id for known in there.gateway.controller.runs] == [run.run_id]
         run.leave()
         resumed.leave()
-        between.shutdown()
     assert [event.action for event in recorded.of("run")] == ["started"]
 
 
@@ -263,21 +285,44 @@ def test_a_client_that_waits_for_turns_hears_that_its_run_was_taken(tmp_path):
         taking.join()
 
 
+def expire(there, run):
+    known = there.gateway.controller.runs.get(run.run_id)
+
+    async def pass_time():
+        known.heard_ns -= int(3600e9)
+        there.gateway.controller.pass_time(time.monotonic_ns())
+
+    there.call(pass_time())
+    assert known.facts.state == "expired"
+
+
 def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
     with fleet(tmp_path) as there, open_run(there) as run:
         run.publish({})
         fence = run.fence
-        facts = there.gateway.controller.runs.get(run.run_id)
-
-        async def expire():
-            facts.heard_ns -= int(3600e9)
-            there.gateway.controller.pass_time(time.monotonic_ns())
-
-        there.call(expire())
-        assert facts.facts.state == "expired"
+        expire(there, run)
         assert run.publish({}) == 1
         assert run.fence == fence + 1
         assert run.generate([[1]], {"max_new_tokens": 1})
+
+
+def test_a_client_whose_resumption_comes_late_does_not_take_the_run_from_its_successor(tmp_path):
+    with fleet(tmp_path) as there, between(there) as line, ThreadPoolExecutor(1) as pool:
+        first = client.open_run(line.url, name="grpo", model=MODEL)
+        expire(there, first)
+        line.came.clear()
+        line.clear.clear()
+        recording = pool.submit(first.record, step())
+        assert line.came.wait(20)
+        with open_run(there, resume=first.run_id) as second:
+            line.clear.set()
+            with pytest.raises(client.RunTakenError, match="taken over by a newer client"):
+                recording.result(20)
+            with pytest.raises(client.RunTakenError):
+                first.check()
+            assert second.publish({}) == 0
+            assert second.fence == 2
+        first.leave()
 
 
 def test_a_run_is_renewed_while_its_trainer_is_busy(tmp_path):

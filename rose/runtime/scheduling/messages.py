@@ -191,6 +191,8 @@ class OpenRun(Message):
     expires_s: Expiry = 60.0
     trainer_device: str | None = Field(default=None, min_length=1)
     resume: str | None = Field(default=None, min_length=1)
+    #: With `resume`, of a client that goes on with what it had itself: the run must still have this fence.
+    fence: int | None = Field(default=None, ge=1)
     #: What comes again with its key is answered as before: nothing is opened, or taken over, twice.
     key: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
 

@@ -101,7 +101,7 @@ class Runs:
         if request.resume is not None:
             return self._resume(self.get(request.resume), request, now_ns)
         opened_us = utc_us()
-        asked = request.model_dump(exclude={"resume", "key"})
+        asked = request.model_dump(exclude={"resume", "fence", "key"})
         facts = RunFacts(run_id=_new_id(request.name), opened_us=opened_us, keys=_keys({}, 1, request), **asked)
         run = Run(facts, now_ns)
         self._state.keep(facts, self._due(facts, "started", opened_us))
@@ -113,6 +113,8 @@ class Runs:
 
     def _resume(self, run: Run, request: OpenRun, now_ns: int) -> Run:
         before = run.facts
+        if request.fence is not None:
+            _check_fence(run, request.fence)
         if request.team not in (None, before.team):
             raise RunRefusedError(f"team is {request.team!r}; run {run.run_id!r} was opened for {before.team!r}")
         facts = replace(

@@ -94,6 +94,19 @@ def test_a_run_that_is_not_heard_of_expires_and_can_be_resumed(runs, state):
     assert len({event["event_id"] for _, event in state.due()}) == 3
 
 
+def test_a_client_that_goes_on_with_an_expired_run_does_not_take_it_from_a_newer_one(runs):
+    run = runs.open(request(expires_s=1), 0)
+    runs.expire(2 * S)
+    runs.open(request(resume=run.run_id), 3 * S)
+    for state in ("open", "expired"):
+        assert run.facts.state == state
+        with pytest.raises(RunRefusedError, match="taken over by a newer client: its fence is 2, not 1"):
+            runs.open(request(resume=run.run_id, fence=1, key="late"), 4 * S)
+        runs.expire(100 * S)
+    for _ in range(2):  # its own, and again since the answer was lost
+        assert runs.open(request(resume=run.run_id, fence=2, key="own"), 100 * S).facts.fence == 3
+
+
 def test_a_run_is_closed_once(runs, state):
     run = runs.open(request(), 0)
     for _ in range(2):
