@@ -25,7 +25,7 @@ _STOP_S = 1
 
 
 class HttpServer:
-    """`start` binds, `stop` unbinds."""
+    """`bind` takes the port, where connections wait until `start`; `stop` unbinds."""
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -35,15 +35,23 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S,
         )  # fmt: skip
         self._server = _Server(config)
+        self._listening: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def stopping(self) -> bool:
         return self._server.should_exit
 
-    async def start(self) -> None:
+    def bind(self) -> None:
         """Raises OSError if the port is taken."""
-        self._serving = asyncio.create_task(self._server.serve([_bound(self._host, self._port)]))
+        self._listening = _bound(self._host, self._port)
+
+    async def start(self) -> None:
+        """Serve, and bind before that if `bind` was not called."""
+        if self._listening is None:
+            self.bind()
+        assert self._listening is not None
+        self._serving = asyncio.create_task(self._server.serve([self._listening]))
         await self._server.listening.wait()
 
     async def stop(self) -> None:
@@ -51,6 +59,8 @@ class HttpServer:
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
+        elif self._listening is not None:
+            self._listening.close()
 
 
 class _Protocol(HttpToolsProtocol):

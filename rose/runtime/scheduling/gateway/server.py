@@ -82,7 +82,8 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken."""
+        """Bind and serve. Raises OSError if the port is taken, and then nothing was recorded."""
+        self._server.bind()
         await self.controller.start()
         await self._server.start()
 
