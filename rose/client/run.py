@@ -79,6 +79,8 @@ class Run:
         self._left = threading.Event()
         #: Why the run is this client's no more.
         self._lost: ClientError | None = None
+        #: What was asked to resume the run, as long as its answer was not heard.
+        self._unheard: dict[str, Any] | None = None
         self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
         self._renewing.start()
 
@@ -281,12 +283,8 @@ class Run:
             except ControllerAwayError:
                 self.check()
                 raise
-            except (RunTakenError, RunEndedError) as error:
-                if self.address.fence == address.fence:
-                    self._lost = error
-                    raise
-            except RunExpiredError:
-                self._resume(address.fence, address.away_s)
+            except (RunTakenError, RunEndedError, RunExpiredError) as error:
+                self._go_on(error, address.fence, address.away_s)
 
     def _renew(self) -> None:
         """Keep the run open. A controller that is away is asked again the next time: what the trainer itself wants of
@@ -296,30 +294,35 @@ class Run:
             message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
-            except (RunTakenError, RunEndedError) as error:
-                if self.address.fence == address.fence:
-                    self._lost = error
-            except RunExpiredError:
+            except (RunTakenError, RunEndedError, RunExpiredError) as error:
                 with suppress(ClientError):
-                    self._resume(address.fence, 0.0)
+                    self._go_on(error, address.fence, 0.0)
             except ClientError:
                 pass
 
-    def _resume(self, fence: int, away_s: float) -> None:
-        """Go on with the run, which expired while this client, whose fence is the newest, was not heard.
+    def _go_on(self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float) -> None:
+        """With the run, after this client was refused by `error`, having said `fence`. Raises why it cannot.
 
-        It says that fence: a client that has resumed the run meanwhile keeps it, however late this comes.
+        A run that expired while this client was not heard is resumed. It says the fence that it had: a client that has
+        resumed the run meanwhile keeps it, however late this comes. Where the answer to that was lost, whoever has
+        taken the run over may be this client itself, and is if what it asked is answered again under the same key.
         """
         with self._resuming:
             address = self.address
-            if address.fence == fence:
-                message = {**self._opened, "resume": address.run_id, "fence": fence, "key": uuid.uuid4().hex}
-                try:
-                    answer = call(address.url, "POST", "/runs", message, token=address.token, away_s=away_s)
-                except (RunTakenError, RunEndedError) as error:
-                    self._lost = error
-                    raise
-                self.address = replace(address, fence=answer["fence"])
+            if address.fence != fence:
+                return
+            try:
+                if isinstance(error, RunExpiredError):
+                    resumed = {"resume": address.run_id, "fence": fence, "key": uuid.uuid4().hex}
+                    self._unheard = self._unheard or {**self._opened, **resumed}
+                elif isinstance(error, RunEndedError) or self._unheard is None:
+                    raise error
+                answer = call(address.url, "POST", "/runs", self._unheard, token=address.token, away_s=away_s)
+            except (RunTakenError, RunEndedError) as lost:
+                self._lost = lost
+                raise
+            self._unheard = None
+            self.address = replace(address, fence=answer["fence"])
 
     def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:
         self.check()
