@@ -69,12 +69,14 @@ def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait for a process to start or to die."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Two more than there are cores: many tests wait for a process to start or to die."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
 LONGEST_FIRST = (
+    "runtime/service/test_two_hosts.py",
+    "runtime/service/test_one_host.py",
     "test_docs.py",
     "sql/test_queries.py",
     "pricing/test_faulty_ledger.py",

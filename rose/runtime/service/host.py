@@ -57,7 +57,8 @@ _CHECKED = "checked"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostReport:
-    """How a host is. `ready`: its agents are at work; else `doing` says what it is at or why it cannot go on."""
+    """How a host is. `ready`: its agents are at work; else `doing` says what it is at or why it cannot go on. It says
+    nothing of one that is stopping."""
 
     ready: bool
     doing: str
@@ -135,7 +136,10 @@ class HostRunner:
         doing = self._doing or "; ".join(self.undone)
         if not doing and waits:
             doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
-        return HostReport(ready=not doing and not self._stopping.is_set(), doing=doing, pid=os.getpid(), faults=faults)
+        if self._stopping.is_set():
+            # Whatever it was at, it is no more.
+            return HostReport(ready=False, doing="", pid=os.getpid(), faults=faults)
+        return HostReport(ready=not doing, doing=doing, pid=os.getpid(), faults=faults)
 
     def facts(self) -> HostFacts:
         """What heartbeats say of the host."""

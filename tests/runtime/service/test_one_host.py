@@ -16,7 +16,6 @@ from tests.runtime.service.hosts import Host, Network
 from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
 
 pytestmark = [
-    pytest.mark.live,
     pytest.mark.timeout(900),
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]

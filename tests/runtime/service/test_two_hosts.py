@@ -19,7 +19,6 @@ from tests.runtime.service import hosts
 from tests.runtime.service.hosts import Host, Network
 
 pytestmark = [
-    pytest.mark.live,
     pytest.mark.timeout(900),
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]
