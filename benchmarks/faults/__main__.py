@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
+from types import FrameType
 
 from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books, Reader
@@ -69,7 +74,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     struck: list[Trial] = []
     tried = 0
     ended = False
-    began = time.monotonic()
+    until_s = time.monotonic() + (math.inf if given.minutes is None else 60 * given.minutes)
     fleet = Fleet(folder, given.seed, Setting(given.engines, given.patience))
     with phase("fleet"):
         fleet.__enter__()
@@ -80,20 +85,23 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         striker = Striker(fleet, given.seed)
         with phase("calm before the first fault"):
             _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
-        for number, fault in enumerate(_planned(trials, given.seed, victims, given.unbroken), 1):
-            if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
-                break
-            tried += 1
-            begun = time.monotonic()
-            trial = striker.strike(number, fault)
-            if trial is None:
-                print(f"trial {number}: {fault}: could not be carried out", file=sys.stderr)
-                continue
-            trial = replace(trial, wrong=tuple(_books_now(reader)))
-            struck.append(trial)
-            took_s = time.monotonic() - begun
-            text = claims.line(_seen(fleet, struck, tried), trial)
-            print(f"trial {number}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
+        with _last_trial() as enough:
+            in_time = takewhile(
+                lambda _: not enough.is_set() and time.monotonic() < until_s,
+                _planned(trials, given.seed, victims, given.unbroken),
+            )
+            for number, fault in enumerate(in_time, 1):
+                tried += 1
+                begun = time.monotonic()
+                trial = striker.strike(number, fault)
+                if trial is None:
+                    print(f"trial {number}: {fault}: could not be carried out", file=sys.stderr)
+                    continue
+                trial = replace(trial, wrong=tuple(_books_now(reader)))
+                struck.append(trial)
+                took_s = time.monotonic() - begun
+                text = claims.line(_seen(fleet, struck, tried), trial)
+                print(f"trial {number}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
         _wait_lent(striker)
     except FleetError:
         ended = True
@@ -111,6 +119,25 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
             claims.claim(report, seen, last)
             claims.show(seen)
+
+
+@contextmanager
+def _last_trial() -> Iterator[threading.Event]:
+    """Set by SIGTERM: the trial that goes on is the last one. What it struck could not be ended in order before it is
+    mended; a second SIGTERM ends it all the same."""
+    enough = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if enough.is_set():
+            _leave(number, frame)
+        print("ends after this trial; asked once more, at once", file=sys.stderr, flush=True)
+        enough.set()
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield enough
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _planned(trials: int, seed: int, victims: tuple[Victim, ...], unbroken: float | None) -> Iterator[Fault]:
