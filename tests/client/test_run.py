@@ -168,6 +168,7 @@ def between(there):
         try:
             yield server
         finally:
+            server.clear.set()
             server.shutdown()
 
 
@@ -307,8 +308,8 @@ def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
 
 
 def test_a_client_whose_resumption_comes_late_does_not_take_the_run_from_its_successor(tmp_path):
-    with fleet(tmp_path) as there, between(there) as line, ThreadPoolExecutor(1) as pool:
-        first = client.open_run(line.url, name="grpo", model=MODEL)
+    with ThreadPoolExecutor(1) as pool, fleet(tmp_path) as there, between(there) as line:
+        first = client.open_run(line.url, name="grpo", team="research", model=MODEL)
         expire(there, first)
         line.came.clear()
         line.clear.clear()
