@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
-from rose.config import FleetConfig, HostConfig
+from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.events import Run
-from rose.ledger.hosts import tokens
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
@@ -32,18 +30,14 @@ from rose.runtime.errors import PartDiedError
 from rose.runtime.fleet import recorded_config, writer_name
 from rose.runtime.scheduling.runs.ending import end_runs
 from rose.runtime.service import local_ray, places, vital
-from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError
-from rose.runtime.service.host import HostActor
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.memory import FleetMemory, Remembered, check_fits
-from rose.runtime.service.parts import STOPPING, FleetState, Part, PartState, host_part
-from rose.runtime.service.places import Central, HostPlan
+from rose.runtime.service.parts import STOPPING, FleetState, Part, PartState
+from rose.runtime.service.plans import Plans
 from rose.runtime.traffic.trace import fit, open_trace
 
 KEEPER = "keeper"
-CONTROLLER = "controller"
-_CENTRAL = "ledger"
 _MEMORY = "the memory of the fleet run"
 _LOOK_S = 0.5
 _ASK_TIMEOUT_S = 5.0
@@ -70,12 +64,12 @@ class Keeper:
         the process that the fleet ends with, if it does. `start_id` tells one `rose up` from the next: what Ray starts
         again with the same one goes on with what that fleet was told, its end too."""
         self._config, self._ray_address = config, ray_address
-        self._make_host = make_host or {}
         self._start_id = start_id or secrets.token_hex(8)
         self._memory = FleetMemory(config)
         self._fabric = Fabric(places.namespace(config))
         self._first_address = first_address or self._fabric.node_address
-        self._say = log_to(self._logs / "keeper.log")
+        self._plans = Plans(config, self._fabric, self._memory, self._first_address, make_host or {})
+        self._say = log_to(self._memory.logs / "keeper.log")
         self._remembered = Remembered(run_id="")
         self._parts: list[Part] = []
         self._looking, self._remembering = threading.Lock(), threading.Lock()
@@ -92,7 +86,7 @@ class Keeper:
                 self._lives_with = psutil.Process(lives_with)
             except psutil.NoSuchProcess:
                 self._alone = True
-        self._thread = vital.start("keeper", self._run, self._logs / "keeper.log")
+        self._thread = vital.start("keeper", self._run, self._memory.logs / "keeper.log")
 
     def state(self) -> FleetState:
         parts = [part.state for part in self._parts] + self._undone
@@ -199,75 +193,14 @@ class Keeper:
             remembered.recorded, remembered.config_json = True, config_json
             self._memory.write(remembered)
         if self._upkeep is None:
-            self._upkeep = Scheduler(self._ledger, jobs.ledger_jobs(jobs.Settings()), self._say_failed)
+            self._upkeep = Scheduler(places.ledger(self._config), jobs.ledger_jobs(jobs.Settings()), self._say_failed)
             self._upkeep.start()
-        parts = [self._controller(hosts[0])]
-        if many:
-            parts.append(self._central(hosts[0], address))
-        parts += [self._host(host, address, first=host is hosts[0]) for host in hosts]
-        self._parts = parts
+        self._parts = self._plans.parts(remembered)
         if remembered.ending:
             self._say("the fleet was being put down")
             self.stop(remembered.ending == "keep")
 
     # ------------------------------------------------------------------ parts
-
-    def _part(self, name: str, host: HostConfig, cls: type, *arguments: object) -> Part:
-        resource = places.resource(host, self._first_address)
-        return Part(name, lambda: self._fabric.place(name, cls, *arguments, resource=resource), resource)
-
-    def _controller(self, host: HostConfig) -> Part:
-        remembered = self._remembered
-        assert remembered.port is not None
-        plan = ControllerPlan(
-            config=self._config,
-            run_id=remembered.run_id,
-            port=remembered.port,
-            state=self._memory.folder / remembered.run_id,
-            logs=self._logs,
-            ledger=self._ledger,
-            host=host.name if self._config.hosts else self._config.host,
-            cores=tuple(host.cores),
-        )
-        return self._part(CONTROLLER, host, ControllerActor, plan)
-
-    def _central(self, host: HostConfig, address: str) -> Part:
-        remembered, file = self._remembered, self._memory.folder / "ledger-tokens.json"
-        if remembered.central_port is None:
-            remembered.central_port = free_port(address)
-        others = [other.name for other in places.hosts(self._config)[1:]]
-        known = {token.name for token in tokens.read(file)} if file.exists() else set()
-        for name in known - set(others):
-            if name in remembered.tokens:
-                # The fleet file has that host no more.
-                tokens.revoke(file, name)
-                del remembered.tokens[name]
-        for name in others:
-            if name not in remembered.tokens:
-                with suppress(LedgerError):  # One that was made, and not remembered.
-                    tokens.revoke(file, name)
-                remembered.tokens[name] = tokens.create(file, name, append=(f"{name}.*",))
-        self._memory.write(remembered)
-        plan = CentralPlan(
-            ledger=self._ledger, host=address, port=remembered.central_port, tokens=file, logs=self._logs
-        )
-        return self._part(_CENTRAL, host, CentralActor, plan)
-
-    def _host(self, host: HostConfig, first_address: str, *, first: bool) -> Part:
-        remembered = self._remembered
-        central = None
-        if not first:
-            shown = f"[{first_address}]" if ":" in first_address else first_address
-            central = Central(url=f"grpc://{shown}:{remembered.central_port}", token=remembered.tokens[host.name])
-        plan = HostPlan(
-            config=self._config,
-            host=host.name,
-            run_id=remembered.run_id,
-            controller_url=remembered.url,
-            address=None if first else host.address,
-            central=central,
-        )
-        return self._part(host_part(host.name), host, HostActor, plan, *self._make_host.values())
 
     def _look(self, part: Part) -> None:
         """Take the answer that has come, ask again, and place anew what is gone for good."""
@@ -323,7 +256,7 @@ class Keeper:
 
     def _end_parts(self) -> None:
         if not self._parts:
-            self._parts = [Part(name, lambda: None, resource) for name, resource in self._names()]
+            self._parts = self._plans.nowhere()
         for part in self._parts:
             if part.actor is None:
                 # Whoever was here before may have placed it.
@@ -371,13 +304,6 @@ class Keeper:
         if remembered is not None:
             check_fits(remembered, self._config)
             self._remembered = remembered
-
-    def _names(self) -> list[tuple[str, str]]:
-        """The name of each part, and what its host is known by."""
-        hosts = places.hosts(self._config)
-        first, *_ = resources = [places.resource(host, self._first_address) for host in hosts]
-        named = [(host_part(host.name), resource) for host, resource in zip(hosts, resources, strict=True)]
-        return [(CONTROLLER, first), (_CENTRAL, first), *named]
 
     def _find(self, part: Part) -> None:
         part.actor = self._fabric.find(part.name)
@@ -428,20 +354,12 @@ class Keeper:
 
     # ------------------------------------------------------------------ the ledger
 
-    @property
-    def _ledger(self) -> Path:
-        return self._config.ledger.expanduser().resolve()
-
     def _open_writer(self) -> LedgerWriter:
         if self._writer is None:
             first, config = places.hosts(self._config)[0], self._config
             name = writer_name(first.name if config.hosts else config.host, "deployment")
-            self._writer = LedgerWriter.open(self._ledger, name, self._remembered.run_id)
+            self._writer = LedgerWriter.open(places.ledger(self._config), name, self._remembered.run_id)
         return self._writer
-
-    @property
-    def _logs(self) -> Path:
-        return self._memory.folder / "logs"
 
     def _event(self, action: Literal["started", "ended"], reason: str | None = None) -> Run:
         host = {

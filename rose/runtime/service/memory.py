@@ -70,6 +70,11 @@ class FleetMemory:
         self._config = config
         self._writing = threading.Lock()
 
+    @property
+    def logs(self) -> Path:
+        """Of the parts of the first host."""
+        return self.folder / "logs"
+
     def read(self) -> Remembered | None:
         """What is remembered of the fleet run that goes on; None if none does."""
         return read(self.folder)

@@ -59,6 +59,11 @@ def state_folder(config: FleetConfig) -> Path:
     return config.state.expanduser().absolute() / config.name
 
 
+def ledger(config: FleetConfig) -> Path:
+    """The fleet's ledger on its first host; on each other one, the spool of what it sends there."""
+    return config.ledger.expanduser().resolve()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Central:
     """The gateway of the ledger that a host sends its events to, and its token there."""
@@ -98,7 +103,7 @@ class HostPlan:
 
     @property
     def ledger(self) -> Path:
-        return self.config.ledger.expanduser().resolve()
+        return ledger(self.config)
 
     @property
     def memory(self) -> Path:

@@ -15,8 +15,9 @@ from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
 from rose.runtime.service import local_ray, memory, places
 from rose.runtime.service.fabric import Fabric, UnreachableError
-from rose.runtime.service.keeper import CONTROLLER, KEEPER, Keeper
+from rose.runtime.service.keeper import KEEPER, Keeper
 from rose.runtime.service.parts import FleetState, host_part
+from rose.runtime.service.plans import CONTROLLER
 
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 60.0
