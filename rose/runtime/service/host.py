@@ -39,6 +39,7 @@ from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.service import logs, owner, places, vital
 from rose.runtime.service.memory import engines_token, note_run
+from rose.runtime.service.own_serving import OwnServing
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingEngines
 
@@ -83,9 +84,8 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End the agents with their leases and accounts, and send the last events. With `serving`, end the rollout
-        engines too, and the serving engines that are ROSE's own; without, the next agents take them up. Returns what
-        was not ended in order, and why."""
+        """End the agents with their leases and accounts, and send the last events. With `serving`, end all engines that
+        are ROSE's own; without, the next agents take them up. Returns what was not ended in order, and why."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
@@ -109,10 +109,7 @@ class HostRunner:
         self._serving: dict[str, ServingEngines] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
-        #: By device: why a serving engine of ROSE's own does not serve there.
-        self._down: dict[str, str] = {}
-        #: When their owner may be started again.
-        self._owner_again_s = time.monotonic()
+        self._own_serving = OwnServing(plan)
         #: What the forwarder said last, and when; None before it did.
         self._forwarded: tuple[Progress, float] | None = None
         self._upkeep: Scheduler | None = None
@@ -125,11 +122,12 @@ class HostRunner:
 
     def report(self) -> HostReport:
         agent = self._agent
-        faults = self._unattached | ({} if agent is None else dict(agent.faults())) | self._down
+        down = self._own_serving.down
+        faults = self._unattached | ({} if agent is None else dict(agent.faults())) | down
         waits = [
             device.id
             for device in self.plan.own.device
-            if agent is None or agent.agent(device.id) is None or device.id in self._unattached | self._down
+            if agent is None or agent.agent(device.id) is None or device.id in self._unattached | down
         ]
         if (unsent := self._unsent()) is not None:
             faults["ledger"] = f"events wait on this host: {unsent}"
@@ -176,7 +174,8 @@ class HostRunner:
                 self._stopping.wait(_AGAIN_S)
         rotated_s = time.monotonic()
         while not self._stopping.wait(_LOOK_S):
-            self._keep_serving()
+            for device_id in self._own_serving.keep(self._say):
+                self._unattached.setdefault(device_id, _UNATTACHED)
             if time.monotonic() - rotated_s > _ROTATE_S:
                 logs.rotate(self.plan.logs)
                 rotated_s = time.monotonic()
@@ -281,46 +280,13 @@ class HostRunner:
 
     def _wait_serving(self) -> dict[str, str]:
         """The URLs of the engines that are ROSE's own, once each answers."""
-        urls = self._look_serving()
-        while self._down:
-            self._progress("; ".join(f"{device_id}: {why}" for device_id, why in self._down.items()))
+        urls = self._own_serving.look()
+        while down := self._own_serving.down:
+            self._progress("; ".join(f"{device_id}: {why}" for device_id, why in down.items()))
             self._stopping.wait(_LOOK_S)
             self._tend()
-            urls = self._look_serving()
+            urls = self._own_serving.look()
         return urls
-
-    def _look_serving(self) -> dict[str, str]:
-        """The URLs of the engines that are ROSE's own and answer; their owner is started if it does not run. `_down`
-        says why others do not."""
-        plan = self.plan
-        if not owner.runs(plan) and time.monotonic() >= self._owner_again_s:
-            # One that ends at once is not started at each look.
-            self._owner_again_s = time.monotonic() + _AGAIN_S
-            owner.ensure(plan)
-        urls, failures = owner.urls(plan), owner.failures(plan)
-        self._down = {
-            device_id: failures.get(device_id, "its serving engine is being started")
-            for device_id in owner.served(plan)
-            if device_id not in urls
-        }
-        return urls
-
-    def _keep_serving(self) -> None:
-        """While the host is at work: an engine of ROSE's own that died comes back at its URL, and is shown its page
-        again; and so does its owner."""
-        if not (own := owner.served(self.plan)):
-            return
-        before = self._down
-        try:
-            self._look_serving()
-        except (UserError, OSError) as error:
-            # On a full disk: it is tried again.
-            self._down = dict.fromkeys(own, f"its serving engine cannot be started: {error}")
-        for device_id, why in self._down.items():
-            if device_id not in before:
-                self._unattached.setdefault(device_id, _UNATTACHED)
-            if before.get(device_id) != why:
-                self._say(f"{device_id}: {why}")
 
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         if not devices:
@@ -387,8 +353,7 @@ class HostRunner:
         self._step("the memory of the fleet run", lambda: note_run(plan.state, None))
         # The fleet run may be kept, and its next start have other devices here.
         self._step("the memory of its checks", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
-        with suppress(OSError):
-            shutil.rmtree(plan.memory)
+        shutil.rmtree(plan.memory, ignore_errors=True)
 
     def _end(self) -> None:
         """In the order that leaves the ledger whole: leases and engines with their accounts, then their events. What
@@ -401,7 +366,7 @@ class HostRunner:
             thread.join()
         for device_id, serving in () if self._leave else self._serving.items():
             self._step(f"what {device_id}'s serving engine has of ours", serving.stop)
-        self._attaching, self._serving, self._unattached, self._down = [], {}, {}, {}
+        self._attaching, self._serving, self._unattached, self._own_serving.down = [], {}, {}, {}
         if (writer := self._writer) is not None:
             for device in () if self._leave else self.plan.own.device:
                 # An agent that was killed was not there to end its lease.

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import psutil
@@ -176,7 +176,7 @@ class Keeper:
             if remembered.start_id != self._start_id:
                 remembered.start_id, remembered.ending, remembered.kept = self._start_id, "", False
         remembered.ray_address = self._ray_address
-        remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
+        remembered.port = config.gateway.port or remembered.port or self._free_port
         address = hosts[0].address or self._first_address
         many = len(hosts) > 1
         shown = address if many else {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
@@ -199,6 +199,11 @@ class Keeper:
         if remembered.ending:
             self._say("the fleet was being put down")
             self.stop(remembered.ending == "keep")
+
+    @cached_property
+    def _free_port(self) -> int:
+        # Once, however often this is tried: it is claimed for as long as this process lives.
+        return free_port(self._config.gateway.host)
 
     # ------------------------------------------------------------------ parts
 

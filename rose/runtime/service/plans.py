@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from rose.config import FleetConfig, HostConfig
@@ -46,10 +47,14 @@ class Plans:
     def nowhere(self) -> list[Part]:
         """All parts that there may be, as they are found and not placed."""
         first, *_ = resources = [places.resource(host, self._first_address) for host in self._hosts]
-        named = [(host_part(host.name), resource) for host, resource in zip(self._hosts, resources, strict=True)]
-        return [
-            Part(name, lambda: None, resource) for name, resource in [(CONTROLLER, first), (_CENTRAL, first), *named]
-        ]
+        names = [(CONTROLLER, first), (_CENTRAL, first)]
+        names += [(host_part(host.name), resource) for host, resource in zip(self._hosts, resources, strict=True)]
+        return [Part(name, lambda: None, resource) for name, resource in names]
+
+    @cached_property
+    def _central_port(self) -> int:
+        # Once, however often this is tried: it is claimed for as long as this process lives.
+        return free_port(self._address)
 
     @property
     def _address(self) -> str:
@@ -77,7 +82,7 @@ class Plans:
     def _central(self, host: HostConfig, remembered: Remembered) -> Part:
         file = self._memory.folder / "ledger-tokens.json"
         if remembered.central_port is None:
-            remembered.central_port = free_port(self._address)
+            remembered.central_port = self._central_port
         others = [other.name for other in self._hosts[1:]]
         known = {token.name for token in tokens.read(file)} if file.exists() else set()
         for name in known - set(others):

@@ -21,7 +21,7 @@ from typing import Any
 from rose.config import FleetConfig
 from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.engines.forkserver import ForkServer
-from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.engines.sglang import EngineProcess, require_free_port
 from rose.runtime.service import owner
 from rose.runtime.service.places import HostPlan
 from tests.runtime.coserving.owned_server import Owner, served
@@ -88,6 +88,7 @@ class StandInServing(EngineProcess):
     """It answers, takes pages, and lives as long as the thread that launched it, like any other."""
 
     def launch(self) -> None:
+        require_free_port(self.spec.port, f"engine {self.spec.engine_id}")
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
         program = ["-c", "raise SystemExit('broken')"]
         if not broken(self.spec).exists():

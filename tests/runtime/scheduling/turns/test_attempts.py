@@ -184,7 +184,7 @@ def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
         (503, "", "answered 503"),
         (200, "{}", "made no sense: the answer has no meta_info, which SGLang's have"),
         (200, "[]", "made no sense: the answer has no meta_info, which SGLang's have"),
-        (200, "ok", "made no sense: unexpected character: line 1 column 1 (char 0)"),
+        (200, "ok", "made no sense: unexpected character, expected a JSON value: line 1 column 1 (char 0)"),
     ],
 )
 def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):
