@@ -134,10 +134,8 @@ class HostRunner:
         doing = self._doing or "; ".join(self.undone)
         if not doing and waits:
             doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
-        if self._stopping.is_set():
-            # Whatever it was at, it is no more.
-            return HostReport(ready=False, doing="", pid=os.getpid(), faults=faults)
-        return HostReport(ready=not doing, doing=doing, pid=os.getpid(), faults=faults)
+        ready, doing = (False, "") if self._stopping.is_set() else (not doing, doing)
+        return HostReport(ready=ready, doing=doing, pid=os.getpid(), faults=faults)
 
     def facts(self) -> HostFacts:
         """What heartbeats say of the host."""
@@ -290,8 +288,7 @@ class HostRunner:
 
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         if not devices:
-            # The controller's host may have none, and then no checkpoint either.
-            return []
+            return []  # The controller's host may have none, and then no checkpoint either.
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
@@ -337,8 +334,7 @@ class HostRunner:
 
     def _relays(self) -> Relays:
         """What is published on another host comes over the network once."""
-        config, host = self.plan.config, self.plan.host
-        budget_bytes = _RELAY_BYTES_MIN
+        config, host, budget_bytes = self.plan.config, self.plan.host, _RELAY_BYTES_MIN
         if self.plan.own.device:
             model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
             budget_bytes = max(budget_bytes, 3 * weights_bytes(model))
