@@ -21,11 +21,13 @@ demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its 
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test: $(READY)  ## the test suite, a short live deployment among it
-	@$(call tested,tests -m "not live",$(SIDE_BY_SIDE))
+	@$(call tested,tests -m "not live and not hosts",$(SIDE_BY_SIDE))
+	@$(call tested,tests/runtime/service -m hosts,--numprocesses 2 --dist loadfile)
 	@$(call tested,tests/runtime tests/benchmarks -m live,)
 
 test-long: $(READY)  ## all tests over all of their cases: hours
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live" --timeout 3600 $(SIDE_BY_SIDE)
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live and not hosts" --timeout 3600 $(SIDE_BY_SIDE)
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime/service -m hosts --timeout 3600 --numprocesses 2 --dist loadfile
 	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks -m live --timeout 3600
 
 check: $(READY)  ## formatting, lint, types, and who may import whom

@@ -16,6 +16,7 @@ from tests.runtime.service.hosts import Host, Network
 from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
 
 pytestmark = [
+    pytest.mark.hosts,
     pytest.mark.timeout(900),
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]

@@ -19,6 +19,7 @@ from tests.runtime.service import hosts
 from tests.runtime.service.hosts import Host, Network
 
 pytestmark = [
+    pytest.mark.hosts,
     pytest.mark.timeout(900),
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]
