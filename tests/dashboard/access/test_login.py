@@ -114,7 +114,7 @@ def test_the_log_has_what_was_looked_at_and_nothing_that_was_pasted(dashboard):
         {"iat": int(time.time()) - 13 * 3600},
         {"sub": ""},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_a_token_that_is_not_right_lets_nobody_in(honest, lies):
     honest.provider.lies = lies
