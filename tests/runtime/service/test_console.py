@@ -15,13 +15,14 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-from rose import cli
+from rose import cli, config
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
 from tests.runtime.scheduling.stand_ins import beat, open_run, report
+from tests.test_config import MINIMAL
 
 TOKEN = "a-token"
 FACTS = {"segments_waiting": 1200, "waiting_s": 30.0, "problem": "the token was revoked"}
@@ -148,8 +149,7 @@ def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypat
         find(None, None, None)
     folder = tmp_path / ".local/state/rose/f"
     folder.mkdir(parents=True)
-    kept = FleetMemory.__new__(FleetMemory)
-    kept.folder = folder
+    kept = FleetMemory(config.parse(f'name = "f"\nstate = "{folder.parent}"\n{MINIMAL}', "fleet.toml"))
     kept.write(Remembered(run_id="r", url="http://127.0.0.1:5", gateway_token="secret"))
     assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret"))
     (folder.with_name("g")).mkdir()
