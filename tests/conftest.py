@@ -69,8 +69,8 @@ def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores: many tests wait for a process to start or to die."""
-    return len(os.sched_getaffinity(0)) + 2
+    """One more than there are cores: many tests wait for a process to start or to die."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
