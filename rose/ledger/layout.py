@@ -314,8 +314,13 @@ def moving_parts(root: Path) -> AbstractContextManager[None]:
 
 def parts_are_moving(root: Path) -> bool:
     """Whether somebody holds `moving_parts` now."""
+    return is_locked(root / "locks" / _PARTS_LOCK)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock of a file alone; one that is not there is nobody's."""
     try:
-        with (root / "locks" / _PARTS_LOCK).open("rb") as file:
+        with path.open("rb") as file:
             # Whoever wants it meanwhile waits for this moment.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -67,8 +67,8 @@ class Keeper:
         self._start_id = start_id or secrets.token_hex(8)
         self._memory = FleetMemory(config)
         self._fabric = Fabric(places.namespace(config))
-        self._first_address = first_address or self._fabric.node_address
-        self._plans = Plans(config, self._fabric, self._memory, self._first_address, make_host or {})
+        first_address = first_address or self._fabric.node_address
+        self._plans = Plans(config, self._fabric, self._memory, first_address, make_host or {})
         self._say = log_to(self._memory.logs / "keeper.log")
         self._remembered = Remembered(run_id="")
         self._parts: list[Part] = []
@@ -177,8 +177,8 @@ class Keeper:
                 remembered.start_id, remembered.ending, remembered.kept = self._start_id, "", False
         remembered.ray_address = self._ray_address
         remembered.port = config.gateway.port or remembered.port or self._free_port
-        address = hosts[0].address or self._first_address
         many = len(hosts) > 1
+        address = self._plans.address
         shown = address if many else {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
         remembered.url = f"http://[{shown}]:{remembered.port}" if ":" in shown else f"http://{shown}:{remembered.port}"
         remembered.gateway_token = config.gateway.token

@@ -28,6 +28,7 @@ from rose import secret_file
 from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
+from rose.ledger.layout import is_locked
 from rose.runtime import preflight
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import leftovers, models, ports
@@ -126,14 +127,7 @@ def stop(plan: HostPlan) -> None:
 
 def runs(plan: HostPlan) -> bool:
     """Whether the host's owner process runs, or is being started."""
-    try:
-        with (plan.state / _LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+    return is_locked(plan.state / _LOCK)
 
 
 def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:

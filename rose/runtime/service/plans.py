@@ -54,10 +54,10 @@ class Plans:
     @cached_property
     def _central_port(self) -> int:
         # Once, however often this is tried: it is claimed for as long as this process lives.
-        return free_port(self._address)
+        return free_port(self.address)
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
         """Where other hosts find the first one."""
         return self._hosts[0].address or self._first_address
 
@@ -98,7 +98,7 @@ class Plans:
         self._memory.write(remembered)
         plan = CentralPlan(
             ledger=places.ledger(self._config),
-            host=self._address,
+            host=self.address,
             port=remembered.central_port,
             tokens=file,
             logs=self._memory.logs,
@@ -108,7 +108,7 @@ class Plans:
     def _host(self, host: HostConfig, remembered: Remembered) -> Part:
         first, central = host is self._hosts[0], None
         if not first:
-            shown = f"[{self._address}]" if ":" in self._address else self._address
+            shown = f"[{self.address}]" if ":" in self.address else self.address
             central = Central(url=f"grpc://{shown}:{remembered.central_port}", token=remembered.tokens[host.name])
         plan = HostPlan(
             config=self._config,

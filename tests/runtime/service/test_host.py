@@ -50,10 +50,6 @@ from tests.runtime.service import own_serving
 pytestmark = pytest.mark.timeout(1200)
 
 TOKEN = "a-token-of-the-tests"
-SHAPE = {
-    "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
-    "tie_word_embeddings": True, "torch_dtype": "float32",
-}  # fmt: skip
 #: A host's process, whose epochs have four segments and whose jobs are due every three seconds.
 HOST = """
 import functools, pickle, signal, sys
@@ -124,7 +120,7 @@ class FarHost:
     def __init__(self, folder: Path, controller_url: str, central: Central) -> None:
         model = folder / "model"
         model.mkdir()
-        (model / "config.json").write_text(json.dumps(SHAPE))
+        (model / "config.json").write_text(json.dumps(own_serving.SHAPE))
         config = {
             "name": f"far-{os.getpid()}",
             "ledger": str(folder / "far"),
