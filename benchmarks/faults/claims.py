@@ -136,14 +136,15 @@ def noticed_s(seen: Seen, trial: Trial) -> float | None:
 
 
 def _lease_times(seen: Seen, trial: Trial) -> tuple[int, int, int] | None:
-    """(begin, end, begin of the next) of the lease that a fault met; None if it lived on beyond the observation."""
+    """(begin, end, last look without the next) of the lease that a fault met; None if it lived on beyond the
+    observation. The next one may let work in before it is seen."""
     leases = seen.leases[trial.fault.host]
     numbers = [lease.number for lease in leases]
     end_ns = lease_end_ns(leases, trial.lease)
     if end_ns is None or end_ns > trial.until_ns or trial.lease not in numbers:
         return None
     begin_ns = leases[numbers.index(trial.lease)].at_ns
-    later = [lease.at_ns for lease in leases if lease.number > trial.lease]
+    later = [lease.without_ns for lease in leases if lease.number > trial.lease]
     return begin_ns, end_ns, min(later, default=trial.until_ns)
 
 

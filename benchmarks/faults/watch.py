@@ -19,7 +19,8 @@ PAGE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """From `at_ns` on the page had this lease, to expire at `expires_ns` (both monotonic); number 0: none.
+    """At `at_ns` the page had this lease, to expire at `expires_ns`, and at `without_ns` it did not yet (all monotonic);
+    number 0: none.
 
     Leases of a page that was made anew, as on a host that was started again, are numbered from the next `PAGE` on.
     """
@@ -27,6 +28,7 @@ class LeaseSeen:
     at_ns: int
     number: int
     expires_ns: int
+    without_ns: int
 
 
 class PageWatch:
@@ -39,9 +41,11 @@ class PageWatch:
         self._place = place
         self._page: ArbiterPage | None = None
         self._ahead_ns = self._tail = self._pages = 0
+        #: When it was last looked for another page, and for another lease.
+        self._found_ns = self._looked_ns = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="page watch", daemon=True)
-        self.leases: list[LeaseSeen] = [LeaseSeen(0, 0, 0)]
+        self.leases: list[LeaseSeen] = [LeaseSeen(0, 0, 0, 0)]
         #: Rollout work alone, in the order in which it ended.
         self.work: list[SpanRecord] = []
         self.lost_spans = 0
@@ -76,12 +80,12 @@ class PageWatch:
             looks += 1
             if looks % _LOOKS_PER_DRAIN == 0 or self._page is None:
                 self._find()
-            page = self._page
+            page, looked_ns = self._page, monotonic_ns()
             if page is None:
-                self._see(0, 0)
+                self._see(0, 0, looked_ns)
                 continue
             terms = page.lease()
-            self._see(terms.number, terms.expires_ns - self._ahead_ns)
+            self._see(terms.number, terms.expires_ns - self._ahead_ns, looked_ns)
             if looks % _LOOKS_PER_DRAIN == 0:
                 spans, self._tail, lost = page.drain(Party.ROLLOUT, self._tail)
                 self.work += [
@@ -91,19 +95,23 @@ class PageWatch:
                 ]
                 self.lost_spans += lost
 
-    def _see(self, number: int, expires_ns: int) -> None:
+    def _see(self, number: int, expires_ns: int, looked_ns: int) -> None:
         last = self.leases[-1]
         number, expires_ns = (number + self._pages * PAGE, expires_ns) if number else (0, 0)
         if (number, expires_ns) != (last.number, last.expires_ns):
-            self.leases.append(LeaseSeen(monotonic_ns(), number, expires_ns))
+            self.leases.append(LeaseSeen(monotonic_ns(), number, expires_ns, self._looked_ns))
+        self._looked_ns = looked_ns
 
     def _find(self) -> None:
         """Have the page that lies there now."""
+        before_ns, self._found_ns = self._found_ns, monotonic_ns()
         path, ahead_ns = self._place()
         if self._page is not None and (self._page.path != path or self._page.replaced()):
             self._page.close()
             self._page = None
             self._pages += 1
+            # The next one may lie there since.
+            self._looked_ns = before_ns
         if self._page is None:
             with suppress(OSError, PageError, ValueError):
                 page = ArbiterPage(path)
@@ -125,7 +133,7 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 def back_ns(work: Sequence[SpanRecord], begin_ns: int, end_ns: int, next_ns: int) -> int:
     """When rollouts that a lease let in were off the device: no earlier than its end, and with its last step.
 
-    The lease was in force in [begin_ns, end_ns), and the next one from `next_ns` on.
+    The lease was in force in [begin_ns, end_ns), and the next one not before `next_ns`.
     """
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return max(end_ns, last)

@@ -51,6 +51,10 @@ def both(values):
     return {"one": values, "other": values}
 
 
+def lease(at_ns, number, expires_ns, without_ns=None):
+    return LeaseSeen(at_ns, number, expires_ns, at_ns if without_ns is None else without_ns)
+
+
 def work(start_s, end_s):
     return SpanRecord(Span.ROLLOUT, round(start_s * S), round(end_s * S))
 
@@ -58,7 +62,7 @@ def work(start_s, end_s):
 def seen(**changed):
     facts = {
         "trials": [trial()],
-        "leases": both([LeaseSeen(0, 0, 0), LeaseSeen(1 * S, 4, 12 * S), LeaseSeen(14 * S, 5, 17 * S)]),
+        "leases": both([lease(0, 0, 0), lease(1 * S, 4, 12 * S), lease(14 * S, 5, 17 * S)]),
         "work": both([work(9, 11), work(15, 16)]),
         "served": [request(1, 2), request(9, 11), request(12, 13)],
         "health": [asked(11)],
@@ -119,11 +123,11 @@ def test_memory_is_claimed_of_what_lived_long_and_told_of_the_rest():
 
 
 def test_a_lease_ends_when_it_is_withdrawn_or_expires():
-    leases = [LeaseSeen(1, 1, 100), LeaseSeen(2, 1, 200), LeaseSeen(150, 0, 0), LeaseSeen(160, 2, 300)]
+    leases = [lease(1, 1, 100), lease(2, 1, 200), lease(150, 0, 0), lease(160, 2, 300)]
     assert lease_end_ns(leases, 1) == 150
-    assert lease_end_ns([*leases[:2], LeaseSeen(250, 2, 400)], 1) == 200
-    assert lease_end_ns([LeaseSeen(1, 1, 100)], 1) == 100, "nobody withdrew it"
-    assert lease_end_ns([LeaseSeen(1, 1, monotonic_ns() + S)], 1) is None, "in force"
+    assert lease_end_ns([*leases[:2], lease(250, 2, 400)], 1) == 200
+    assert lease_end_ns([lease(1, 1, 100)], 1) == 100, "nobody withdrew it"
+    assert lease_end_ns([lease(1, 1, monotonic_ns() + S)], 1) is None, "in force"
     assert lease_end_ns(leases, 9) is None
 
 
@@ -155,6 +159,28 @@ def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
     assert watch.leases[-1].number == 3
     assert watch.works_since(began) == began
     assert watch.works_since(began + 1) is None
+
+
+def test_a_lease_begins_between_the_look_that_sees_it_and_the_one_before(tmp_path):
+    pages = [ArbiterPage.create(tmp_path / name) for name in ("first", "second")]
+    path = [tmp_path / "first"]
+    watch = PageWatch(lambda: (path[0], 0))
+    watch.start()
+    begun = []
+    for number, page in ((1, pages[0]), (2, pages[0]), (1, pages[1])):
+        before_ns = monotonic_ns()
+        page.set_lease(LeaseTerms(number=number, expires_ns=before_ns + 60 * S, kv_budget_tokens=1, compute_share=1.0))
+        begun.append((before_ns, monotonic_ns()))
+        path[0] = page.path
+        deadline = time.monotonic() + 20
+        while watch.leases[-1].number % PAGE != number or len(watch.leases) <= len(begun):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    watch.stop()
+    assert [seen.number for seen in watch.leases] == [0, 1, 2, PAGE + 1]
+    for seen, (before_ns, after_ns) in zip(watch.leases[1:], begun, strict=True):
+        assert seen.without_ns < after_ns
+        assert before_ns < seen.at_ns
 
 
 def test_the_watch_goes_on_with_the_page_of_a_host_that_came_back_with_another_clock(tmp_path):
@@ -193,8 +219,11 @@ def test_requests_in_flight_at_a_fault_or_sent_shortly_after_are_touched_by_it()
 def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
     assert claims.device_back_s(seen(), trial()) == 2.0
     assert claims.device_back_s(seen(work=both([work(11, 13)])), trial()) == 3.0
-    lived_on = [LeaseSeen(1 * S, 4, 12 * S), LeaseSeen(2 * S, 4, 90 * S)]
+    lived_on = [lease(1 * S, 4, 12 * S), lease(2 * S, 4, 90 * S)]
     assert claims.device_back_s(seen(leases=both(lived_on)), trial()) is None
+    soon = [lease(1 * S, 4, 12 * S), lease(round(15.01 * S), 5, 17 * S, without_ns=round(14.99 * S))]
+    assert claims.device_back_s(seen(leases=both(soon)), trial()) == 2.0, "the next lease let it in before it was seen"
+    assert claims.late_work_s(seen(leases=both(soon)), trial()) == 0.0
     worker = trial(fault=Fault(Victim.WORKER, "one", "idle", 0.0))
     assert claims.device_back_s(seen(), worker) is None, "its lease is not the fault's to end"
 
