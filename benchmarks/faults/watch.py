@@ -19,7 +19,7 @@ PAGE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """At `at_ns` the page had this lease, to expire at `expires_ns`, and at `without_ns` it did not yet (all monotonic);
+    """At `at_ns` the page had this lease, to expire at `expires_ns`; at `without_ns` it did not yet. All monotonic;
     number 0: none.
 
     Leases of a page that was made anew, as on a host that was started again, are numbered from the next `PAGE` on.

@@ -50,7 +50,7 @@ class ControllerActor:
         self._say = log_to(plan.logs / "controller.log")
         self._loop = uvloop.new_event_loop()
         self._ending = asyncio.Event()
-        self._thread = vital.start(
+        self._thread = vital.start_part(
             "controller", lambda: self._loop.run_until_complete(self._run()), plan.logs / "controller.log"
         )
 
@@ -143,7 +143,7 @@ class CentralActor:
         self._doing = "starting"
         self._ending = threading.Event()
         self._say = log_to(plan.logs / "ledger-gateway.log")
-        self._thread = vital.start("ledger-gateway", self._run, plan.logs / "ledger-gateway.log")
+        self._thread = vital.start_part("ledger-gateway", self._run, plan.logs / "ledger-gateway.log")
 
     def report(self) -> tuple[str, int]:
         """As the controller's."""

@@ -78,7 +78,7 @@ class HostActor:
 
             plan = replace(plan, address=ray.util.get_node_ip_address())
         self._runner = HostRunner(plan, make_engine)
-        self._thread = vital.start("host", self._runner.run, plan.logs / "host.log")
+        self._thread = vital.start_part("host", self._runner.run, plan.logs / "host.log")
 
     def report(self) -> HostReport:
         return self._runner.report()

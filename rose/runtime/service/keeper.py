@@ -86,7 +86,7 @@ class Keeper:
                 self._lives_with = psutil.Process(lives_with)
             except psutil.NoSuchProcess:
                 self._alone = True
-        self._thread = vital.start("keeper", self._run, self._memory.logs / "keeper.log")
+        self._thread = vital.start_part("keeper", self._run, self._memory.logs / "keeper.log")
 
     def state(self) -> FleetState:
         parts = [part.state for part in self._parts] + self._undone
