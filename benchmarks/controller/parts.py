@@ -80,9 +80,7 @@ async def bare(port: int, engine_port: int) -> None:
 async def controller(port: int, engine_port: int, folder: str) -> None:
     """The real one, with its state and a ledger on disk, an open run, and agents that say what engines hold."""
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
-    server = Gateway(
-        "127.0.0.1", port, model=_MODEL, state=Path(folder) / "state", record=writer.record, fleet_run_id="fleet"
-    )
+    server = Gateway("127.0.0.1", port, model=_MODEL, state=Path(folder) / "state", writer=writer, fleet_run_id="fleet")
     await server.start()
     gc.freeze()
     _ready()

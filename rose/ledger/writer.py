@@ -8,6 +8,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -178,6 +179,20 @@ class LedgerWriter:
                 self._work.notify()
         return seq
 
+    def record_all(self, events: Sequence[Event]) -> None:
+        """Append events, all of them or none, and return when they are on disk. The caller waits for room.
+
+        Raises LedgerError if a field does not fit its column, if the writer is closed, or while the disk refuses
+        writes. Of what is tried again meanwhile, under the same event_ids, the queue has one copy at most.
+        """
+        values = [(event.kind, rows.encode(event)) for event in events]
+        with self._mutex:
+            self._let_in()
+            self._pending += values
+            self._pending_events += len(values)
+            self._next_seq += len(values)
+            self._wait_written(self._next_seq)
+
     def append(self, table: pa.Table, *, durable: bool = True) -> None:
         """Append a table of events, all of them or none; with `durable` they are on disk when this returns.
 
@@ -189,12 +204,7 @@ class LedgerWriter:
         if table.num_rows == 0:
             return
         with self._mutex:
-            if self._pending_events >= self._queue_max:
-                self._make_room(control=True)
-            if self._closing:
-                raise self._closed()
-            if self._error is not None:
-                raise LedgerError(str(self._error)) from self._error
+            self._let_in()
             self._pending.append(table)
             self._pending_events += table.num_rows
             self._next_seq += table.num_rows
@@ -230,6 +240,15 @@ class LedgerWriter:
     ) -> Literal[False]:
         self.close()
         return False
+
+    def _let_in(self) -> None:
+        """Wait, with the mutex held, for room for several events. Raises LedgerError where none can be written."""
+        if self._pending_events >= self._queue_max:
+            self._make_room(control=True)
+        if self._closing:
+            raise self._closed()
+        if self._error is not None:
+            raise LedgerError(str(self._error)) from self._error
 
     def _closed(self) -> LedgerError:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")

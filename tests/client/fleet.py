@@ -96,11 +96,29 @@ class Fetching:
         self.fetched.append((target.run_id, target.version, {m.run_id for m in staged.manifests}))
 
 
+class Recorded:
+    """As a ledger's writer."""
+
+    failure = None
+
+    def __init__(self):
+        self.events = []
+
+    def record(self, event, *, durable=None):
+        self.record_all([event])
+
+    def record_all(self, events):
+        self.events += events
+
+    def of(self, kind):
+        return [event for event in self.events if event.kind == kind]
+
+
 class Fleet:
     """`stop` and `start` are those of the controller alone; what it keeps is in `folder`."""
 
-    def __init__(self, folder, engines, record=None, token=None, port=None, model=MODEL):
-        self.folder, self.engines, self.record, self.token, self.model = folder, engines, record, token, model
+    def __init__(self, folder, engines, writer=None, token=None, port=None, model=MODEL):
+        self.folder, self.engines, self.writer, self.token, self.model = folder, engines, writer, token, model
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.gateway = None
@@ -129,7 +147,7 @@ class Fleet:
     def start(self):
         async def start():
             self.gateway = Gateway(
-                "127.0.0.1", self.port, self.token, model=self.model, state=self.folder, record=self.record,
+                "127.0.0.1", self.port, self.token, model=self.model, state=self.folder, writer=self.writer,
                 fleet_run_id="fleet",
             )  # fmt: skip
             await self.gateway.start()

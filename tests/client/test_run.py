@@ -17,20 +17,7 @@ from rose import client
 from rose.events import Turn
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.gateway import turns
-from tests.client.fleet import MODEL, Engine, fleet
-
-
-class Recorded:
-    """As a ledger writer's `record`."""
-
-    def __init__(self):
-        self.events = []
-
-    def __call__(self, event, *, durable=None):
-        self.events.append(event)
-
-    def of(self, kind):
-        return [event for event in self.events if event.kind == kind]
+from tests.client.fleet import MODEL, Engine, Recorded, fleet
 
 
 class Announced:
@@ -61,7 +48,7 @@ def open_run(fleet, **more):
 
 def test_prompts_come_back_as_generations_in_their_order(tmp_path):
     recorded, engine = Recorded(), Engine()
-    with fleet(tmp_path, engine, record=recorded) as there, open_run(there) as run:
+    with fleet(tmp_path, engine, writer=recorded) as there, open_run(there) as run:
         assert run.publish({}) == 0
         generations = run.generate([[1], [1, 2], [1, 2, 3]], {"max_new_tokens": 2}, group_id="g0", step=0)
         assert [generation.output_ids for generation in generations] == [[1, 2], [2, 3], [3, 4]]
@@ -174,7 +161,7 @@ def between(there):
 
 def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
     recorded = Recorded()
-    with fleet(tmp_path, record=recorded) as there, between(there) as line:
+    with fleet(tmp_path, writer=recorded) as there, between(there) as line:
         line.lost = 2
         run = client.open_run(line.url, name="grpo", model=MODEL)
         line.lost = 1
@@ -187,16 +174,16 @@ def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
 
 
 class FullDisk(Recorded):
-    """As a ledger writer whose disk is full until `room`."""
+    """Its disk is full until `room`."""
 
     def __init__(self):
         super().__init__()
         self.room = threading.Event()
 
-    def __call__(self, event, *, durable=None):
-        if event.kind == "step" and not self.room.is_set():
+    def record_all(self, events):
+        if any(event.kind == "step" for event in events) and not self.room.is_set():
             raise LedgerError("no space left on device")
-        super().__call__(event, durable=durable)
+        super().record_all(events)
 
 
 def step():
@@ -205,7 +192,7 @@ def step():
 
 def test_a_controller_that_says_what_keeps_it_is_waited_for_longer_than_one_that_is_silent(tmp_path, caplog):
     ledger = FullDisk()
-    with fleet(tmp_path, record=ledger) as there, open_run(there, away_s=0.2) as run:
+    with fleet(tmp_path, writer=ledger) as there, open_run(there, away_s=0.2) as run:
         threading.Timer(2.5, ledger.room.set).start()
         run.record(step())
         assert ledger.room.is_set()
@@ -224,7 +211,7 @@ def test_turns_of_a_run_with_too_many_wait_until_others_are_answered(tmp_path, m
 
 
 def test_a_run_that_is_taken_over_waits_for_no_disk(tmp_path):
-    with fleet(tmp_path, record=FullDisk()) as there, open_run(there, expires_s=1.0) as first:
+    with fleet(tmp_path, writer=FullDisk()) as there, open_run(there, expires_s=1.0) as first:
         taking = threading.Timer(0.5, lambda: open_run(there, resume=first.run_id).leave())
         taking.start()
         with pytest.raises(client.RunTakenError, match="taken over"):
@@ -347,7 +334,7 @@ def test_a_run_is_renewed_while_its_trainer_is_busy(tmp_path):
 
 def test_a_run_is_closed_with_what_ended_it(tmp_path):
     recorded = Recorded()
-    with fleet(tmp_path, record=recorded) as there:
+    with fleet(tmp_path, writer=recorded) as there:
         with pytest.raises(ValueError, match="no such reward"), open_run(there):
             raise ValueError("no such reward")
         with open_run(there) as left:

@@ -18,7 +18,7 @@ def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
     layout.create(ledger)
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
-        fleet(tmp_path / "state", Engine(fetch=fetching), record=writer.record) as there,
+        fleet(tmp_path / "state", Engine(fetch=fetching), writer=writer) as there,
     ):
         done = subprocess.run(
             [sys.executable, PROGRAM, there.url, tiny_policy, "2"],

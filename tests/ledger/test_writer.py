@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,28 @@ def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(
     assert seqs == list(range(len(seqs)))
     assert len(seqs) >= 3
     assert verify.verify(root).problems == []
+
+
+def test_events_that_come_together_take_no_room_from_others_however_often_they_are_tried(
+    tmp_path: Path, lease: Any
+) -> None:
+    root = tmp_path / "ledger"
+    several = [lease(event_id=f"lease-{number}") for number in range(4)]
+    with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02, queue_max=10) as writer:
+        shutil.move(root / "live" / "w", tmp_path / "away")
+        for _ in range(20):
+            with pytest.raises(LedgerError, match="cannot write to"):
+                writer.record_all(several)
+        assert writer.record(_power()) is not None
+        shutil.move(tmp_path / "away", root / "live" / "w")
+        while writer.failure is not None:
+            time.sleep(0.01)
+        writer.record_all(several)
+        assert writer.dropped == 0
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT count(*) FROM lease_event").fetchone() == (4,)
+        assert connection.execute("SELECT count(*) FROM power").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM stored_event WHERE kind = 'lease'").fetchone() == (8,)
 
 
 def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from rose.clock import both_ns, monotonic_ns
 from rose.errors import did_you_mean
-from rose.events import Record
 from rose.runtime.policy.demand import DemandFacts, wanted_ns
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.scheduling.demand import Answers, Demand, Wanted
@@ -39,7 +38,7 @@ from rose.runtime.scheduling.messages import (
     Target,
 )
 from rose.runtime.scheduling.runs.answers import AnswerStore
-from rose.runtime.scheduling.runs.recorder import Recorder
+from rose.runtime.scheduling.runs.recorder import EventWriter, Recorder
 from rose.runtime.scheduling.runs.registry import Run, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.status import why_waiting
@@ -55,8 +54,8 @@ class Controller:
     """State and decisions; `start` and `stop` inside a running loop. One asyncio loop, no locks.
 
     `policy` names one of `rose.runtime.policy.policies.POLICIES`: its `place` puts turns on engines. `model` is the
-    fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `record` is a ledger
-    writer's, for events of runs; None: nothing is recorded. `devices` are those that the fleet is to have.
+    fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `writer` is
+    the ledger's, for events of runs; None: nothing is recorded. `devices` are those that the fleet is to have.
 
     Raises StateError if the state cannot be read.
     """
@@ -67,7 +66,7 @@ class Controller:
         *,
         model: str | None = None,
         state: Path | None = None,
-        record: Record | None = None,
+        writer: EventWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Sequence[str] = (),
     ) -> None:
@@ -81,8 +80,8 @@ class Controller:
             opened.callback(self._state.close)
             self.answers = AnswerStore(state)
             opened.callback(self.answers.close)
-            self.recorder = Recorder(record, self._state, fleet_run_id)
-            self.runs = Runs(self._state, now_ns, model=model, records=record is not None)
+            self.recorder = Recorder(writer, self._state, fleet_run_id)
+            self.runs = Runs(self._state, now_ns, model=model, records=writer is not None)
             self.drained = self._state.drained()
             opened.pop_all()
         #: Why the state could not be written; None while all is well.

@@ -100,7 +100,7 @@ class ControllerActor:
                     plan.config.coserving.policy,
                     model=plan.config.rollout.model,
                     state=plan.state,
-                    record=writer.record,
+                    writer=writer,
                     fleet_run_id=plan.run_id,
                     devices=[device.id for device in plan.config.device],
                 )

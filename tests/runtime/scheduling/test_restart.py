@@ -26,7 +26,7 @@ from rose.runtime.scheduling.gateway import Gateway
 
 async def main(port, folder):
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
-    server = Gateway("127.0.0.1", port, model="tiny", state=Path(folder) / "state", record=writer.record,
+    server = Gateway("127.0.0.1", port, model="tiny", state=Path(folder) / "state", writer=writer,
                      fleet_run_id="fleet")
     await server.start()
     await asyncio.Event().wait()

@@ -238,7 +238,7 @@ def test_a_run_that_is_closed_lets_go_of_its_turns():
 def test_turns_are_recorded_under_their_run(tmp_path):
     async def scenario():
         with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
-            async with gateway(record=writer.record, fleet_run_id="fleet-run") as (session, _):
+            async with gateway(writer=writer, fleet_run_id="fleet-run") as (session, _):
                 async with fleet(session, pause_s=0.01):
                     opened, path = await opened_run(session, team="research")
                     for key in (None, "k"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from rose.runtime.rollout import vocabulary
+from tests.client import fleet as client_fleet
 from tests.client.fleet import Engine, Fetching
 
 FILE = """
@@ -30,19 +31,12 @@ def engine(folder, **more):
     return Engine(tokens=moves, fetch=Fetching(folder), **more)
 
 
-class Recorded:
-    """As a ledger writer's `record`: what came with an `event_id` that was there must be the same event."""
-
-    def __init__(self):
-        self.events = []
-
-    def __call__(self, event, *, durable=None):
-        self.events.append(event)
+class Recorded(client_fleet.Recorded):
+    """What came with an `event_id` that was there must be the same event."""
 
     def of(self, kind):
         """Each event once. What was sent twice was the same."""
         by_id = {}
-        for event in self.events:
-            if event.kind == kind:
-                assert by_id.setdefault(event.event_id, event) == event
+        for event in super().of(kind):
+            assert by_id.setdefault(event.event_id, event) == event
         return list(by_id.values())

@@ -47,7 +47,7 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_worker
     rollouts = engine(tmp_path / "staging", pause_s=0.02)
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
-        fleet(tmp_path / "state", rollouts, record=writer.record, model=str(tiny_policy)) as there,
+        fleet(tmp_path / "state", rollouts, writer=writer, model=str(tiny_policy)) as there,
     ):
         runs = there.gateway.controller.runs
         killed = start(there.url, tmp_path)

@@ -67,7 +67,7 @@ def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_serve
     (tmp_path / "state").mkdir()
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
-        Fleet(tmp_path / "state", [], record=writer.record, model=None) as there,
+        Fleet(tmp_path / "state", [], writer=writer, model=None) as there,
     ):
         agent = agent_of(*device, tmp_path, there, tiny_policy, fork_server, writer.record)
         try:

@@ -64,7 +64,7 @@ def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_p
     rollouts = engine(tmp_path / "staging")
     # Who is killed says nothing to the controller.
     monkeypatch.setattr(Run, "__exit__", lambda run, *_: run.leave())
-    with fleet(tmp_path / "state", rollouts, record=recorded, model=str(tiny_policy)) as there:
+    with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there:
         run_ids = set()
         for point in [*points, None]:
             with monkeypatch.context() as patched:
@@ -95,7 +95,7 @@ def check(recorded, rollouts, steps):
 @pytest.mark.long
 def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy):
     recorded, rollouts, done = Recorded(), engine(tmp_path / "staging", pause_s=0.02), []
-    with fleet(tmp_path / "state", rollouts, record=recorded, model=str(tiny_policy)) as there:
+    with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there:
         wanted = options(tmp_path, there.url, tiny_policy, steps=3, kept=False, resume=False)
         run_id = train(wanted, lambda _: None, done.append)
         run = there.gateway.controller.runs.get(run_id).facts

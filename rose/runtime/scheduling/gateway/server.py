@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.errors import UserError
-from rose.events import Record
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
@@ -32,7 +31,7 @@ from rose.runtime.scheduling.gateway.answers import (
     failure,
 )
 from rose.runtime.scheduling.gateway.http_server import HttpServer
-from rose.runtime.scheduling.runs.recorder import LedgerAwayError
+from rose.runtime.scheduling.runs.recorder import EventWriter, LedgerAwayError
 from rose.runtime.scheduling.runs.recording import EventRefusedError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
@@ -62,13 +61,13 @@ class Gateway:
         *,
         model: str | None = None,
         state: Path | None = None,
-        record: Record | None = None,
+        writer: EventWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Sequence[str] = (),
     ) -> None:
         self._token = token
         self.controller = Controller(
-            policy, model=model, state=state, record=record, fleet_run_id=fleet_run_id, devices=devices
+            policy, model=model, state=state, writer=writer, fleet_run_id=fleet_run_id, devices=devices
         )
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)

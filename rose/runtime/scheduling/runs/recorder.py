@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from rose.errors import UserError
-from rose.events import Event, Record
+from rose.events import Event
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.runs.recording import client_event, run_event, turn_event
 from rose.runtime.scheduling.runs.state import State, StateError
@@ -24,16 +24,33 @@ class LedgerAwayError(UserError):
     exit_code = 1
 
 
-class Recorder:
-    """`record` is a ledger writer's; None: nothing is recorded. Make it, and close it, inside a running loop."""
+class EventWriter(Protocol):
+    """Where events go: a `LedgerWriter`."""
 
-    def __init__(self, record: Record | None, state: State, fleet_run_id: str | None) -> None:
-        self._record, self._state = record, state
+    @property
+    def failure(self) -> str | None: ...
+
+    def record(self, event: Event, *, durable: bool | None = None) -> object: ...
+
+    def record_all(self, events: Sequence[Event]) -> None: ...
+
+
+class Recorder:
+    """`writer` None: nothing is recorded. Make it, and close it, inside a running loop."""
+
+    def __init__(self, writer: EventWriter | None, state: State, fleet_run_id: str | None) -> None:
+        self._writer, self._state = writer, state
         self.fleet_run_id = fleet_run_id
-        #: Why the ledger refuses; None while all is well.
-        self.failure: str | None = None
+        #: Why the last event was refused, and why the state does not know what is on disk.
+        self._refused: str | None = None
+        self._state_failure: str | None = None
         self._recording: asyncio.Task[None] | None = None
         self._again = False
+
+    @property
+    def failure(self) -> str | None:
+        """Why events are not on disk, or that they are is not in the state; None while all is well."""
+        return (None if self._writer is None else self._writer.failure) or self._refused or self._state_failure
 
     async def close(self) -> None:
         """What is not in the ledger by now is left to the next process of this state."""
@@ -55,13 +72,14 @@ class Recorder:
 
     def note(self, event: Event) -> None:
         """An event that nobody waits for; it is on disk within the flush interval."""
-        if self._record is None:
+        if self._writer is None:
             return
         try:
-            self._record(event)
-            self.failure = None
+            self._writer.record(event)
+            self._refused = None
         except LedgerError as error:
-            self.failure = str(error)
+            # What the disk refuses waits in the writer, whose failure it is.
+            self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, given: Sequence[Mapping[str, Any]]) -> int | None:
         """A client's events, which are on disk when this returns; the last step among them.
@@ -69,39 +87,31 @@ class Recorder:
         Raises EventRefusedError for the first that is none, and then records none, and LedgerAwayError.
         """
         made = [client_event(run_id, values) for values in given]
-        if self._record is not None:
-            await self._durable(made)
+        if self._writer is not None:
+            await self._durable(self._writer, made)
         return max((event.step for event in made if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
         """Record the beginnings and ends of runs that are due, in the background and until it succeeds."""
         self._again = True
-        if self._record is not None and (self._recording is None or self._recording.done()):
-            self._recording = asyncio.create_task(self._record_due())
+        if self._writer is not None and (self._recording is None or self._recording.done()):
+            self._recording = asyncio.create_task(self._record_due(self._writer))
 
-    async def _record_due(self) -> None:
+    async def _record_due(self, writer: EventWriter) -> None:
         while self._again:
             self._again = False
             try:
                 for number, values in self._state.due():
-                    await self._durable([run_event(values, self.fleet_run_id)])
+                    await self._durable(writer, [run_event(values, self.fleet_run_id)])
                     self._state.recorded(number)
+                self._state_failure = None
             except (LedgerAwayError, StateError) as error:
-                self.failure = str(error)
+                self._state_failure = str(error) if isinstance(error, StateError) else None
                 self._again = True
                 await asyncio.sleep(_RETRY_S)
 
-    async def _durable(self, made: Sequence[Event]) -> None:
+    async def _durable(self, writer: EventWriter, made: Sequence[Event]) -> None:
         try:
-            await asyncio.to_thread(self._record_all, made)
-            self.failure = None
+            await asyncio.to_thread(writer.record_all, made)
         except LedgerError as error:
-            self.failure = str(error)
-            raise LedgerAwayError(f"the ledger refuses events: {error}; send the same ones again")
-
-    def _record_all(self, made: Sequence[Event]) -> None:
-        assert self._record is not None
-        for event in made[:-1]:
-            self._record(event, durable=False)
-        # What is recorded before it is on disk with it.
-        self._record(made[-1], durable=True)
+            raise LedgerAwayError(f"the ledger refuses events: {error}; send the same ones again") from None

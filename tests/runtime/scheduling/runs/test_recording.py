@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 
 import pytest
 
 from rose.clock import monotonic_ns
+from rose.events import Clock
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import GenerateRequest, OpenRun
-from rose.runtime.scheduling.runs.recorder import Recorder
+from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder
 from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_fields
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
@@ -70,7 +72,7 @@ def test_a_field_that_is_missing_is_named():
 def test_what_is_sent_twice_counts_once(ledger):
     async def scenario():
         with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-            recorder = Recorder(writer.record, State(None), "fleet")
+            recorder = Recorder(writer, State(None), "fleet")
             assert await recorder.record("r", [VERDICT, VERDICT | {"event_id": "v2", "step": 4}]) is None
             await recorder.record("r", [VERDICT | {"at_us": 1_800_000_000_000_000}])
 
@@ -100,7 +102,7 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
         for number in range(2):  # and once more: nothing counts twice
             state = State(folder)
             with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-                recorder = Recorder(writer.record, state, "fleet")
+                recorder = Recorder(writer, state, "fleet")
                 recorder.catch_up([kept])
                 while state.due():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -119,10 +121,29 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
     ]
 
 
+def test_a_ledger_that_refuses_is_said_to_until_it_takes_events_again(ledger, tmp_path):
+    async def scenario():
+        with LedgerWriter.open(ledger, "controller", "fleet", flush_interval_s=0.02) as writer:
+            recorder = Recorder(writer, State(None), "fleet")
+            assert recorder.failure is None
+            shutil.move(ledger / "live" / "controller", tmp_path / "away")
+            with pytest.raises(LedgerAwayError, match="cannot write to"):
+                await recorder.record("r", [VERDICT])
+            recorder.note(Clock(host="h", action="heard", offset_ns=1))
+            assert "cannot write to" in recorder.failure
+            shutil.move(tmp_path / "away", ledger / "live" / "controller")
+            while recorder.failure is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await recorder.record("r", [VERDICT])
+
+    asyncio.run(scenario())
+    assert rows(ledger, "SELECT count(*) FROM verdict") == [(1,)]
+
+
 def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
     async def scenario():
         with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-            async with gateway(record=writer.record, fleet_run_id="fleet") as (session, _):
+            async with gateway(writer=writer, fleet_run_id="fleet") as (session, _):
                 for _ in range(2):
                     now_ns = time.time_ns()
                     ahead = {"monotonic_ns": monotonic_ns(), "utc_ns": now_ns + 3_000_000_000, "device_time_ns": now_ns}
