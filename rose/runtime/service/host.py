@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import IO
 
@@ -40,6 +40,7 @@ from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.service import logs, owner, places, vital
 from rose.runtime.service.memory import engines_token, note_run
 from rose.runtime.service.own_serving import OwnServing
+from rose.runtime.service.parts import HostReport
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingEngines
 
@@ -54,18 +55,6 @@ _FREE = "free.json"
 _UNATTACHED = "its serving engine is not attached yet"
 #: Names the fleet run that the host was checked for.
 _CHECKED = "checked"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostReport:
-    """How a host is. `ready`: its agents are at work; else `doing` says what it is at or why it cannot go on. It says
-    nothing of one that is stopping."""
-
-    ready: bool
-    doing: str
-    pid: int
-    #: Of each device that is not well, why.
-    faults: dict[str, str] = field(default_factory=dict)
 
 
 class HostActor:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose.runtime.service.host import HostReport
-
 _HOST = "host "
 #: What a part is at whose work ends; its process is there for as long as nobody ends it.
 STOPPING = "is stopping"
@@ -21,6 +19,18 @@ class PartState:
     ready: bool
     doing: str
     pid: int | None = None
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostReport:
+    """How a host is. `ready`: its agents are at work; else `doing` says what it is at or why it cannot go on. It says
+    nothing of one that is stopping."""
+
+    ready: bool
+    doing: str
+    pid: int
+    #: Of each device that is not well, why.
     faults: dict[str, str] = field(default_factory=dict)
 
 

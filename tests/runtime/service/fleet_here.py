@@ -15,7 +15,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.service import keeper
 from rose.runtime.service.controller import ControllerActor
 from rose.runtime.service.fabric import UnreachableError
-from rose.runtime.service.host import HostReport
+from rose.runtime.service.parts import HostReport
 from tests.test_config import MINIMAL
 
 TOKEN = "a-token"
