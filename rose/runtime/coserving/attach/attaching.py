@@ -6,6 +6,7 @@ may belong to another user. What it serves goes on whatever the answer is.
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -206,9 +207,12 @@ class OwnedEngine:
                     f"the server at {self.url} has no {path}, as SGLang's embedded server has none "
                     "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
                 ) from None
-            why = error.read().decode(errors="replace").strip()[:200]
+            why = "no reason"
+            with suppress(OSError, http.client.HTTPException):
+                why = error.read().decode(errors="replace").strip()[:200]
             raise AttachError(f"{self.url}{path} answers {error.code} ({why}): is it an SGLang server?") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            # The last: what answers speaks no HTTP, or ended in the middle of it.
             reason = getattr(error, "reason", error)
             reason = getattr(reason, "strerror", None) or reason
             raise AttachError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 
 import pytest
 
@@ -108,6 +110,34 @@ def test_no_server_and_a_server_of_something_else(page, pages):
     owner.states = list
     with served(owner) as url, pytest.raises(AttachError, match="not an SGLang server of a tested version"):
         OwnedEngine(url, pages=pages).attach(page.path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00", "no SGLang server answers at"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "no SGLang server answers at"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 100\r\n\r\nno", "answers 500"),
+    ],
+    ids=["other protocol", "cut off", "cut off failure"],
+)
+def test_what_speaks_no_http_or_ends_in_the_middle_of_it_is_no_server(page, pages, answer, why):
+    def serve(listening):
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, args=[listening], daemon=True).start()
+        engine = OwnedEngine(f"http://127.0.0.1:{listening.getsockname()[1]}", pages=pages)
+        with pytest.raises(AttachError, match=why):
+            engine.attach(page.path)
+        listening.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_page_that_is_none(attach, page, pages, tmp_path):
