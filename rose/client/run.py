@@ -195,7 +195,14 @@ class Run:
         if version is None:
             version = max(-1 if known is None else known for known in (latest, self.version)) + 1
         if latest != version:
-            origin.publish(version, tensors)
+            from rose.runtime.transfer.store.fence import FencedError
+
+            try:
+                origin.publish(version, tensors)
+            except FencedError:
+                # Another publisher has the folder: whether it has the run too is the controller's to say.
+                self._call("POST", "/renew", {"expires_s": self._expires_s})
+                raise
         message = {"version": version, "url": origin.url, "token": origin.token}
         self._call("POST", "/versions", message)
         self.version = version
@@ -284,7 +291,7 @@ class Run:
                 self.check()
                 raise
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
-                self._go_on(error, address.fence, address.away_s)
+                self._go_on(error, address.fence, address.away_s, waits=away_s is None)
 
     def _renew(self) -> None:
         """Keep the run open. A controller that is away is asked again the next time: what the trainer itself wants of
@@ -296,11 +303,13 @@ class Run:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
                 with suppress(ClientError):
-                    self._go_on(error, address.fence, 0.0)
+                    self._go_on(error, address.fence, 0.0, waits=False)
             except ClientError:
                 pass
 
-    def _go_on(self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float) -> None:
+    def _go_on(
+        self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
+    ) -> None:
         """With the run, after this client was refused by `error`, having said `fence`. Raises why it cannot.
 
         A run that expired while this client was not heard is resumed. It says the fence that it had: a client that has
@@ -317,7 +326,10 @@ class Run:
                     self._unheard = self._unheard or {**self._opened, **resumed}
                 elif isinstance(error, RunEndedError) or self._unheard is None:
                     raise error
-                answer = call(address.url, "POST", "/runs", self._unheard, token=address.token, away_s=away_s)
+                answer = call(
+                    address.url, "POST", "/runs", self._unheard, token=address.token, away_s=away_s, waits=waits,
+                    going_on=lambda: not self._left.is_set(),
+                )  # fmt: skip
             except (RunTakenError, RunEndedError) as lost:
                 self._lost = lost
                 raise

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import torch
 
 from rose import client
 from rose.events import Turn
@@ -219,14 +220,20 @@ def test_a_run_that_is_taken_over_waits_for_no_disk(tmp_path):
         taking.join()
 
 
+def read_only(there, on):
+    """Whether the controller's disk takes no change of its state."""
+    state = there.gateway.controller._state
+
+    async def set_it():
+        state._connection.execute(f"PRAGMA query_only = {int(on)}")
+
+    there.call(set_it())
+
+
 def test_a_controller_that_cannot_open_a_run_says_why(tmp_path):
     with fleet(tmp_path) as there:
-        state = there.gateway.controller._state
+        read_only(there, True)
 
-        async def write_protect():
-            state._connection.execute("PRAGMA query_only = 1")
-
-        there.call(write_protect())
         with pytest.raises(
             client.ControllerAwayError, match=r"busy or refuses for 2 s: .*readonly.*see to its disk"
         ) as away:
@@ -292,6 +299,30 @@ def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
         assert run.publish({}) == 1
         assert run.fence == fence + 1
         assert run.generate([[1]], {"max_new_tokens": 1})
+
+
+def test_a_run_that_expired_is_resumed_once_the_controller_s_disk_takes_it(tmp_path):
+    with fleet(tmp_path) as there, open_run(there, away_s=0.2) as run:
+        expire(there, run)
+        read_only(there, True)
+        threading.Timer(2.5, lambda: read_only(there, False)).start()
+        assert run.publish({}) == 0
+        assert run.fence == 2
+
+
+def test_a_publisher_whose_folder_and_run_were_taken_over_hears_of_its_run(tmp_path):
+    with fleet(tmp_path / "state") as there:
+        opened = {"token": there.token, "folder": tmp_path / "weights", "host": "127.0.0.1"}
+        first = client.open_run(there.url, name="grpo", model=MODEL, **opened)
+        first.publish({"w": torch.ones(2)})
+        second = client.open_run(there.url, name="grpo", model=MODEL, resume=first.run_id, **opened)
+        second.publish({"w": torch.zeros(2)})
+        with pytest.raises(client.RunTakenError, match="taken over"):
+            first.publish({"w": torch.ones(2)})
+        with pytest.raises(client.RunTakenError):
+            first.check()
+        first.leave()
+        second.close()
 
 
 def test_a_client_whose_resumption_comes_late_does_not_take_the_run_from_its_successor(tmp_path):
