@@ -27,8 +27,8 @@ from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.coserving.agent.agent_spec import AgentSpec
+from rose.runtime.coserving.agent.ending import end_without_agent
 from rose.runtime.coserving.agent.host_agent import HostAgent
-from rose.runtime.coserving.leases.lease_file import LeaseFile
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.engines import models
 from rose.runtime.engines.door import Door
@@ -184,12 +184,7 @@ class HostRunner:
         own = plan.own
         self._check(own)
         self._take_cores(own)
-        self._writer = LedgerWriter.open(plan.ledger, writer_name(own.host, "agent"), plan.run_id)
-        if plan.central is not None:
-            self._forwarder = Forwarder(
-                plan.ledger, plan.central.url, token=plan.central.token, report=self._look_forwarded
-            )
-            self._forwarder.start()
+        writer = self._open_ledger()
         urls = self._wait_serving() if owner.served(plan) else {}
         attached = [
             device if device.serving_url is not None or device.pool != "serving"
@@ -197,7 +192,7 @@ class HostRunner:
             for device in own.device
         ]  # fmt: skip
         specs = self._specs(attached)
-        self._agent = HostAgent(self._writer, specs, self._relays(), self._make_engine)
+        self._agent = HostAgent(writer, specs, self._relays(), self._make_engine)
         self._agent.start()
         if self._forwarder is not None:
             # As the keeper does for the ledger itself. The forwarder has made this folder a spool by now.
@@ -210,6 +205,17 @@ class HostRunner:
             for device_id, serving in self._serving.items()
         ]
         self._progress("")
+
+    def _open_ledger(self) -> LedgerWriter:
+        """The host's own, whose events go to the fleet's if that is elsewhere."""
+        plan = self.plan
+        if self._writer is None:
+            self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
+        if plan.central is not None and self._forwarder is None:
+            url, token = plan.central.url, plan.central.token
+            self._forwarder = Forwarder(plan.ledger, url, token=token, report=self._look_forwarded)
+            self._forwarder.start()
+        return self._writer
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
         """In a thread: show a device's serving engine its page, once there is one, and again if it lost it."""
@@ -352,10 +358,9 @@ class HostRunner:
         for device_id, serving in () if self._leave else self._serving.items():
             self._step(f"what {device_id}'s serving engine has of ours", serving.stop)
         self._attaching, self._serving, self._unattached, self._own_serving.down = [], {}, {}, {}
+        for device in () if self._leave else self.plan.own.device:
+            self._step(f"device {device.id}", partial(self._end_device, device.id))
         if (writer := self._writer) is not None:
-            for device in () if self._leave else self.plan.own.device:
-                # An agent that was killed was not there to end its lease.
-                self._step(f"the last lease of {device.id}", partial(self._end_lease, writer, device.id))
             self._step("the events of the host", writer.close)
             self._writer = None
         if self._upkeep is not None:
@@ -368,9 +373,8 @@ class HostRunner:
             self._lock.close()
             self._lock = None
 
-    def _end_lease(self, writer: LedgerWriter, device_id: str) -> None:
-        for event in LeaseFile(self.plan.memory / device_id / "page", self.plan.run_id).read().completed():
-            writer.record(event)
+    def _end_device(self, device_id: str) -> None:
+        end_without_agent(self._open_ledger(), self.plan.memory / device_id / "page", device_id)
 
     def _step(self, what: str, act: Callable[[], object]) -> None:
         try:

@@ -26,8 +26,9 @@ from typing import Any
 import psutil
 import pytest
 
+from rose.clock import utc_us
 from rose.config import FleetConfig
-from rose.events import Lease, Power
+from rose.events import Device, Lease, Power
 from rose.ledger import layout, segments
 from rose.ledger.hosts import gateway, spool, tokens
 from rose.ledger.reading.query import query
@@ -245,16 +246,40 @@ def test_an_owner_of_serving_that_died_is_started_again_and_its_engine_attached_
 def test_what_a_host_cannot_end_in_order_is_named_and_the_rest_is_ended(serving_host: HostActor) -> None:
     plan = serving_host._runner.plan
     (url,) = owner.urls(plan).values()
-    lease = Lease(action="granted", lease_id="s/1", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
-    LeaseFile(plan.memory / "s" / "page", plan.run_id).write(Remembered(1, lease))
     shutil.rmtree(plan.ledger)
     plan.ledger.write_text("no folder")
     undone = {text.partition(": not ended in order: LedgerError: ")[0] for text in serving_host.stop(serving=True)}
-    assert undone >= {"the last lease of s", "the events of the host"}
-    assert "the last lease of s: not ended in order" in (plan.logs / "host.log").read_text()
+    assert undone >= {"device s", "the events of the host"}
+    assert "device s: not ended in order" in (plan.logs / "host.log").read_text()
     assert not answers(url)
     assert not owner.runs(plan)
     assert memory.run_at(plan.state) is None
+    assert not plan.memory.exists()
+
+
+@pytest.mark.parametrize("memory_kept", [True, False])
+def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begin(
+    tmp_path: Path, controller: Controller, centre: Central, known: Path, memory_kept: bool
+) -> None:
+    plan = FarHost(tmp_path, controller.url, centre).plan
+    lease = Lease(
+        action="granted", lease_id="fleet-1-r-7", device_id="r", engine_id="e", kv_budget_bytes=1, compute_share=1.0,
+        expires_at_us=utc_us() + 1,
+    )  # fmt: skip
+    with LedgerWriter.open(plan.ledger, "far.agent", "fleet-1") as writer:
+        writer.record(Device(action="joined", device_id="r", t_ns=1, pool="rollout", device_class="cpu-core"))
+        writer.record(lease)
+    if memory_kept:
+        plan.memory.joinpath("r").mkdir(parents=True)
+        LeaseFile(plan.memory / "r" / "page", plan.run_id).write(Remembered(7, lease))
+    shutil.rmtree(tmp_path / "model")
+    actor = HostActor(plan)
+    until(lambda: "model" in actor.report().doing)
+    (undone,) = actor.stop(serving=True)
+    assert undone.startswith("device r: not ended in order: UserError: its agents had ended before")
+    for ledger in (plan.ledger, tmp_path / "centre"):
+        leases = "SELECT lease_id, action, reason FROM lease_event WHERE action <> 'granted'"
+        assert query(ledger, leases).rows == [("fleet-1-r-7", "expired", "its agent ended while it was in force")]
     assert not plan.memory.exists()
 
 
