@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rose.client.address import AWAY_S
+from rose.client.connections import GONE_S
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.runs.state import StateError
 
 FOLDER = "turns"
-#: An answer is kept for at least so long, unless there are more.
-KEPT_NS = 120_000_000_000
+#: An answer is kept for at least so long, unless there are more: a client whose line is cut just before it was answered
+#: notices after `GONE_S`, asks for `AWAY_S`, and the last time that it asks may break as late.
+KEPT_NS = round((AWAY_S + 2 * GONE_S) * 1e9)
 KEPT_BYTES = 256 << 20
 #: CRC-32 of the rest, and the lengths of run, key, digest, answer and events.
 _HEAD = struct.Struct("<IHHBII")
