@@ -46,6 +46,8 @@ class WeightOrigin:
             except OSError as error:
                 raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
+        #: Whether a newer publisher has the folder.
+        self.fenced = False
         _keep(folder / _ORIGIN, urlsplit(self.url).port or 0, self.token)
 
     def latest(self) -> int | None:
@@ -54,7 +56,13 @@ class WeightOrigin:
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Returns once `version` can be fetched; the tensors may change then. Raises TransferError."""
-        self._publisher.publish(version, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
+        from rose.runtime.transfer.store.fence import FencedError
+
+        try:
+            self._publisher.publish(version, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
+        except FencedError:
+            self.fenced = True
+            raise
 
     def close(self) -> None:
         """Finish what is being written, let engines that are fetching finish too, and serve no more."""

@@ -24,6 +24,7 @@ from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, 
 from rose.client.generation import Generation, Part
 from rose.client.turns import TurnClient
 from rose.client.verdicts import judged
+from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
 
 if TYPE_CHECKING:
@@ -195,13 +196,12 @@ class Run:
         if version is None:
             version = max(-1 if known is None else known for known in (latest, self.version)) + 1
         if latest != version:
-            from rose.runtime.transfer.store.fence import FencedError
-
             try:
                 origin.publish(version, tensors)
-            except FencedError:
-                # Another publisher has the folder: whether it has the run too is the controller's to say.
-                self._call("POST", "/renew", {"expires_s": self._expires_s})
+            except UserError:
+                if origin.fenced:
+                    # Whether the publisher that has the folder has the run too is the controller's to say.
+                    self._call("POST", "/renew", {"expires_s": self._expires_s})
                 raise
         message = {"version": version, "url": origin.url, "token": origin.token}
         self._call("POST", "/versions", message)
