@@ -1,8 +1,8 @@
 """One clock for a host: monotonic for durations, UTC for the ledger, and a fixed offset between them.
 
 All processes of a run share CLOCK_MONOTONIC (it is system-wide on Linux), so an interval measured in one process
-can be compared with one measured in another. The offset to UTC is taken once per run and handed to every process;
-stepping the wall clock in mid-run therefore cannot stretch or fold an interval.
+can be compared with one measured in another. The offset to UTC is taken once per run, of a device once per boot of its
+host, and handed to every process; stepping the wall clock in between therefore cannot stretch or fold an interval.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def both_ns() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The offset that turns a monotonic reading of this host into UTC nanoseconds for the length of one run."""
+    """The offset that turns a monotonic reading of this host into UTC nanoseconds, until the host boots at most."""
 
     utc_minus_monotonic_ns: int
 
@@ -57,6 +57,10 @@ class Anchor:
     def utc_us(self, monotonic: int) -> int:
         """UTC microseconds of a monotonic reading."""
         return self.utc_ns(monotonic) // 1000
+
+    def now_us(self) -> int:
+        """UTC microseconds of this moment, whatever the wall clock was set to meanwhile."""
+        return self.utc_us(monotonic_ns())
 
 
 def iso(us: int) -> str:

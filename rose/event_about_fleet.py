@@ -43,7 +43,8 @@ class Clock(Event):
     action: Literal["heard", "set", "moved"]
     #: The host's wall clock less the controller's.
     offset_ns: OffsetNs
-    #: The clock by which the device's time is recorded, less the controller's wall clock: it goes on from the host's
-    #: boot, whatever the host's wall clock is set to. None: the agent did not say.
+    #: The clock by which the device's agent records, less the controller's wall clock: it is taken at the host's boot,
+    #: never before what was recorded of the device by then, and goes on whatever the host's wall clock is set to. None:
+    #: the agent did not say.
     device_time_offset_ns: OffsetNs | None = None
     host: Id | None = None

@@ -28,6 +28,7 @@ def record_device(
     device = spec.device
     record(
         Device(
+            at_us=spec.anchor.utc_us(at_ns),
             device_id=device.id,
             action=action,
             t_ns=spec.anchor.utc_ns(at_ns),
@@ -47,6 +48,7 @@ def rollout_event(
     assert engine is not None, "a device without a rollout engine has no events of one"
     note = described(spec.page, "rollout") or Attachment(role="rollout", pid=0)
     return Engine(
+        at_us=spec.anchor.now_us(),
         device_id=spec.device.id,
         engine_id=engine.engine_id,
         action=action,
@@ -166,6 +168,7 @@ class ServingWatch:
         spec = self._spec
         self._record(
             Engine(
+                at_us=spec.anchor.now_us(),
                 device_id=spec.device.id,
                 engine_id=spec.serving_engine_id or f"{spec.device.id}-serving",
                 action=action,
@@ -184,7 +187,7 @@ class StepTimeWatch:
     """Tells how well the engines of a device predict their steps."""
 
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
-        self._page, self._record, self._device_id = page, record, spec.device.id
+        self._page, self._record, self._device_id, self._anchor = page, record, spec.device.id, spec.anchor
         self._engine_ids: dict[Role, str | None] = {
             "serving": spec.serving_engine_id,
             "rollout": None if spec.rollout is None else spec.rollout.engine_id,
@@ -209,6 +212,7 @@ class StepTimeWatch:
                 if error_ppm := self._page.get(party, field):
                     self._record(
                         StepTime(
+                            at_us=self._anchor.now_us(),
                             device_id=self._device_id,
                             engine_id=self._engine_ids[role],
                             role=role,

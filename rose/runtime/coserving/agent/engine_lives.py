@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rose.clock import monotonic_ns
-from rose.events import Record, Sync
+from rose.events import Event, Record, Sync
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.assignments import Assignments
 from rose.runtime.coserving.agent.device_events import rollout_event
@@ -80,8 +81,12 @@ class EngineLives:
             # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
             event = sync.missed(target, f"{type(error).__name__}: {error}")
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
-        self._record(event)
+        self._record_sync(event)
         return event
+
+    def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
+        """By the device's clock, as its leases are: a sync is charged to the lease that follows."""
+        self._record(replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def stop_guard(self) -> None:
         if self._guard is not None:
@@ -114,7 +119,7 @@ class EngineLives:
     def _begin(self, sync: EngineSync) -> None:
         self.sync = sync
         audit_s = self._spec.coserving.drift_audit_s
-        self._guard = DriftGuard(sync, audit_s, take_out=self._take_out, record=self._record)
+        self._guard = DriftGuard(sync, audit_s, take_out=self._take_out, record=self._record_sync)
         self._guard.start()
         self._dead = None
         self._changed()

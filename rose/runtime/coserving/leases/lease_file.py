@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rose.clock import utc_us
+from rose.clock import Anchor
 from rose.events import Lease
 
 _LEFT_OPEN = "its agent ended while it was in force"
@@ -30,14 +30,16 @@ class Remembered:
     granted: Lease | None = None
     expires_at_us: int | None = None
 
-    def completed(self) -> list[Lease]:
+    def completed(self, anchor: Anchor | None = None) -> list[Lease]:
         """What the ledger is told of a lease that was left open: its grant, which may not have reached it, and its end
-        now, or when it expired. Empty if none was."""
+        now, or when it expired. Empty if none was. `anchor`: the device's; None: the wall clock says what time it is.
+        """
         if self.granted is None:
             return []
+        now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
         end = dataclasses.replace(
             self.granted,
-            at_us=utc_us() if self.expires_at_us is None else min(utc_us(), self.expires_at_us),
+            at_us=now_us if self.expires_at_us is None else min(now_us, self.expires_at_us),
             event_id=f"{self.granted.lease_id}/end",
             action="expired",
             reason=_LEFT_OPEN,

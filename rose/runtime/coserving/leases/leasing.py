@@ -208,7 +208,7 @@ class Leasing:
         left = self._file.read()
         if left.number < self._recorded.number:
             left = self._recorded
-        completed = left.completed()
+        completed = left.completed(self._anchor)
         reports = [self._tell(event) for event in completed]
         known = {change.lease_id for change in self.history}
         if left.granted is not None and self._accounts_before and left.granted.lease_id not in known:
@@ -233,6 +233,7 @@ class Leasing:
 
     def _event(self, state: LeaseState, action: LeaseAction, reason: str | None) -> Lease:
         return Lease(
+            at_us=self._anchor.now_us(),
             device_id=self._device_id,
             engine_id=self._engine_id,
             lease_id=self._lease_id(state.number),
@@ -252,6 +253,7 @@ class Leasing:
 
     def _preemption(self, action: Literal["cut", "revoke"], reason: str, *, requests: int) -> Preemption:
         return Preemption(
+            at_us=self._anchor.now_us(),
             device_id=self._device_id,
             engine_id=self._engine_id,
             lease_id=self._lease_id(self.state.number),

@@ -46,7 +46,7 @@ class Withholding:
             return False
         utc_ns = self._anchor.utc_ns(now_ns)
         if self._window is None or not self._window.t0_ns <= utc_ns < self._window.t1_ns:
-            self._begin(window_at(self._rules, self._device_id, utc_ns))
+            self._begin(window_at(self._rules, self._device_id, utc_ns), utc_ns // 1000)
         assert self._window is not None
         if self._window.withheld and wanted:
             self._wanted_since_ns = self._wanted_since_ns or self._looked_ns
@@ -70,12 +70,13 @@ class Withholding:
             )
             self._wanted_since_ns, self._wanted_ns = 0, 0
 
-    def _begin(self, window: HoldoutWindow) -> None:
+    def _begin(self, window: HoldoutWindow, at_us: int) -> None:
         # An agent that starts in the middle of a window knows nothing of what was before.
         t0_ns = max(window.t0_ns, self._anchor.utc_ns(self._began_ns))
         self._window = window
         self._record(
             Holdout(
+                at_us=at_us,
                 device_id=self._device_id,
                 t0_ns=t0_ns,
                 t1_ns=window.t1_ns,

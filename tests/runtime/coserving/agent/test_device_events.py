@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rose.clock import Anchor
 from rose.runtime.coserving.agent.device_events import ServingWatch, StepTimeWatch, rollout_event
 from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
@@ -18,7 +19,7 @@ class Device:
         self.told = []
         self.spec = SimpleNamespace(
             device=SimpleNamespace(id="d0"), page=self.page.path, serving_engine_id="s0", serving_model="asked-for",
-            serving_kv_bytes_per_token=2, rollout=SimpleNamespace(engine_id="r0"),
+            serving_kv_bytes_per_token=2, rollout=SimpleNamespace(engine_id="r0"), anchor=Anchor(0),
         )  # fmt: skip
         self.watch = ServingWatch(self.spec, self.page, self.record)
 
@@ -160,6 +161,7 @@ def test_the_errors_of_predictions_are_told_where_steps_ran(device):
     watch.tell()
     page.set(Party.ROLLOUT, Field.STEPS, 1)  # started again
     watch.tell()
+    assert 0 <= Anchor(0).now_us() - device.told[0].at_us < 60_000_000, "by the device's clock"
     assert [(e.engine_id, e.role, e.mode, e.steps, e.error_share) for e in device.told] == [
         ("s0", "serving", "decode", 10, 0.25),
         ("r0", "rollout", "prefill", 4, 0.1),
@@ -171,7 +173,7 @@ def test_the_errors_of_predictions_are_told_where_steps_ran(device):
 
 def test_an_engine_that_never_said_what_it_is_has_no_mechanisms(tmp_path):
     spec = SimpleNamespace(
-        device=SimpleNamespace(id="d0"), page=tmp_path / "page", rollout_kv_bytes_per_token=2,
+        device=SimpleNamespace(id="d0"), page=tmp_path / "page", rollout_kv_bytes_per_token=2, anchor=Anchor(0),
         rollout=SimpleNamespace(
             engine_id="r0", model_name="m", max_total_tokens=100, plugin=SimpleNamespace(gated=True)
         ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from rose.clock import Anchor
 from rose.events import Lease
 from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 
@@ -39,3 +42,13 @@ def test_a_lease_left_open_is_completed_under_the_ids_that_its_own_agent_would_u
     assert granted == GRANTED
     assert (end.event_id, end.action, end.lease_id) == ("run-d0-3/end", "expired", "run-d0-3")
     assert end.at_us > GRANTED.at_us
+
+
+def test_it_ends_by_the_clock_of_its_device_and_never_before_it_was_granted():
+    anchor = Anchor(10**18)
+    before_us = anchor.now_us()
+    _, end = Remembered(3, GRANTED).completed(anchor)
+    assert before_us <= end.at_us <= anchor.now_us()
+    late = replace(GRANTED, at_us=2 * 10**15)
+    assert Remembered(3, late).completed(anchor)[1].at_us == late.at_us
+    assert Remembered(3, GRANTED, expires_at_us=7).completed(anchor)[0].at_us == 7

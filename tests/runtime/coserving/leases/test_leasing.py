@@ -73,6 +73,7 @@ def borrower(tmp_path):
 
 
 def test_a_lease_from_grant_to_release(borrower):
+    began_us = Anchor(0).now_us()
     borrower.act(step=2)
     assert borrower.leasing.lease_id == "run-d0-1"
     terms = borrower.page.lease()
@@ -85,6 +86,7 @@ def test_a_lease_from_grant_to_release(borrower):
     assert borrower.leasing.lease_id is None
     assert borrower.actions == ["granted", "released"]
     assert {(event.lease_id, event.step) for event in borrower.told} == {("run-d0-1", 2)}
+    assert all(began_us <= event.at_us <= Anchor(0).now_us() for event in borrower.told), "by the device's clock"
     assert [change.lease_id for change in borrower.leasing.history] == ["run-d0-1", None]
 
 
