@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rose import config
 from rose.clock import Anchor, monotonic_ns
-from rose.ledger import catalog
+from rose.ledger import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
@@ -73,7 +73,8 @@ class Host:
             gateway_url=gateway.url,
             gateway_token=None,
         )
-        self.spec = replace(self.spec, anchor=same_anchor(self.spec.page, "fleet", self.spec.anchor))
+        layout.create(self.ledger)
+        self.spec = replace(self.spec, anchor=self.same_anchor(self.spec.anchor))
         self.serving = self.process = self.agent = self.writer = None
 
     def first_agent(self):
@@ -95,9 +96,7 @@ class Host:
         """In this process; returns how long it took to start."""
         spec = replace(self.spec, **changes)
         # As a process that begins anew would: its own reading of the clocks, another free port.
-        spec = replace(
-            spec, anchor=same_anchor(spec.page, "fleet", Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND))
-        )
+        spec = replace(spec, anchor=self.same_anchor(Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND)))
         self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.3)
         before = predecessor(self.ledger, "fleet", "d0", spec.anchor)
         self.agent = DeviceAgent(
@@ -107,6 +106,9 @@ class Host:
         began_ns = monotonic_ns()
         self.agent.start()
         return monotonic_ns() - began_ns
+
+    def same_anchor(self, anchor):
+        return same_anchor(self.spec.page, self.ledger, "fleet", "d0", anchor)
 
     def close(self):
         if self.process is not None:

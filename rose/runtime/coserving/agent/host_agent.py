@@ -123,15 +123,17 @@ class _Device:
         writer = self._writer
         # What the agent before this one recorded has to be seen there.
         writer.flush()
-        spec = replace(self._spec, anchor=same_anchor(self._spec.page, writer.run_id, self._spec.anchor))
-        before = predecessor(writer.root, writer.run_id, spec.device.id, spec.anchor)
+        page, device_id = self._spec.page, self._spec.device.id
+        anchor = same_anchor(page, writer.root, writer.run_id, device_id, self._spec.anchor)
+        spec = replace(self._spec, anchor=anchor)
+        before = predecessor(writer.root, writer.run_id, device_id, anchor)
         agent = DeviceAgent(
             spec,
             writer.record,
             lambda: writer.failure,
             self._make_engine,
             before=before,
-            last_lease=last_lease(writer.root, writer.run_id, spec.device.id),
+            last_lease=last_lease(writer.root, writer.run_id, device_id),
             via=self._via,
             persistent=True,
         )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import duckdb
 
 import sql
 from rose.clock import Anchor, monotonic_ns, utc_us
@@ -25,6 +28,16 @@ from rose.runtime.transfer.package.manifest import Manifest
 
 #: A day: of a ledger of months only this is read, unless the host was away for longer.
 _LATELY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a ledger knows of a device, UTC nanoseconds: up to when it is accounted for, and anything is known of it;
+    and whether it is there."""
+
+    until_ns: int
+    newest_ns: int
+    is_there: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +56,35 @@ def recorded_run(staging: Path) -> str:
     return ""
 
 
-def same_anchor(page: Path, run_id: str, anchor: Anchor) -> Anchor:
-    """The anchor that the agents of this device have gone by since the host's boot, whatever the wall clock did
-    meanwhile; `anchor` for the first one. Raises OSError."""
-    path = page.with_name(f"{page.name}.anchor.json")
-    own = {"boot_id": boot_id(), "run_id": run_id}
+def kept_anchor(page: Path, run_id: str) -> Anchor | None:
+    """The clock that the agents of this device have gone by since the host's boot; None: no agent had one."""
     try:
-        kept = json.loads(path.read_text())
-        if {name: kept[name] for name in own} == own:
+        kept = json.loads(_anchor_file(page).read_text())
+        if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
             return Anchor(int(kept["utc_minus_monotonic_ns"]))
     except (OSError, ValueError, LookupError, TypeError):
         pass
+    return None
+
+
+def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
+    """The anchor that the agents of this device have gone by since the host's boot, whatever the wall clock did
+    meanwhile. The first one takes `anchor`, or a later one where that is before what the ledger has of the device: its
+    time never goes back.
+
+    Raises OSError, and LedgerError if the ledger cannot be read.
+    """
+    if (kept := kept_anchor(page, run_id)) is not None:
+        return kept
+    with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
+        known = _known(connection, run_id, device_id)
+    if known is not None:
+        anchor = Anchor(max(anchor.utc_minus_monotonic_ns, known.newest_ns - monotonic_ns()))
+    path = _anchor_file(page)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(own | {"utc_minus_monotonic_ns": anchor.utc_minus_monotonic_ns}))
+    own = {"boot_id": boot_id(), "run_id": run_id, "utc_minus_monotonic_ns": anchor.utc_minus_monotonic_ns}
+    partial.write_text(json.dumps(own))
     partial.replace(path)
     return anchor
 
@@ -66,33 +94,20 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
 
     Raises LedgerError if the ledger cannot be read: time would be counted twice.
     """
-    of_device = {"run_id": run_id, "device_id": device_id}
-    try:
-        with catalog.connect(ledger) as connection:
-
-            def accounted(since_us: int) -> tuple[int | None, str | None]:
-                text = sql.read("device/accounted.sql")
-                row = connection.execute(text, of_device | {"since_us": since_us}).fetchone()
-                return (None, None) if row is None else row
-
-            until_ns, last_action = accounted(utc_us() - _LATELY_US)
-            if until_ns is None and last_action == "joined":
-                until_ns, _ = accounted(0)  # The host was away for long.
-            if until_ns is None or last_action != "joined":
-                return None
-            text = sql.read("device/ended_leases.sql")
-            rows = connection.execute(text, of_device | {"until_ns": until_ns}).fetchall()
-    except LedgerError:
-        raise
-    except Exception as error:
-        raise LedgerError(f"the ledger at {ledger} does not tell how far device {device_id} is accounted for: {error}")
-    offset_ns = anchor.utc_minus_monotonic_ns
+    with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
+        known = _known(connection, run_id, device_id)
+        if known is None or not known.is_there:
+            return None
+        since = {"run_id": run_id, "device_id": device_id, "until_ns": known.until_ns}
+        rows = connection.execute(sql.read("device/ended_leases.sql"), since).fetchall()
+    offset_ns, now_ns = anchor.utc_minus_monotonic_ns, monotonic_ns()
     changes: list[LeaseChange] = []
+    # Nothing is after now, but where agents of older versions went by a wall clock that was ahead.
     for lease_id, granted_ns, closed_ns in rows:
-        changes.append(LeaseChange((until_ns if granted_ns is None else granted_ns) - offset_ns, lease_id, None))
-        changes.append(LeaseChange(closed_ns - offset_ns, None, None))
-    # Never after now: a clock that was set back between two boots would have the device wait.
-    return Predecessor(min(until_ns - offset_ns, monotonic_ns()), tuple(changes))
+        began_ns = known.until_ns if granted_ns is None else granted_ns
+        changes.append(LeaseChange(min(began_ns - offset_ns, now_ns), lease_id, None))
+        changes.append(LeaseChange(min(closed_ns - offset_ns, now_ns), None, None))
+    return Predecessor(min(known.until_ns - offset_ns, now_ns), tuple(changes))
 
 
 def last_lease(ledger: Path, run_id: str, device_id: str) -> Remembered:
@@ -101,22 +116,50 @@ def last_lease(ledger: Path, run_id: str, device_id: str) -> Remembered:
     Raises LedgerError if the ledger cannot be read: two leases would have one name.
     """
     of_device = {"run_id": run_id, "device_id": device_id}
-    try:
-        with catalog.connect(ledger) as connection:
-            for since_us in (utc_us() - _LATELY_US, 0):
-                connection.execute(sql.read("device/last_lease.sql"), of_device | {"since_us": since_us})
-                names = [column[0] for column in connection.description or []]
-                if (row := connection.fetchone()) is not None:
-                    break
-            else:
-                return Remembered()
-    except LedgerError:
-        raise
-    except Exception as error:
-        raise LedgerError(f"the ledger at {ledger} does not tell the last lease of device {device_id}: {error}")
+    with _reading(ledger, f"the last lease of device {device_id}") as connection:
+        for since_us in (utc_us() - _LATELY_US, 0):
+            connection.execute(sql.read("device/last_lease.sql"), of_device | {"since_us": since_us})
+            names = [column[0] for column in connection.description or []]
+            if (row := connection.fetchone()) is not None:
+                break
+        else:
+            return Remembered()
     known = dict(zip(names, row, strict=True))
     number, ended, expires_at_us = (known.pop(name) for name in ("number", "ended", "expires_at_us"))
     if ended:
         return Remembered(number)
     granted = Lease(action="granted", device_id=device_id, expires_at_us=expires_at_us, **known)
     return Remembered(number, granted, expires_at_us)
+
+
+def _anchor_file(page: Path) -> Path:
+    return page.with_name(f"{page.name}.anchor.json")
+
+
+@contextmanager
+def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Raises LedgerError, which names what is wanted of the ledger, whatever keeps it from being read."""
+    try:
+        with catalog.connect(ledger) as connection:
+            yield connection
+    except LedgerError:
+        raise
+    except Exception as error:
+        raise LedgerError(f"the ledger at {ledger} does not tell {wanted}: {error}") from error
+
+
+def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> _Known | None:
+    """None if the device was never in this fleet."""
+    of_device = {"run_id": run_id, "device_id": device_id}
+    changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
+    if changed_ns is None:
+        return None
+    # All after the last change; of days of it, the last one will do, if it has anything.
+    changed_us, until_ns, newest_ns = changed_ns // 1000, None, None
+    for since_us in (max(changed_us, utc_us() - _LATELY_US), changed_us):
+        text = sql.read("device/accounted.sql")
+        row = connection.execute(text, of_device | {"since_us": since_us}).fetchone()
+        until_ns, newest_ns = row or (None, None)
+        if until_ns is not None:
+            break
+    return _Known(max(changed_ns, until_ns or 0), max(changed_ns, newest_ns or 0), action == "joined")

@@ -3,14 +3,135 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
-from rose.runtime.coserving.agent.succession import predecessor
+import pytest
+
+import sql
+from rose.clock import Anchor, monotonic_ns
+from rose.events import Device, DeviceSlice, Lease
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent.host_agent import HostAgent
+from rose.runtime.coserving.agent.succession import kept_anchor, predecessor, same_anchor
 from rose.runtime.coserving.page import Party
 from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 HOUR = 3_600_000_000_000
+BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
+
+
+class Trainer:
+    """A host with one device that no engine is on, and its agents one after another."""
+
+    def __init__(self, folder, monkeypatch):
+        self._folder, self._ledger, self._patch = folder, folder / "ledger", monkeypatch
+        self._true_ns, self._boots = time.time_ns, 0
+        self._agent = self._writer = None
+        monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
+        spec = Host(folder, SimpleNamespace(url="http://127.0.0.1:1")).spec
+        self._spec = replace(
+            spec, device=spec.device.model_copy(update={"pool": "train"}), rollout=None, serving_url=None
+        )
+        self.forget()
+
+    def set_wall(self, ahead_ns):
+        """The wall clock, against the true time."""
+        self._patch.setattr(time, "time_ns", lambda: self._true_ns() + ahead_ns)
+
+    def forget(self):
+        """As `rose down` does on the host."""
+        for path in self._folder.glob("page*"):
+            path.unlink()
+
+    def boot(self, ahead_ns):
+        """What lay in memory is gone, and the wall clock is what the host's battery kept."""
+        self._boots += 1
+        self._patch.setattr("rose.runtime.coserving.agent.succession.boot_id", lambda: f"boot {self._boots}")
+        self.forget()
+        self.set_wall(ahead_ns)
+
+    def agent(self, *, leave):
+        """The life of one agent: until it has recorded a slice, and then `leave` the device to the next one."""
+        self._writer = LedgerWriter.open(self._ledger, "agent", "fleet", flush_interval_s=0.1)
+        self._agent = HostAgent(self._writer, [replace(self._spec, anchor=Anchor.take())])
+        before = self.rows("SELECT count(*) FROM device_slice")
+        self._agent.start()
+        until(lambda: self.rows("SELECT count(*) FROM device_slice") > before)
+        self.close(leave=leave)
+
+    def close(self, *, leave=False):
+        if self._agent is not None:
+            self._agent.stop(leave=leave)
+            self._writer.close()
+            self._agent = None
+
+    def rows(self, text):
+        with catalog.connect(self._ledger) as connection:
+            return connection.execute(text).fetchall()
+
+    def check(self, *, tenures):
+        """Slices fill the time for which the device was there, once."""
+        with catalog.connect(self._ledger) as connection:
+            connection.execute("SET VARIABLE run_id = 'fleet'")
+            assert connection.execute(sql.read("charges/slice_faults.sql")).fetchall() == []
+        stays = self.rows("SELECT joined_ns, left_ns FROM tenure ORDER BY joined_ns")
+        assert len(stays) == tenures
+        slices = self.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
+        gaps = [(end_ns, begin_ns) for (_, end_ns), (begin_ns, _) in pairwise(slices) if end_ns != begin_ns]
+        assert [(left_ns, joined_ns) for (_, left_ns), (joined_ns, _) in pairwise(stays)] == gaps
+        assert (slices[0][0], slices[-1][1]) == (stays[0][0], stays[-1][1])
+        assert self.rows("SELECT joined_ns, left_ns FROM device") == [(stays[0][0], stays[-1][1])]
+        changes = self.rows("SELECT t_ns, at_us FROM event WHERE kind = 'device' ORDER BY seq")
+        assert changes == sorted(changes)
+        assert all(t_ns // 1000 == at_us for t_ns, at_us in changes)
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    made = Trainer(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+def test_a_device_that_joins_again_after_its_clock_was_set_back_joins_after_it_left(trainer):
+    trainer.set_wall(HOUR)
+    trainer.agent(leave=True)
+    trainer.set_wall(0)
+    trainer.agent(leave=False)
+    trainer.forget()
+    trainer.agent(leave=False)
+    trainer.check(tenures=2)
+
+
+def test_a_host_that_boots_with_its_clock_behind_goes_on_from_where_its_device_was(trainer):
+    trainer.agent(leave=True)
+    trainer.boot(-HOUR)
+    trainer.agent(leave=True)
+    trainer.set_wall(0)
+    trainer.agent(leave=False)
+    trainer.check(tenures=1)
+
+
+def test_what_was_accounted_for_by_a_clock_of_days_ago_is_not_accounted_for_again(trainer):
+    trainer.boot(-50 * HOUR)
+    trainer.agent(leave=True)
+    trainer.set_wall(0)
+    trainer.agent(leave=True)
+    trainer.agent(leave=False)
+    trainer.check(tenures=1)
+
+
+def test_a_device_that_joined_by_a_clock_that_is_behind_is_there(trainer):
+    trainer.agent(leave=False)
+    trainer.boot(-5 * HOUR)
+    trainer.agent(leave=True)
+    trainer.agent(leave=False)
+    trainer.check(tenures=2)
 
 
 def test_what_an_agent_records_is_by_the_clock_of_its_slices(tmp_path, monkeypatch):
@@ -53,3 +174,48 @@ def test_what_an_agent_records_is_by_the_clock_of_its_slices(tmp_path, monkeypat
         "AND coalesce(s.t0 < l.granted_at OR s.t1 > l.closed_at, true)"
     )
     assert outside == []
+
+
+def test_device_time_begins_after_all_that_is_known_of_the_device_at_each_boot(tmp_path, monkeypatch):
+    page, ledger = tmp_path / "d0" / "page", tmp_path / "ledger"
+    t_ns = time.time_ns() + HOUR
+
+    def begin(run_id="fleet", offset_ns=5):
+        return same_anchor(page, ledger, run_id, "d0", Anchor(offset_ns))
+
+    def boot(name):
+        monkeypatch.setattr("rose.runtime.coserving.agent.succession.boot_id", lambda: name)
+        anchor = begin()
+        assert kept_anchor(page, "fleet") == anchor
+        return anchor.utc_ns(monotonic_ns())
+
+    with LedgerWriter.open(ledger, "agent", "fleet") as writer:
+        assert kept_anchor(page, "fleet") is None
+        assert begin() == Anchor(5)
+        assert begin(offset_ns=6) == Anchor(5), "the wall clock was set meanwhile"
+        assert begin("another", 7) == Anchor(7)
+        writer.record(
+            Device(
+                at_us=t_ns // 1000, device_id="d0", action="joined", t_ns=t_ns, pool="serving", device_class="cpu-core"
+            )
+        )
+        assert t_ns <= boot("the second") < t_ns + HOUR // 2
+        end_ns = t_ns + HOUR
+        writer.record(
+            DeviceSlice(
+                at_us=end_ns // 1000, device_id="d0", t0_ns=t_ns, t1_ns=end_ns, idle_ns=HOUR,
+                **{f"{name}_ns": 0 for name in BUCKETS},
+            ),
+            durable=True,
+        )  # fmt: skip
+        assert end_ns <= boot("the third") < end_ns + HOUR // 2
+        # A power cut came before the next slice.
+        end_us = end_ns // 1000 + 2_000_000
+        writer.record(
+            Lease(
+                at_us=end_us, device_id="d0", lease_id="l", action="granted", kv_budget_bytes=1, compute_share=1.0,
+                expires_at_us=end_us,
+            )
+        )  # fmt: skip
+        assert 1000 * end_us <= boot("the fourth") < end_ns + HOUR // 2
+        assert begin("another", 8) == Anchor(8), "it is another fleet's"

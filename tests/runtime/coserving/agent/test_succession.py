@@ -14,7 +14,7 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice, Lease
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.succession import Predecessor, predecessor, same_anchor
+from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
@@ -324,12 +324,3 @@ def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_th
         assert changes == [(10, "across"), (12, None), (13, "after"), (14, None)]
         writer.record(device("left", now_ns + 20 * milliseconds))
         assert found() is None
-
-
-def test_the_agents_of_a_device_go_by_one_anchor_until_the_host_boots(tmp_path, monkeypatch):
-    page = tmp_path / "d0" / "page"
-    assert same_anchor(page, "fleet", Anchor(5)) == Anchor(5)
-    assert same_anchor(page, "fleet", Anchor(6)) == Anchor(5), "the wall clock was set meanwhile"
-    assert same_anchor(page, "another", Anchor(7)) == Anchor(7)
-    monkeypatch.setattr("rose.runtime.coserving.agent.succession.boot_id", lambda: "another")
-    assert same_anchor(page, "another", Anchor(8)) == Anchor(8)
