@@ -7,7 +7,7 @@ from pathlib import Path
 from rose.clock import Anchor
 from rose.errors import UserError
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.succession import last_lease, predecessor
+from rose.runtime.coserving.agent.succession import kept_anchor, last_lease, predecessor
 from rose.runtime.coserving.leases.lease_file import LeaseFile
 
 
@@ -17,9 +17,10 @@ def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
     Raises LedgerError, and UserError if the device is there still for the ledger: nobody accounts for its time.
     """
     root, run_id = writer.root, writer.run_id
+    anchor = kept_anchor(page, run_id)
     # The file where both know the lease: the ledger may not have its last renewal.
     left = max(LeaseFile(page, run_id).read(), last_lease(root, run_id, device_id), key=lambda lease: lease.number)
-    for event in left.completed():
+    for event in left.completed(anchor):
         writer.record(event)
-    if predecessor(root, run_id, device_id, Anchor.take()) is not None:
+    if predecessor(root, run_id, device_id, anchor or Anchor.take()) is not None:
         raise UserError("its agents had ended before, and nobody accounts for its time since")
