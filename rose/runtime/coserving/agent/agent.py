@@ -229,7 +229,8 @@ class DeviceAgent:
         Raises EngineError if the agent itself failed.
         """
         device_id = self._spec.device.id
-        failure = self._failure or self._control.failure or self._lives.failure or self._targets.failure
+        kept = None if self._engine is None else self._engine.failure
+        failure = self._failure or self._control.failure or self._lives.failure or self._targets.failure or kept
         if failure is not None:
             raise EngineError(f"agent of device {device_id}: {failure}")
         reason = self._not_lent()

@@ -12,6 +12,7 @@ from typing import Protocol
 import psutil
 
 from rose.clock import monotonic_ns
+from rose.errors import UserError
 from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
@@ -25,6 +26,8 @@ SOUND_NS = 120_000_000_000
 _LOOK_S = 0.1
 #: One that is to be taken up answers within this.
 _ANSWER_S = 5.0
+#: What an engine that dies as it is started, or a host that lacks something for it, makes of starting it.
+_NOT_STARTED = (UserError, OSError, psutil.Error, http.client.HTTPException, ValueError)
 
 
 class Lives(Protocol):
@@ -68,6 +71,8 @@ class RolloutEngine:
         self._engine: EngineProcess | None = None
         #: Why no turn can run although the engine was not given up yet: what has no claim to a core takes long to end.
         self.dying: str | None = None
+        #: Why it is kept no more, if nobody asked for that.
+        self.failure: str | None = None
         self._first: EngineError | None = None
         #: Whether it answers, as far as is known.
         self._up = False
@@ -75,7 +80,7 @@ class RolloutEngine:
         self._moved = False
         self._began = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"engine-{spec.engine_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"engine-{spec.engine_id}", daemon=True)
 
     def start(self) -> None:
         """Return when the engine answers for the first time. Raises EngineError if it does not: then none is kept. One
@@ -86,6 +91,8 @@ class RolloutEngine:
         self._began.wait()
         if self._first is not None:
             raise self._first
+        if self.failure is not None:
+            raise EngineError(self.failure)
 
     def stop(self, *, leave: bool = False) -> bool:
         """Keep it no more, and end it, or `leave` it to the next agent; returns whether it was alive.
@@ -103,6 +110,15 @@ class RolloutEngine:
 
     # ------------------------------------------------------------------ the thread
 
+    def _run(self) -> None:
+        try:
+            self._keep()
+        except Exception as error:
+            self.failure = f"keeping the rollout engine failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._began.set()
+
     def _keep(self) -> None:
         back_off_s = BACK_OFF_FIRST_S
         adopted = self._adopt()
@@ -116,7 +132,6 @@ class RolloutEngine:
                 back_off_s = BACK_OFF_FIRST_S
             if reason is not None and not self._stopping.wait(back_off_s):
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
-        self._began.set()
 
     def _adopt(self) -> EngineProcess | None:
         """The engine that an agent before this one left, once it is told; what cannot be taken up is ended."""
@@ -166,24 +181,34 @@ class RolloutEngine:
                 engine.stop()
             engine.wait_ready()
             engine.settle()
-        except EngineError as error:
-            if self._stopping.is_set():
-                return None
-            engine.kill()
-            elsewhere = self._spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
-            reason = "it did not start" if elsewhere is None else f"its port {self._spec.port} was taken"
-            self._lives.ended(engine, reason)
-            if elsewhere is not None:
-                self._spec, self._moved = elsewhere, True
-            elif not self._began.is_set() and not self._persistent:
-                self._first = error
-            return reason
+        except _NOT_STARTED as error:
+            return self._did_not_start(engine, error)
         # Before it is brought to its version, which takes a while.
         reason, scheduled = "the process ended", self._scheduling()
         self._lives.answers(engine, monotonic_ns() - launched_ns)
         self._began.set()
         self._moved = False
         return self._live_on(engine, scheduled=scheduled, reason=reason)
+
+    def _did_not_start(self, engine: EngineProcess, error: Exception) -> str | None:
+        """Returns what `_live` does."""
+        if self._stopping.is_set():
+            return None
+        engine.kill()
+        spec = self._spec
+        elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
+        if isinstance(error, EngineError):
+            reason = "it did not start" if elsewhere is None else f"its port {spec.port} was taken"
+        else:
+            # Of this its log says nothing.
+            reason = f"it did not start: {type(error).__name__}: {error}"
+            error = EngineError(f"engine {spec.engine_id} ({spec.model}): {reason}")
+        self._lives.ended(engine, reason)
+        if elsewhere is not None:
+            self._spec, self._moved = elsewhere, True
+        elif not self._began.is_set() and not self._persistent:
+            self._first = error
+        return reason
 
     def _live_on(self, engine: EngineProcess, *, scheduled: bool, reason: str = "the process ended") -> str | None:
         """What is left of a life once the engine answers."""

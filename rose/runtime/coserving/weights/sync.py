@@ -6,6 +6,7 @@ And sees afterwards that the engine still holds it.
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
 import threading
 import time
@@ -354,7 +355,7 @@ class EngineSync:
             stale.unlink()
         try:
             refused = refusal(self._engine.post("/generate", question(verb, version)))
-        except OSError as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
         if refused is not None:
             raise TransferError(f"engine {engine_id} refused {verb} {version}: {refused}")

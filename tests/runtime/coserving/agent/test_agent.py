@@ -178,6 +178,20 @@ def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, g
     assert device.rows("SELECT count(*) FROM engine WHERE role = 'serving' AND action = 'died'") == [(0,)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_agent_whose_engine_is_kept_no_more_has_failed(start, monkeypatch):
+    device = start()
+
+    def fails(*_):
+        raise LookupError("nowhere")
+
+    monkeypatch.setattr(device.agent._lives, "ended", fails)
+    os.kill(device.engine.pid, signal.SIGKILL)
+    device.agent._engine._thread.join(30)
+    with pytest.raises(EngineError, match="agent of device d0: keeping the rollout engine failed: LookupError"):
+        device.agent.check()
+
+
 def test_a_rollout_engine_that_cannot_start_leaves_nothing_behind(tmp_path, gateway):
     device = Device(tmp_path, gateway)
     broken(device.spec.rollout).touch()

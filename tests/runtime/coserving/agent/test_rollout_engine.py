@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -165,3 +166,89 @@ def test_that_an_engine_is_dying_is_known_before_it_is_gone(tmp_path, lives, mon
     assert known == ["the rollout engine died (the process ended) and is started again"]
     assert keeper.dying is None
     keeper.stop()
+
+
+class DiesAsItIsSettled(StandInEngine):
+    """Between its first answer and what comes next."""
+
+    def settle(self):
+        os.kill(self.pid, signal.SIGKILL)
+        self._process.wait()
+        super().settle()
+
+
+class SpeaksNoHttp(StandInEngine):
+    def post(self, path, body, timeout_s=30.0):
+        super().post(path, body, timeout_s)
+        self.url = f"http://127.0.0.1:{self.other.getsockname()[1]}"
+        threading.Thread(target=self._answer).start()
+        return super().post(path, body, timeout_s)
+
+    def launch(self):
+        super().launch()
+        self.other = socket.create_server(("127.0.0.1", 0))
+
+    def _answer(self):
+        with self.other, self.other.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"nonsense\r\n\r\n")
+
+
+class CannotWriteItsLog(StandInEngine):
+    def launch(self):
+        (self.spec.log.parent / "file").touch()
+        self.spec = dataclasses.replace(self.spec, log=self.spec.log.parent / "file" / "log")
+        super().launch()
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        (DiesAsItIsSettled, "NoSuchProcess"),
+        (SpeaksNoHttp, "BadStatusLine"),
+        (CannotWriteItsLog, "FileExistsError"),
+    ],
+)
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "once"])
+def test_whatever_keeps_an_engine_from_starting_is_a_start_that_failed(
+    tmp_path, lives, monkeypatch, gone, first, reason, persistent
+):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    kinds = iter([first])
+    keeper = RolloutEngine(
+        stand_in_spec(tmp_path), lives, lambda spec: next(kinds, StandInEngine)(spec), persistent=persistent
+    )
+    try:
+        if persistent:
+            keeper.start()
+            lives.wait("answers")
+        else:
+            with pytest.raises(EngineError, match=f"engine r0 .none.: it did not start: .*{reason}"):
+                keeper.start()
+        (_, engine), (ended, _) = lives.told[:2]
+        assert ended.startswith("it did not start: ")
+        assert reason in ended
+        assert engine.pid is None or gone(engine.pid) == []
+        assert keeper.failure is None
+    finally:
+        keeper.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "once"])
+def test_what_ends_the_keeping_is_known(tmp_path, lives, gone, persistent):
+    def fails(*_):
+        raise LookupError("nowhere")
+
+    lives.answers = fails
+    keeper = RolloutEngine(stand_in_spec(tmp_path), lives, StandInEngine, persistent=persistent)
+    failure = "keeping the rollout engine failed: LookupError: nowhere"
+    if persistent:
+        keeper.start()
+        keeper._thread.join(30)
+    else:
+        with pytest.raises(EngineError, match=failure):
+            keeper.start()
+    assert keeper.failure == failure
+    assert keeper.stop()
+    assert gone(lives.told[0][1].pid) == [], "it is not left running unused"

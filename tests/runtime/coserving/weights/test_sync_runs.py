@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+
 import pytest
 import torch
 
@@ -116,9 +118,21 @@ def damaged_record(engine):
     (engine.staging / "held-0.json").write_text("{}")
 
 
+def garbled_answer(engine):
+    def cut_short():
+        raise http.client.IncompleteRead(b"")
+
+    engine.before["confirm"] = cut_short
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(drifted, "model.norm.weight"), (no_record, "nothing is on record"), (damaged_record, "cannot be found out")],
+    [
+        (garbled_answer, "did not take confirm 0"),
+        (drifted, "model.norm.weight"),
+        (no_record, "nothing is on record"),
+        (damaged_record, "cannot be found out"),
+    ],
 )
 def test_what_cannot_be_confirmed_is_not_taken_over(engine, urls, change, reason):
     assert bring(sync_of(engine), urls, "one", 0).ok
