@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import json
+import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
@@ -23,7 +25,7 @@ from rose.runtime.coserving.weights.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Manifest
+from rose.runtime.transfer.package.manifest import Manifest, Package
 from rose.runtime.transfer.wire.origin import RefusedError, open_origin
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.weight_version import weights_name
@@ -33,6 +35,8 @@ _PHASE_TIMEOUT_S = 60.0
 _PHASE_BYTES_PER_S = 50e6
 _POLL_S = 0.002
 _AUDIT_POLL_S = 0.05
+#: What a rank reports of one phase.
+_REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
 
 
 class EngineSync:
@@ -194,7 +198,9 @@ class EngineSync:
         the version for another reason.
         """
         version = target.version
-        staged = self._receiver(target).fetch(version, base)
+        receiver = self._receiver(target)
+        self._forget_all_but(receiver.folder(version, base))
+        staged = receiver.fetch(version, base)
         self._moved_bytes += staged.wire_bytes
         manifest = staged.manifests[-1]
         link = self._staging / f"v{version}"
@@ -299,6 +305,15 @@ class EngineSync:
     def _receiver(self, target: Target) -> Receiver:
         # Not for long: it is tried again by whoever aims there, and something else may be wanted by then.
         return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=1)
+
+    def _forget_all_but(self, wanted: Path) -> None:
+        """Free what a sync left that ended with its agent: up to a whole version, in the host's memory."""
+        for path in self._staging.iterdir():
+            if path.is_symlink() or _REPORT.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+            elif path != wanted and Package.parse(path.name) is not None:
+                # The engine may go on reading what it has mapped of it.
+                shutil.rmtree(path, ignore_errors=True)
 
     def _tell(self, held: Manifest, source: Target) -> None:
         # The engine works on: what was not told now is told before the next sync.

@@ -15,6 +15,7 @@ from rose.runtime.coserving.page import Party, Span
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
@@ -80,6 +81,20 @@ def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_
     assert sync.version == 1
     assert sync.standing.held
     assert not list(engine.staging.glob("*-from-*"))
+
+
+def test_what_a_sync_left_that_ended_with_its_agent_is_used_by_the_next_or_removed(engine, sync, server):
+    receiver = Receiver(server.url, None, engine.staging)
+    left, wanted = receiver.fetch(1, 0), receiver.fetch(2, 0)
+    (engine.staging / "v1").symlink_to(left.folder.name)
+    for rank in range(2):
+        (engine.staging / f"1.prepare.{rank}.json").write_text("{}")
+    staged = []
+    engine.before["prepare"] = lambda: staged.extend(path for path in engine.staging.iterdir() if path.is_dir())
+    event = sync.bring(Target("", 2, server.url))
+    assert (event.ok, event.base_version, event.wire_bytes) == (True, 0, 0), event.reason
+    assert sorted(set(staged)) == [wanted.folder, engine.staging / "partial", engine.staging / "v2"]
+    assert sorted(path.name for path in engine.staging.iterdir()) == ["held-2.json", "partial"]
 
 
 def test_the_event_tells_the_phases_apart(sync, server):
