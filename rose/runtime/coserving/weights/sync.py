@@ -20,6 +20,7 @@ from typing import Any, get_args
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.coserving.hooks.asking import Verb, question, refusal
+from rose.runtime.coserving.weights.held import HeldRecord
 from rose.runtime.coserving.weights.rank_reports import check_agreement, longest
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.engines.sglang import EngineProcess
@@ -50,6 +51,7 @@ class EngineSync:
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str) -> None:
         self._engine = engine
         self._staging = staging
+        self._record = HeldRecord(staging)
         self._device_id = device_id
         #: (run, version), in one piece: another thread reports it.
         self.held: tuple[str, int] = ("", 0)
@@ -104,28 +106,21 @@ class EngineSync:
     def take_over(self, swaps: int) -> str | None:
         """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
 
-        What is on record beside it is believed once the engine has hashed its weights and calls them so. `swaps` is how
-        often weights were brought into it, by its own count.
+        What is on record beside it is believed once the engine has hashed its weights and calls them so: of an agent
+        that ended as it swapped a version in, that version or the one before. `swaps` is how often weights were brought
+        into it, by its own count.
         """
         if swaps == 0:
             return None  # It is at its checkpoint, as one that was just started.
         with self._syncing():
+            reason: str | None = "nothing is on record of the weights that it holds"
             try:
-                kept = sorted(self._staging.glob("held-*.json"))
-                if not kept:
-                    return "nothing is on record of the weights that it holds"
-                held = Manifest.from_bytes(kept[-1].read_bytes())
-                reports = self._phase("confirm", held.version, held.dense_bytes)
+                for manifest in self._record.candidates():
+                    if (reason := self._confirm(manifest)) is None:
+                        break
             except (OSError, TransferError) as error:
                 return f"what weights it holds cannot be found out: {error}"
-            name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
-            if names != {name}:
-                return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
-            if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
-                return "; ".join(drifts)
-            self.held, self._told = (held.run_id, held.version), False
-            self._note(held=True, looked_ns=monotonic_ns())
-            return None
+            return reason
 
     def audit(self) -> Sync | None:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
@@ -137,7 +132,7 @@ class EngineSync:
             if not (self._standing.held and self._standing.trusted):
                 return None
             began = monotonic_ns()
-            held = self._held()
+            held = self._record.manifest(self.version)
             drift = None
             try:
                 drift = self._drift(held, self._held_from, gives_way=True)
@@ -208,6 +203,8 @@ class EngineSync:
         link.symlink_to(staged.folder.name)
         try:
             prepared = self._phase("prepare", version, staged.dense_bytes)
+            # The engine is at it before it reports so, after a hash of all: the next agent may have to know.
+            self._record.announce(manifest)
             try:
                 committed = self._phase("commit", version, staged.dense_bytes)
                 check_agreement(version, committed)
@@ -219,11 +216,7 @@ class EngineSync:
             staged.remove()
         hashed_ns = monotonic_ns()
         self.held, self._held_from, self._told = (target.run_id, version), target, False
-        try:
-            self._hold(manifest)
-        except OSError as error:
-            self._note(trusted=False)
-            raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
+        self._record.confirm(version)
         self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
         reason = None
         try:
@@ -293,14 +286,15 @@ class EngineSync:
             published = self._published(self.version, target)
             if published is None:
                 raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
-            self._hold(published)
+            self._record.announce(published)
+            self._record.confirm(self.version)
             drift = self._drift(published, target, gives_way=False)
             if drift is not None:
                 raise TransferError(drift)
             self._held_from = dataclasses.replace(target, version=self.version)
             self.held = (target.run_id, self.version)
             self._note(held=True, looked_ns=monotonic_ns())
-        self._tell(self._held(), target)
+        self._tell(self._record.manifest(self.version), target)
 
     def _receiver(self, target: Target) -> Receiver:
         # Not for long: it is tried again by whoever aims there, and something else may be wanted by then.
@@ -344,19 +338,17 @@ class EngineSync:
         finally:
             origin.close()
 
-    def _hold(self, manifest: Manifest) -> None:
-        """Keep the manifest of what the engine holds, to be held to it later."""
-        for stale in self._staging.glob("held-*.json"):
-            stale.unlink()
-        partial = self._staging / "held.partial"
-        partial.write_bytes(manifest.to_bytes())
-        partial.replace(self._held_path(manifest.version))
-
-    def _held(self) -> Manifest:
-        return Manifest.from_bytes(self._held_path(self.version).read_bytes())
-
-    def _held_path(self, version: int) -> Path:
-        return self._staging / f"held-{version}.json"
+    def _confirm(self, held: Manifest) -> str | None:
+        """Take it that the engine holds this, or return why it does not."""
+        reports = self._phase("confirm", held.version, held.dense_bytes)
+        name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
+        if names != {name}:
+            return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
+        if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
+            return "; ".join(drifts)
+        self.held, self._told = (held.run_id, held.version), False
+        self._note(held=True, looked_ns=monotonic_ns())
+        return None
 
     def _note(self, **changes: Any) -> None:
         self._standing = dataclasses.replace(self._standing, **changes)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rose.runtime.coserving.agent.succession import recorded_run
+from rose.runtime.coserving.hooks.asking import asked
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.target import Target
@@ -104,6 +105,56 @@ def test_an_engine_at_its_checkpoint_is_taken_over_as_one_that_was_just_started(
     assert sync.take_over(swaps(engine)) is None
     assert (sync.held, sync.standing.held, sync.standing.trusted) == (("", 0), False, True)
     assert bring(sync, urls, "one", 1).base_version == 0
+
+
+class Killed(BaseException):
+    """Nothing of the agent runs after it, but what tidies the staging folder."""
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("target", [("one", 1), ("two", 0)], ids=["its run's", "another run's"])
+def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, target, swapped):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "one", 0).ok
+    post = engine.post
+
+    def killed(path, body):
+        if asked(body["rid"])[0] == "commit":
+            if swapped:
+                post(path, body)
+            raise Killed
+        return post(path, body)
+
+    engine.post = killed
+    with pytest.raises(Killed):
+        bring(sync, urls, *target)
+    engine.post = post
+    sync = sync_of(engine)
+    assert sync.take_over(swaps(engine)) is None
+    assert sync.held == (target if swapped else ("one", 0))
+    assert sync.audit() is None
+    assert recorded_run(engine.staging) == sync.run_id
+    assert bring(sync, urls, "two", 1).ok
+
+
+def test_an_agent_that_is_killed_in_the_first_sync_loses_no_engine(engine, urls):
+    post = engine.post
+
+    def killed(path, body):
+        answer = post(path, body)
+        if asked(body["rid"])[0] == "commit":
+            raise Killed
+        return answer
+
+    engine.post = killed
+    with pytest.raises(Killed):
+        bring(sync_of(engine), urls, "two", 1)
+    # As where the origin has its checkpoint no more.
+    (engine.staging / "held-0.json").unlink()
+    engine.post = post
+    sync = sync_of(engine)
+    assert sync.take_over(swaps(engine)) is None
+    assert sync.held == ("two", 1)
 
 
 def drifted(engine):
