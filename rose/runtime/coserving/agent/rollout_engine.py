@@ -74,7 +74,7 @@ class RolloutEngine:
         #: Why it is kept no more, if nobody asked for that.
         self.failure: str | None = None
         self._first: EngineError | None = None
-        #: Whether it answers, as far as is known.
+        #: Whether it answers, as far as is known: then it can be left.
         self._up = False
         #: Whether it was given another port since it last answered.
         self._moved = False
@@ -141,12 +141,15 @@ class RolloutEngine:
         engine = self._make(dataclasses.replace(spec, port=record.port))
         reason = "it ended while it had no agent"
         if engine.adopt(record):
+            # It did well without an agent: one that ends before it knows more leaves it, too.
+            self._up = True
             self._engine = engine
             if (unfit := self._unfit(engine, record) or self._lives.adopted(engine)) is None:
                 self._began.set()
                 return engine
             if self._stopping.is_set():
                 return None
+            self._up = False
             reason = unfit
             engine.kill()
         adoption.record_path(page).unlink(missing_ok=True)

@@ -13,7 +13,9 @@ import pytest
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.sglang import AddressInUseError, EngineError
+from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
 
@@ -252,3 +254,36 @@ def test_what_ends_the_keeping_is_known(tmp_path, lives, gone, persistent):
     assert keeper.failure == failure
     assert keeper.stop()
     assert gone(lives.told[0][1].pid) == [], "it is not left running unused"
+
+
+@pytest.fixture
+def left(tmp_path):
+    """The spec and the record of an engine that runs without an agent."""
+    page = ArbiterPage.create(tmp_path / "page")
+    spec = dataclasses.replace(stand_in_spec(tmp_path), orphan_s=600.0)
+    engine = LastingEngine(spec)
+    engine.launch()
+    engine.wait_ready()
+    yield spec, EngineRecord.read(spec.plugin.page)
+    engine.kill()
+    page.close()
+
+
+@pytest.mark.parametrize("unfit", [None, "it was called off"])
+def test_an_engine_that_is_being_taken_up_is_left_by_who_is_to_leave_it(left, lives, unfit):
+    spec, record = left
+    asked = threading.Event()
+
+    def adopted(engine):
+        asked.set()
+        assert keeper._stopping.wait(30)
+        return unfit
+
+    lives.adopted = adopted
+    keeper = RolloutEngine(spec, lives, LastingEngine, scheduling=lambda: True, persistent=True)
+    keeper.start()
+    assert asked.wait(30)
+    assert keeper.stop(leave=True)
+    assert record.process() is not None
+    assert EngineRecord.read(spec.plugin.page) == record
+    assert lives.told == []
