@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,7 @@ class ForkedProcess:
         self._pidfd = pidfd
         self._connection = connection
         self._exit: int | None = None
+        weakref.finalize(self, os.close, pidfd)
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, or `UNKNOWN_EXIT`; None while it runs."""

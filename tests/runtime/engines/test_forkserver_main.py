@@ -1,12 +1,22 @@
-"""What a fork server refuses, and what it makes of an engine's environment, without SGLang."""
+"""What a fork server refuses, what it makes of an engine's environment, and what an engine of it costs who asked for
+it, without SGLang."""
 
 from __future__ import annotations
 
+import gc
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, fork_engine
 from rose.runtime.engines.forkserver_main import differing
 
 #: Applies an environment in a process that has loaded what keeps copies, and prints what became of it.
@@ -56,3 +66,44 @@ def test_an_environment_takes_effect_after_the_libraries_are_loaded():
         [sys.executable, "-c", APPLYING], env=environment, capture_output=True, text=True, cwd=".", check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def pidfds():
+    targets = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            targets.append(str(path.readlink()))
+    return targets.count("anon_inode:[pidfd]")
+
+
+def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(tmp_path / "socket"))
+    listening.listen()
+
+    def serve():
+        with listening, listening.accept()[0] as connection:
+            _, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 2)
+            child = subprocess.Popen(["sleep", "600"])
+            received.append(os.pidfd_open(child.pid))
+            socket.send_fds(connection, [json.dumps({"pid": child.pid}).encode()], received[-1:])
+            for descriptor in received:
+                os.close(descriptor)
+            connection.sendall(json.dumps({"exit": child.wait()}).encode())
+
+    server = threading.Thread(target=serve)
+    server.start()
+    before = pidfds()
+    with (tmp_path / "log").open("wb") as log:
+        engine = fork_engine(tmp_path / "socket", [], {}, log)
+    assert engine.poll() is None
+    engine.send_signal(signal.SIGTERM)
+    assert engine.wait(30) == -signal.SIGTERM
+    engine.close()
+    server.join()
+    # Whoever still has it learns the same, and signals nobody.
+    engine.send_signal(signal.SIGTERM)
+    assert engine.poll() == -signal.SIGTERM
+    del engine
+    gc.collect()
+    assert pidfds() == before
