@@ -48,6 +48,9 @@ class EngineLives:
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
         self._guard: DriftGuard | None = None
+        #: The last one that was made: also of an engine that is being taken up.
+        self._newest: EngineSync | None = None
+        self._given_up = False
 
     @property
     def fault(self) -> str | None:
@@ -113,14 +116,24 @@ class EngineLives:
     def lost(self, pid: int, reason: str) -> None:
         self._record(rollout_event(self._spec, "died", pid, reason=reason))
 
+    def given_up(self) -> None:
+        self._given_up = True
+        if (sync := self._newest) is not None:
+            sync.give_up()
+
     def _sync(self, engine: EngineProcess) -> EngineSync:
-        return EngineSync(engine, self._spec.staging, device_id=self._spec.device.id)
+        sync = self._newest = EngineSync(engine, self._spec.staging, device_id=self._spec.device.id)
+        if self._given_up:
+            sync.give_up()
+        return sync
 
     def _begin(self, sync: EngineSync) -> None:
         self.sync = sync
         audit_s = self._spec.coserving.drift_audit_s
         self._guard = DriftGuard(sync, audit_s, take_out=self._take_out, record=self._record_sync)
         self._guard.start()
+        if self._given_up:
+            self._guard.stop()
         self._dead = None
         self._changed()
 

@@ -48,6 +48,9 @@ class Lives(Protocol):
     def lost(self, pid: int, reason: str) -> None:
         """One that ran under an agent before this one has ended, or was ended since it could not be taken up."""
 
+    def given_up(self) -> None:
+        """It is to be left to another agent. Returns when nothing is asked of it any more."""
+
 
 class RolloutEngine:
     """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread, unless
@@ -100,6 +103,8 @@ class RolloutEngine:
         Safe to call twice.
         """
         self._stopping.set()
+        if leave:
+            self._lives.given_up()
         engine = self._engine
         was_alive = engine is not None and engine.alive
         if engine is not None and not (leave and self._up and self._spec.orphan_s is not None):

@@ -6,12 +6,9 @@ And sees afterwards that the engine still holds it.
 from __future__ import annotations
 
 import dataclasses
-import http.client
-import json
 import re
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,23 +16,20 @@ from typing import Any, get_args
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
-from rose.runtime.coserving.hooks.asking import Verb, question, refusal
+from rose.runtime.coserving.hooks.asking import Verb
 from rose.runtime.coserving.weights.held import HeldRecord
+from rose.runtime.coserving.weights.phases import Phases
 from rose.runtime.coserving.weights.rank_reports import check_agreement, longest
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest, Package
+from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.origin import RefusedError, open_origin
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.weight_version import weights_name
 
-#: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
-_PHASE_TIMEOUT_S = 60.0
-_PHASE_BYTES_PER_S = 50e6
-_POLL_S = 0.002
-_AUDIT_POLL_S = 0.05
 #: What a rank reports of one phase.
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
 
@@ -64,6 +58,7 @@ class EngineSync:
         self._moved_bytes = 0
         self._turn = threading.Lock()
         self._sync_wanted = threading.Event()
+        self._phases = Phases(engine, staging)
 
     @property
     def run_id(self) -> str:
@@ -115,9 +110,10 @@ class EngineSync:
         with self._syncing():
             reason: str | None = "nothing is on record of the weights that it holds"
             try:
-                for manifest in self._record.candidates():
-                    if (reason := self._confirm(manifest)) is None:
-                        break
+                with self._phases.turn():
+                    for manifest in self._record.candidates():
+                        if (reason := self._confirm(manifest)) is None:
+                            break
             except (OSError, TransferError) as error:
                 return f"what weights it holds cannot be found out: {error}"
             return reason
@@ -153,6 +149,11 @@ class EngineSync:
     def call_off(self) -> None:
         """End an audit that goes on in another thread."""
         self._sync_wanted.set()
+
+    def give_up(self) -> None:
+        """Leave the engine to another agent: return once nothing is asked of it any more. A version that is being
+        fetched stays staged; of one that is being swapped in the record tells."""
+        self._phases.give_up()
 
     # ------------------------------------------------------------------ a sync
 
@@ -194,29 +195,16 @@ class EngineSync:
         """
         version = target.version
         receiver = self._receiver(target)
-        self._forget_all_but(receiver.folder(version, base))
+        with self._phases.turn():
+            self._forget_all_but(receiver.folder(version, base))
         staged = receiver.fetch(version, base)
-        self._moved_bytes += staged.wire_bytes
         manifest = staged.manifests[-1]
-        link = self._staging / f"v{version}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(staged.folder.name)
-        try:
-            prepared = self._phase("prepare", version, staged.dense_bytes)
-            # The engine is at it before it reports so, after a hash of all: the next agent may have to know.
-            self._record.announce(manifest)
-            try:
-                committed = self._phase("commit", version, staged.dense_bytes)
-                check_agreement(version, committed)
-            except TransferError:
-                self._note(trusted=False)  # On some rank the version may be in, or something else.
-                raise
-        finally:
-            link.unlink(missing_ok=True)
-            staged.remove()
-        hashed_ns = monotonic_ns()
-        self.held, self._held_from, self._told = (target.run_id, version), target, False
-        self._record.confirm(version)
+        self._moved_bytes += staged.wire_bytes
+        with self._phases.turn():
+            prepared, committed = self._swap_in(staged)
+            hashed_ns = monotonic_ns()
+            self.held, self._held_from, self._told = (target.run_id, version), target, False
+            self._record.confirm(version)
         self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
         reason = None
         try:
@@ -241,6 +229,27 @@ class EngineSync:
             acknowledge_ns=longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
             sha256=manifest.weights_sha256,
         )
+
+    def _swap_in(self, staged: Staged) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What the ranks report of preparing what is staged, and of committing it."""
+        version = staged.version
+        link = self._staging / f"v{version}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(staged.folder.name)
+        try:
+            prepared = self._phases.ask("prepare", version, staged.dense_bytes)
+            # The engine is at it before it reports so, after a hash of all: the next agent may have to know.
+            self._record.announce(staged.manifests[-1])
+            try:
+                committed = self._phases.ask("commit", version, staged.dense_bytes)
+                check_agreement(version, committed)
+            except TransferError:
+                self._note(trusted=False)  # On some rank the version may be in, or something else.
+                raise
+        finally:
+            link.unlink(missing_ok=True)
+            staged.remove()
+        return prepared, committed
 
     def _event(self, target: Target, began_ns: int, base: int | None, reason: str | None) -> Sync:
         """A sync that did not bring the engine to the version; bytes of all attempts count."""
@@ -286,8 +295,9 @@ class EngineSync:
             published = self._published(self.version, target)
             if published is None:
                 raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
-            self._record.announce(published)
-            self._record.confirm(self.version)
+            with self._phases.turn():
+                self._record.announce(published)
+                self._record.confirm(self.version)
             drift = self._drift(published, target, gives_way=False)
             if drift is not None:
                 raise TransferError(drift)
@@ -316,7 +326,9 @@ class EngineSync:
 
     def _drift(self, held: Manifest, source: Target | None, *, gives_way: bool) -> str | None:
         """How the engine differs from `held`, or `held` from the version of that number which its source has."""
-        reports = self._phase("audit", held.version, held.dense_bytes, gives_way=gives_way)
+        reports = self._phases.ask(
+            "audit", held.version, held.dense_bytes, gives_way=self._sync_wanted if gives_way else None
+        )
         drifts = [report["drift"] for report in reports if report["drift"] is not None]
         if drifts:
             return "; ".join(drifts)
@@ -340,7 +352,7 @@ class EngineSync:
 
     def _confirm(self, held: Manifest) -> str | None:
         """Take it that the engine holds this, or return why it does not."""
-        reports = self._phase("confirm", held.version, held.dense_bytes)
+        reports = self._phases.ask("confirm", held.version, held.dense_bytes)
         name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
         if names != {name}:
             return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
@@ -352,37 +364,3 @@ class EngineSync:
 
     def _note(self, **changes: Any) -> None:
         self._standing = dataclasses.replace(self._standing, **changes)
-
-    # ------------------------------------------------------------------ the plugin's part
-
-    def _phase(self, verb: Verb, version: int, dense_bytes: int, *, gives_way: bool = False) -> list[dict[str, Any]]:
-        """Ask the plugin for one phase and wait for the report of every rank. Raises TransferError with the reasons."""
-        engine_id = self._engine.spec.engine_id
-        for stale in self._staging.glob(f"{version}.{verb}.*.json"):
-            stale.unlink()
-        try:
-            refused = refusal(self._engine.post("/generate", question(verb, version)))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
-        if refused is not None:
-            raise TransferError(f"engine {engine_id} refused {verb} {version}: {refused}")
-        deadline = time.monotonic() + _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
-        reports: list[dict[str, Any]] = []
-        while not reports or len(reports) < reports[0]["ranks"]:
-            path = self._staging / f"{version}.{verb}.{len(reports)}.json"
-            while not path.exists():
-                if gives_way and self._sync_wanted.is_set():
-                    raise TransferError("the audit gave way to a sync")
-                if time.monotonic() > deadline or not self._engine.alive:
-                    raise TransferError(f"rank {len(reports)} of engine {engine_id} did not report on {verb} {version}")
-                time.sleep(_AUDIT_POLL_S if gives_way else _POLL_S)
-            reports.append(json.loads(path.read_text()))
-            path.unlink()
-        failed = [
-            report["reason"] if len(reports) == 1 else f"rank {rank}: {report['reason']}"
-            for rank, report in enumerate(reports)
-            if not report["ok"]
-        ]
-        if failed:
-            raise TransferError("; ".join(failed))
-        return reports

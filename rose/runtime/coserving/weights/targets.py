@@ -42,7 +42,7 @@ class Targets:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin with no other; one that is being brought in is not waited for: the engine's end ends it."""
+        """Begin with no other; one that is being brought in is not waited for: who gives the engine up ends it."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

@@ -38,6 +38,9 @@ class Lives:
         assert not engine.alive
         self._note(reason, engine)
 
+    def given_up(self):
+        pass
+
     def _note(self, what, engine):
         with self._changed:
             self.told.append((what, engine))

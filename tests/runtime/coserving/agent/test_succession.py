@@ -14,6 +14,7 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice, Lease
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent.engine_lives import EngineLives
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
@@ -185,6 +186,31 @@ def test_an_agent_that_leaves_its_engine_leaves_no_gap_either(host, gateway):
     slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
     assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
     assert host.rows("SELECT count(*) FROM tenure") == [(1,)]
+
+
+def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_neither_asks_nor_guards_it(host, monkeypatch):
+    record = host.first_agent()
+    host.kill_agent()
+    swaps = [1]
+    reasons = []
+    adopted = EngineLives.adopted
+
+    def as_it_leaves(lives, engine):
+        lives._swaps = lambda: swaps[0]
+        until(lambda: lives._given_up)
+        reasons.append(adopted(lives, engine))
+        swaps[0] = 0
+        assert adopted(lives, engine) is None
+
+    monkeypatch.setattr(EngineLives, "adopted", as_it_leaves)
+    starting = threading.Thread(target=host.next_agent)
+    starting.start()
+    until(lambda: host.agent is not None and host.agent._engine._engine is not None)
+    host.agent.stop(leave=True)
+    starting.join(30)
+    assert reasons == ["what weights it holds cannot be found out: its agent leaves the engine to another"]
+    assert not host.agent._lives._guard._thread.is_alive()
+    assert record.process() is not None
 
 
 @pytest.mark.long

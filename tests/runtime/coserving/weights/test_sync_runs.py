@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import threading
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
@@ -155,6 +157,53 @@ def test_an_agent_that_is_killed_in_the_first_sync_loses_no_engine(engine, urls)
     sync = sync_of(engine)
     assert sync.take_over(swaps(engine)) is None
     assert sync.held == ("two", 1)
+
+
+@pytest.mark.parametrize("verb", ["prepare", "commit"])
+def test_a_sync_under_way_ends_when_its_agent_leaves_the_engine(engine, urls, verb):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "one", 0).ok
+    asking, events = threading.Event(), []
+    engine.before[verb] = asking.set
+    engine.deaf_to.add(verb)
+    syncing = threading.Thread(target=lambda: events.append(bring(sync, urls, "one", 1)))
+    syncing.start()
+    assert asking.wait(30)
+    sync.give_up()
+    engine.deaf_to.clear()
+    # Whatever it asked from now on would end what the next agent asks for.
+    for other in ("prepare", "commit", "audit"):
+        engine.before[other] = lambda: events.append("asked")
+    syncing.join(30)
+    (event,) = events
+    assert not event.ok
+    assert "leaves the engine to another" in event.reason
+    engine.before.clear()
+    sync = sync_of(engine)
+    assert sync.take_over(swaps(engine)) is None
+    assert sync.held == ("one", 0)
+    assert bring(sync, urls, "one", 1).ok
+
+
+def test_what_was_fetched_when_the_agent_left_is_staged_for_the_next(engine, urls, monkeypatch):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "one", 0).ok
+    fetch = Receiver.fetch
+
+    def and_meanwhile(*arguments):
+        staged = fetch(*arguments)
+        sync.give_up()
+        return staged
+
+    monkeypatch.setattr(Receiver, "fetch", and_meanwhile)
+    event = bring(sync, urls, "one", 1)
+    assert not event.ok
+    assert event.wire_bytes > 0
+    monkeypatch.undo()
+    sync = sync_of(engine)
+    assert sync.take_over(swaps(engine)) is None
+    event = bring(sync, urls, "one", 1)
+    assert (event.ok, event.wire_bytes) == (True, 0), event.reason
 
 
 def drifted(engine):
