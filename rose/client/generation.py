@@ -41,12 +41,16 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a turn that came together; the last one of a turn has all of it as `generation`."""
+    """Tokens of a turn that came together; the last one of a turn has all of it as `generation`.
+
+    `anew`: the turn was lost, and is made once more. It begins with this part; those before it are none of it.
+    """
 
     output_ids: list[int]
     logprobs: list[float]
     versions: list[int]
     generation: Generation | None = None
+    anew: bool = False
 
 
 class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"

@@ -91,20 +91,23 @@ class TurnClient:
     ) -> AsyncIterator[Part]:
         """One turn as its tokens are made; the last part has the whole `generation`. Arguments and errors of `turn`.
 
-        A stream that breaks off is taken up again where it was.
+        A stream that breaks off is taken up again where it was. A controller that has lost the turn makes it once more,
+        with other tokens: a part that is `anew` says so, and replaces all parts before it.
         """
         body = {**_body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min), "stream": True}
         patience = self._patience()
-        told = 0
+        given = Part(output_ids=[], logprobs=[], versions=[])
         while True:
             try:
                 answer: dict[str, Any] | None = None
                 async for answer in self._chunks(body):
-                    part = _tail(answer, told)
-                    if part.output_ids:
-                        told += len(part.output_ids)
+                    made = _part(answer)
+                    anew = not _goes_on(made, given, whole=answer["meta_info"].get("finish_reason") is not None)
+                    tokens = 0 if anew else len(given.output_ids)
+                    if anew or len(made.output_ids) > tokens:
+                        given = made
                         patience.begin()
-                        yield part
+                        yield _part(answer, tokens, anew)
                 if answer is None or not answer["meta_info"].get("finish_reason"):
                     raise _AwayError("silent", "the stream broke off")
             except _AwayError as error:
@@ -114,7 +117,7 @@ class TurnClient:
                 return
 
     def _whole(self, answer: dict[str, Any], body: dict[str, Any]) -> Generation:
-        labels, part = body["rose"], _tail(answer, 0)
+        labels, part = body["rose"], _part(answer)
         return Generation(
             output_ids=part.output_ids,
             logprobs=part.logprobs,
@@ -244,10 +247,23 @@ def _body(
     }
 
 
-def _tail(answer: dict[str, Any], told: int) -> Part:
-    """What is in an answer beyond the first `told` tokens."""
+def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
+    """What is in an answer beyond the first `tokens`."""
     meta = answer["meta_info"]
     ids: list[int] = answer.get("output_ids") or []
-    logprobs = [float(item[0]) for item in (meta.get("output_token_logprobs") or [])[told:]]
-    versions: list[int] = ((meta.get("rose") or {}).get("versions") or [])[told:]
-    return Part(output_ids=ids[told:], logprobs=logprobs, versions=versions)
+    logprobs = [float(item[0]) for item in (meta.get("output_token_logprobs") or [])[tokens:]]
+    versions: list[int] = ((meta.get("rose") or {}).get("versions") or [])[tokens:]
+    return Part(output_ids=ids[tokens:], logprobs=logprobs, versions=versions, anew=anew)
+
+
+def _goes_on(made: Part, given: Part, *, whole: bool) -> bool:
+    """Whether what is made so far of a turn, or all of it, can be the turn that the parts so far gave."""
+    length = min(len(made.output_ids), len(given.output_ids))
+    return (length == len(given.output_ids) or not whole) and all(
+        ours[:length] == theirs[:length]
+        for ours, theirs in (
+            (made.output_ids, given.output_ids),
+            (made.logprobs, given.logprobs),
+            (made.versions, given.versions),
+        )
+    )

@@ -13,9 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from rose.client.address import RunAddress
+from rose.client.turns import TurnClient
 from rose.ledger import catalog
 from rose.runtime.engines.ports import free_port
-from tests.runtime.scheduling.stand_ins import FakeAgent, FakeEngine, call, open_run, post, publish, serve
+from tests.runtime.scheduling.stand_ins import FakeAgent, FakeEngine, call, open_run, post, publish, serve, until
 
 ROOT = Path(__file__).parents[3]
 CONTROLLER = """
@@ -41,6 +43,7 @@ class Process:
     def __init__(self, port, folder):
         self._arguments = [sys.executable, "-c", CONTROLLER, str(port), str(folder)]
         self._process = None
+        self.url = f"http://127.0.0.1:{port}"
 
     async def start(self, session):
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -155,3 +158,42 @@ def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         counts = dict(connection.execute(turns, [run_id]).fetchall())
         assert counts == {f"t{number}": 1 for number in range(21)}
         assert connection.execute("SELECT status FROM run WHERE run_id = ?", [run_id]).fetchall() == [("ended",)]
+
+
+#: What an engine makes of each prompt before the controller dies, and after.
+BEFORE = list(range(100, 120))
+AFTER = {1: list(range(200, 220)), 2: [100, 101, *range(202, 220)], 3: [100]}
+
+
+def test_a_stream_whose_turn_the_controller_lost_says_that_it_is_made_anew(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as (process, session, agent):
+            agent.engine.tokens = lambda body: BEFORE
+            opened = await open_run(session)
+            await publish(session, opened)
+            address = RunAddress(url=process.url, run_id=opened["run_id"], fence=1)
+            streamed = {number: [] for number in AFTER}
+
+            async def stream(number):
+                async for part in turns.stream([number], {"max_new_tokens": 20}, trajectory_id=f"t{number}"):
+                    streamed[number].append(part)
+
+            async with TurnClient(address) as turns:
+                streaming = [asyncio.create_task(stream(number)) for number in AFTER]
+                await until(lambda: all(len(parts) >= 3 for parts in streamed.values()))
+                process.kill()
+                assert not any(task.done() for task in streaming)
+                agent.engine.tokens = lambda body: AFTER[body["input_ids"][0]]
+                await process.start(session)
+                await asyncio.gather(*streaming)
+        for number, parts in streamed.items():
+            begins = [part.anew for part in parts].index(True)
+            assert [token for part in parts[:begins] for token in part.output_ids][:3] == BEFORE[:3]
+            generation = parts[-1].generation
+            assert generation.output_ids == AFTER[number]
+            for name in ("output_ids", "logprobs", "versions"):
+                given = [value for part in parts[begins:] for value in getattr(part, name)]
+                assert given == getattr(generation, name), f"{name} of {number}"
+            assert not any(part.anew for part in parts[begins + 1 :])
+
+    asyncio.run(scenario())

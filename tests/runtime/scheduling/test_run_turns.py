@@ -170,6 +170,39 @@ def test_tokens_of_another_run_s_weights_are_not_taken():
     asyncio.run(scenario())
 
 
+def test_a_stream_shows_no_token_of_another_run_s_weights():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
+            opened, path = await opened_run(session, 5)
+            engine, answer = agent.engine, agent.engine.answer
+
+            def misled(made, finish_reason):
+                """Brought to another run's weights after three tokens, and unnoticed."""
+                said = answer(made[:3] + [token + 1000 for token in made[3:]], finish_reason)
+                spans = [(f"{opened['run_id']}/5", 0, min(3, len(made))), ("another-run/9", 3, len(made))]
+                said["meta_info"]["weight_versions"] = [
+                    {"version": version, "start": start, "end": end} for version, start, end in spans if end > start
+                ]
+                if len(made) == 4:
+                    engine.answer = answer
+                return said
+
+            engine.answer = misled
+            async with session.post(path, json=turn(12) | {"stream": True}) as response:
+                seen = [part async for part in events(response)]
+            last = seen[-1]
+            assert last["output_ids"] == list(range(2, 14))
+            assert last["meta_info"]["rose"]["versions"] == [5] * 12
+            for part in seen:
+                assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
+            first, *_, final = last["meta_info"]["rose"]["attempts"]
+            assert (first["outcome"], first["output_tokens"]) == ("failed", 3)
+            assert first["error"] == "made tokens with another run's weights"
+            assert final["outcome"] == "completed"
+
+    asyncio.run(scenario())
+
+
 def test_the_staleness_bound_of_a_run_holds_for_turns_that_say_nothing():
     async def scenario():
         async with gateway() as (session, _), fleet(session, sync_s=0.3):

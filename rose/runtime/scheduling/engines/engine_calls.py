@@ -16,7 +16,7 @@ from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 from rose.runtime.scheduling.engines.workers import LOST_NS, InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.turn_queue import Placed
-from rose.runtime.scheduling.turns.turns import Turn
+from rose.runtime.scheduling.turns.turns import Turn, foreign_run
 
 #: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
 _REPEAT_S = 0.25
@@ -132,9 +132,14 @@ class EngineCalls:
         died = reply.died and not item.taken_off and item.lease_id == worker.lease_id
         if answer is None:
             return Result(attempt, died=died)
+        foreign = foreign_run(answer["meta_info"], turn.run_id) is not None
+        if foreign:
+            # The engine was brought to them under the turn: they are nobody's. What it streamed before is the turn's.
+            attempt["error"] = "made tokens with another run's weights"
+            answer = turn.part or {"meta_info": {}}
         meta = answer["meta_info"]
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
-        if not broke:
+        if not broke and not foreign:
             attempt["outcome"] = "preempted" if aborted else "completed"
             if not aborted:
                 worker.took(attempt["duration_ns"], ended)
@@ -223,7 +228,10 @@ class EngineCalls:
                         part = orjson.loads(data)
                         if isinstance(part, dict) and "error" in part:
                             return _Reply(400, error=data.decode())
-                        turn.grow(_checked(part))
+                        if foreign_run(_checked(part)["meta_info"], turn.run_id) is not None:
+                            # It goes on like this: who leaves now ends it.
+                            return _Reply(200, part)
+                        turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
         except (OSError, ValueError) as error:
             return _broken(response, error, turn.part)

@@ -20,7 +20,7 @@ from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.recording import turn_fields
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
-from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn, foreign_run
+from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn
 
 #: A turn with a key goes on for so long after its client went away: it may come back for it.
 KEY_GRACE_S = 10.0
@@ -212,14 +212,6 @@ class TurnService:
                 self._moved(turn.run_id)
             if result.refusal is not None:
                 return 400, _failure(f"engine {engine_id} refused the turn: {result.refusal}", turn)
-            if result.answer is not None and foreign_run(result.answer["meta_info"], turn.run_id) is not None:
-                # The engine was brought to another run's weights under it: those tokens are nobody's.
-                result.attempt.update(outcome="failed", error="made tokens with another run's weights")
-                turn.part = None
-                turn.leave(engine_id, placed.item.lease_id, now)
-                turn.spend(result.attempt)
-                await asyncio.sleep(turn.pause_s())
-                continue
             if result.answer is not None and turn.take(
                 result.answer, completed=result.attempt["outcome"] == "completed"
             ):
