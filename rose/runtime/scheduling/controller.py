@@ -41,6 +41,7 @@ from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import EventWriter, Recorder
 from rose.runtime.scheduling.runs.registry import Run, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
+from rose.runtime.scheduling.stalls import excuse
 from rose.runtime.scheduling.status import why_waiting
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
@@ -322,9 +323,13 @@ class Controller:
             self._assess(now_ns)
 
     async def _tick(self) -> None:
+        now_ns = monotonic_ns()
         while True:
+            due_ns = now_ns + int(TICK_S * 1e9)
             await asyncio.sleep(TICK_S)
-            self.pass_time(monotonic_ns())
+            now_ns = monotonic_ns()
+            excuse(now_ns - due_ns, now_ns, self.workers, self.devices, self.runs)
+            self.pass_time(now_ns)
 
     def pass_time(self, now_ns: int) -> None:
         """What only time changes: what expires, agents that fall silent, engines that may be tried again."""
