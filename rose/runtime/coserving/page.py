@@ -24,7 +24,7 @@ from rose.runtime.coserving.words import Block, CutRecord, Field, Party, Span, S
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 
-__all__ = ["ArbiterPage", "CutRecord", "Field", "PageError", "Party", "Span", "SpanRecord"]
+__all__ = ["ArbiterPage", "CutRecord", "Field", "PageError", "Party", "SectionHeldError", "Span", "SpanRecord"]
 
 MAGIC = 0x524F5345_0003
 RING_SPANS = 8192
@@ -47,6 +47,10 @@ _KEPT = (Field.HEAD, Field.WORKED_NS)
 
 class PageError(Exception):
     """The file is not an arbiter page of this version, or somebody else writes the section."""
+
+
+class SectionHeldError(PageError):
+    """Somebody else writes the section."""
 
 
 class ArbiterPage:
@@ -109,12 +113,14 @@ class ArbiterPage:
         return page
 
     def take(self, party: Party) -> None:
-        """Become the one writer of a section, and clear what its last one left. Raises PageError if it has one."""
+        """Become the one writer of a section, and clear what its last one left. Raises SectionHeldError."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
             pid = self.get(party, Field.PID)
-            raise PageError(f"{self.path}: another process, pid {pid}, writes the section {party.name}") from None
+            raise SectionHeldError(
+                f"{self.path}: another process, pid {pid}, writes the section {party.name}"
+            ) from None
         self._taken.add(party)
         kept = {field: self.get(party, field) for field in _KEPT}
         self._sections[party][:_RING_AT] = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError
-from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, PageError, Party, SectionHeldError, Span
 
 
 class NoPageError(UserError):
@@ -17,28 +17,42 @@ class NoPageError(UserError):
 
 
 class TrainTime:
-    """Writes spans to the page at `path`, which is attached to at the first one; None: tells nobody."""
+    """Writes spans to the page at `path`; None: tells nobody.
+
+    Raises PageError or OSError if there is no page there, and SectionHeldError if another trainer works on the device.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._page: ArbiterPage | None = None
+        self._page = None if path is None else ArbiterPage.attach(path, Party.TRAINER)
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """What is done inside is training. Raises PageError or OSError if there is no page there."""
-        if self._path is None:
+        """What is done inside is training. While the page is away, as between the end of a fleet and its next start,
+        nobody is told. Raises SectionHeldError."""
+        page = self._present()
+        if page is None:
             yield
             return
-        if self._page is not None and self._page.replaced():
-            self._page.close()
-            self._page = None
-        if self._page is None:
-            self._page = ArbiterPage.attach(self._path, Party.TRAINER)
-        self._page.open_span(Party.TRAINER, Span.TRAIN, monotonic_ns())
+        page.open_span(Party.TRAINER, Span.TRAIN, monotonic_ns())
         try:
             yield
         finally:
-            self._page.close_span(Party.TRAINER, monotonic_ns())
+            page.close_span(Party.TRAINER, monotonic_ns())
+
+    def _present(self) -> ArbiterPage | None:
+        """The page that lies there now, if there is one that its agent has taken."""
+        if self._page is not None and self._page.replaced():
+            self._page.close()
+            self._page = None
+        if self._page is None and self._path is not None:
+            try:
+                self._page = ArbiterPage.attach(self._path, Party.TRAINER)
+            except SectionHeldError:
+                raise
+            except (PageError, FileNotFoundError):
+                return None
+        return self._page
 
 
 def page_of(device_id: str) -> Path:

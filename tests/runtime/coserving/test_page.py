@@ -182,7 +182,7 @@ def test_a_section_has_one_writer(page):
     assert first.stdout.readline().strip() == "have it"
     assert page.alive(Party.SERVING)
     _, err = in_another_process(page, "SERVING", "pass").communicate(timeout=60)
-    assert "PageError" in err
+    assert "SectionHeldError" in err
     first.kill()
     first.wait()
     assert not page.alive(Party.SERVING), "the kernel says so, whatever the process left on the page"

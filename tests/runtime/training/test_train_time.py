@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span
 from rose.runtime.training.train_time import NoPageError, TrainTime, page_of
 
 
@@ -29,6 +29,46 @@ def test_what_is_done_inside_a_span_is_train_time_of_the_device(page):
     spans, _, lost = page.drain(Party.TRAINER, 0)
     assert ([span.kind for span in spans], lost) == ([Span.TRAIN] * 2, 0)
     assert spans[0].end_ns <= spans[1].start_ns
+
+
+def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
+    time = TrainTime(page.path)
+    with time.span():
+        pass
+    size = page.path.stat().st_size
+    shutil.rmtree(page.path.parent)
+    with time.span():
+        assert not page.path.parent.exists()
+    # Between its being made and its agent's being ready.
+    page.path.parent.mkdir()
+    page.path.write_bytes(bytes(size))
+    with time.span():
+        pass
+    again = ArbiterPage.create(page.path)
+    with time.span():
+        assert again.open(Party.TRAINER, 1 << 62).kind is Span.TRAIN
+    assert len(again.drain(Party.TRAINER, 0)[0]) == 1
+    again.close()
+
+
+def test_a_device_on_which_another_trainer_works_is_refused(page):
+    other = ArbiterPage.attach(page.path, Party.TRAINER)
+    with pytest.raises(PageError, match=r"another process, pid .* writes the section TRAINER"):
+        TrainTime(page.path)
+    other.close()
+    time = TrainTime(page.path)
+    shutil.rmtree(page.path.parent)
+    again = ArbiterPage.create(page.path)
+    other = ArbiterPage.attach(page.path, Party.TRAINER)
+    with pytest.raises(PageError, match="writes the section TRAINER"), time.span():
+        pytest.fail("it trained")
+    other.close()
+    again.close()
+
+
+def test_a_page_that_never_was_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        TrainTime(tmp_path / "page")
 
 
 def test_a_device_that_has_no_agent_here_is_named_with_those_that_have(page):
