@@ -244,7 +244,7 @@ class Controller:
         for worker in workers:
             if worker.assigned is not None and worker.report.engine_id in times:
                 step = self.loads[worker.assigned].step
-        trainers = [run.run_id for run in self.runs if run.is_open and run.facts.trainer_device == heartbeat.device_id]
+        trainer = self.runs.trainer_of(heartbeat.device_id)
         return Wanted(
             step,
             {
@@ -258,7 +258,7 @@ class Controller:
                 if (target := self._assignment.target(worker)) is not None
             },
             heartbeat.device_id in self.drained,
-            trainers[-1] if trainers else None,
+            None if trainer is None else trainer.run_id,
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:

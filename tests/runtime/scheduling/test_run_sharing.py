@@ -9,7 +9,7 @@ import pytest
 from rose.runtime.policy import sharing
 from rose.runtime.scheduling.engines import load
 from rose.runtime.scheduling.turns import turns
-from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish
+from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish, until
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,13 @@ def test_the_device_that_a_run_trains_on_is_told_so():
             run_id = await begin(session, "a", trainer_device=agent.device_id)
             await asyncio.sleep(0.1)
             assert agent.reply["train_run_id"] == run_id
-            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
+            other = await begin(session, "b", trainer_device=agent.device_id)
+            await until(lambda: agent.reply["train_run_id"] == other)
+            # Whoever went on with the first one left the other as it was.
+            await open_run(session, resume=run_id, trainer_device=agent.device_id)
+            await until(lambda: agent.reply["train_run_id"] == run_id)
+            await call(session, "DELETE", f"/runs/{other}", {"fence": 1})
+            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
             await asyncio.sleep(0.1)
             assert agent.reply["train_run_id"] is None
 

@@ -102,11 +102,26 @@ class Runs:
             return self._resume(self.get(request.resume), request, now_ns)
         opened_us = utc_us()
         asked = request.model_dump(exclude={"resume", "fence", "key"})
-        facts = RunFacts(run_id=_new_id(request.name), opened_us=opened_us, keys=_keys({}, 1, request), **asked)
+        facts = RunFacts(
+            run_id=_new_id(request.name),
+            opened_us=opened_us,
+            opening=self._next_opening(),
+            keys=_keys({}, 1, request),
+            **asked,
+        )
         run = Run(facts, now_ns)
         self._state.keep(facts, self._due(facts, "started", opened_us))
         self._runs[facts.run_id] = run
         return run
+
+    def trainer_of(self, device_id: str) -> Run | None:
+        """The open run that trains on the device: of several, the one that was opened or resumed last."""
+        trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
+        # Of those from before openings were counted, the one that was opened last.
+        return max(reversed(trainers), key=lambda run: run.facts.opening, default=None)
+
+    def _next_opening(self) -> int:
+        return 1 + max((run.facts.opening for run in self), default=0)
 
     def _opened_under(self, key: str) -> Run | None:
         return next((run for run in self if key in run.facts.keys), None)
@@ -126,6 +141,7 @@ class Runs:
             priority=request.priority,
             expires_s=request.expires_s,
             trainer_device=request.trainer_device,
+            opening=self._next_opening(),
             closed_us=None,
             outcome=None,
             reason=None,

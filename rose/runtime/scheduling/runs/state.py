@@ -58,6 +58,8 @@ class RunFacts:
     priority: int = 0
     expires_s: float = 60.0
     trainer_device: str | None = None
+    #: The number of its last opening or resumption among those of all runs; 0: from before these were counted.
+    opening: int = 0
     #: The newest version that was published, and where it is fetched.
     version: int | None = None
     url: str | None = None

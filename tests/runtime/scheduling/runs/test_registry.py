@@ -141,6 +141,40 @@ def test_all_of_it_is_there_after_a_restart(runs, state, tmp_path):
     other.close()
 
 
+def test_a_device_is_trained_on_by_the_run_that_was_opened_or_resumed_last(runs, state, tmp_path):
+    first = runs.open(request(trainer_device="gpu-1"), 0)
+    runs.expire(60 * S)
+    second = runs.open(request(trainer_device="gpu-1"), 61 * S)
+    elsewhere = runs.open(request(trainer_device="gpu-2"), 61 * S)
+    assert runs.trainer_of("gpu-1") is second
+    runs.open(request(resume=first.run_id, trainer_device="gpu-1"), 62 * S)
+    assert second.is_open
+    assert runs.trainer_of("gpu-1") is first
+    runs.renew(second.run_id, 1, 63 * S, 30)
+    assert runs.trainer_of("gpu-1") is first
+    assert (runs.trainer_of("gpu-2"), runs.trainer_of("gpu-3")) == (elsewhere, None)
+    other = State(left_by_killed(tmp_path))
+    again = Runs(other, 0)
+    assert again.trainer_of("gpu-1").run_id == first.run_id
+    again.open(OpenRun(name="b", model="tiny", resume=second.run_id, trainer_device="gpu-1"), 0)
+    assert again.trainer_of("gpu-1").run_id == second.run_id
+    again.close(second.run_id, 2, "ended", None)
+    assert again.trainer_of("gpu-1").run_id == first.run_id
+    other.close()
+
+
+def test_a_state_from_before_openings_were_counted_has_its_last_run_on_the_device(runs, state, tmp_path):
+    first = runs.open(request(trainer_device="gpu-1"), 0)
+    second = runs.open(request(trainer_device="gpu-1"), 0)
+    state._connection.execute("UPDATE run SET facts_json = json_remove(facts_json, '$.opening')")
+    other = State(left_by_killed(tmp_path))
+    again = Runs(other, 0)
+    assert again.trainer_of("gpu-1").run_id == second.run_id
+    again.open(request(resume=first.run_id, trainer_device="gpu-1"), 0)
+    assert again.trainer_of("gpu-1").run_id == first.run_id
+    other.close()
+
+
 def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, state, monkeypatch):
     for module in (registry, state_module):
         monkeypatch.setattr(module, "ENDED_MAX", 2)
