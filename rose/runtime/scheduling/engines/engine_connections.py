@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from rose.client.connections import notice_gone
+
 #: Uvicorn, and SGLang with it, closes a connection that was idle for 5 s: one that is nearly that old may be gone by
 #: the time that a request arrives.
 IDLE_MAX_S = 4.0
@@ -191,6 +193,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # Nothing else would end an idle one that is never taken again, as its engine came back at another address.
+        notice_gone(transport.get_extra_info("socket"))
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

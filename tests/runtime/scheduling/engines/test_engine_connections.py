@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
+from rose.client.connections import GONE_S
 from rose.runtime.scheduling.engines import engine_connections
 from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 
@@ -215,6 +218,23 @@ def test_a_connection_that_the_engine_closed_or_may_have_closed_is_not_used_agai
             assert len(ports) == 3
 
     _run(work)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_to_a_host_that_vanishes_is_closed_by_the_kernel(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def work() -> None:
+        async with _connections() as connections, _server(_says(_OK)) as (url, _):
+            await _post(connections, url)
+            (idle,) = connections._open
+            assert idle._transport is not None
+            connected = idle._transport.get_extra_info("socket")
+            assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GONE_S * 1000
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(work(), 30))
 
 
 def test_who_leaves_before_the_end_drops_the_connection() -> None:
