@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rose.config import TaskConfig, TrainingConfig
 from rose.errors import UserError
 from rose.events import Step, Verdict
+from rose.ledger.layout import replace_file
 
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats, Trainer
@@ -115,11 +115,8 @@ class Checkpoint:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         partial = self.folder / f"{name}.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.folder / name)
+        partial.write_text(json.dumps(content), encoding="utf-8")
+        replace_file(partial, self.folder / name)
 
 
 def _locked(path: Path) -> IO[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rose.config import TrainingConfig
+from rose.ledger.layout import replace_file
 from rose.runtime.rollout.frozenlake import seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.batching import by_length, generated_logits
@@ -109,8 +109,8 @@ class Trainer:
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Keep all that the next update depends on in the file `path`, whole or not at all; `step` and `stats` are of
-        the last one, `note` is for whoever resumes."""
+        """Keep all that the next update depends on in the file `path`, whole or not at all; it lasts when this returns.
+        `step` and `stats` are of the last one, `note` is for whoever resumes."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
@@ -122,9 +122,7 @@ class Trainer:
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        replace_file(partial, path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
         """Go on from what was kept in `path`, by a trainer on whatever device; returns the step and the outcome of the
