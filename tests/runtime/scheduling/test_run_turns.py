@@ -263,7 +263,10 @@ def test_a_run_that_is_closed_lets_go_of_its_turns():
             for task in turns:
                 status, answer = await asyncio.wait_for(task, 2)
                 assert (status, "is closed" in answer["error"]) == (409, True)
+                assert isinstance(answer["rose"]["attempts"], list)
             assert not agent.engine.running
+            status, answer = await post(session, path, turn())
+            assert (status, answer.keys()) == (409, {"error"})
 
     asyncio.run(scenario())
 
