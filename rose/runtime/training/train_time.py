@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, SectionHeldError, Span
+
+
+class DeviceTakenError(UserError):
+    """Another trainer works on the device."""
 
 
 class NoPageError(UserError):
@@ -19,17 +23,17 @@ class NoPageError(UserError):
 class TrainTime:
     """Writes spans to the page at `path`; None: tells nobody.
 
-    Raises PageError or OSError if there is no page there, and SectionHeldError if another trainer works on the device.
+    Raises NoPageError, and DeviceTakenError.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._page = None if path is None else ArbiterPage.attach(path, Party.TRAINER)
+        self._page = None if path is None else _attached(path)
 
     @contextmanager
     def span(self) -> Iterator[None]:
         """What is done inside is training. While the page is away, as between the end of a fleet and its next start,
-        nobody is told. Raises SectionHeldError."""
+        nobody is told. Raises DeviceTakenError."""
         page = self._present()
         if page is None:
             yield
@@ -46,13 +50,18 @@ class TrainTime:
             self._page.close()
             self._page = None
         if self._page is None and self._path is not None:
-            try:
-                self._page = ArbiterPage.attach(self._path, Party.TRAINER)
-            except SectionHeldError:
-                raise
-            except (PageError, FileNotFoundError):
-                return None
+            with suppress(NoPageError):
+                self._page = _attached(self._path)
         return self._page
+
+
+def _attached(path: Path) -> ArbiterPage:
+    try:
+        return ArbiterPage.attach(path, Party.TRAINER)
+    except SectionHeldError as error:
+        raise DeviceTakenError(f"another trainer works on this device ({error}): end it, or train elsewhere") from None
+    except (PageError, FileNotFoundError) as error:
+        raise NoPageError(f"no agent has this device any more ({error}): see `rose status`") from None
 
 
 def page_of(device_id: str) -> Path:

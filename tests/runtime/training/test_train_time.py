@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span
-from rose.runtime.training.train_time import NoPageError, TrainTime, page_of
+from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.training.train_time import DeviceTakenError, NoPageError, TrainTime, page_of
 
 
 @pytest.fixture
@@ -53,21 +53,21 @@ def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
 
 def test_a_device_on_which_another_trainer_works_is_refused(page):
     other = ArbiterPage.attach(page.path, Party.TRAINER)
-    with pytest.raises(PageError, match=r"another process, pid .* writes the section TRAINER"):
+    with pytest.raises(DeviceTakenError, match=r"another process, pid .* writes the section TRAINER"):
         TrainTime(page.path)
     other.close()
     time = TrainTime(page.path)
     shutil.rmtree(page.path.parent)
     again = ArbiterPage.create(page.path)
     other = ArbiterPage.attach(page.path, Party.TRAINER)
-    with pytest.raises(PageError, match="writes the section TRAINER"), time.span():
+    with pytest.raises(DeviceTakenError, match="writes the section TRAINER"), time.span():
         pytest.fail("it trained")
     other.close()
     again.close()
 
 
 def test_a_page_that_never_was_there_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(NoPageError, match="no agent has this device any more"):
         TrainTime(tmp_path / "page")
 
 
