@@ -74,7 +74,9 @@ class Engine:
             "finish_reason": finish_reason,
             "cached_tokens": 0,
             "output_token_logprobs": [[-0.5, token, None] for token in made],
-            "weight_versions": [{"version": f"{self.run_id}/{self.version}", "start": 0, "end": len(made)}],
+            # As SGLang: of what is not finished it does not say.
+            "weight_versions": finish_reason
+            and [{"version": f"{self.run_id}/{self.version}", "start": 0, "end": len(made)}],
         }
         return {"output_ids": made, "meta_info": meta}
 

@@ -17,7 +17,7 @@ async def turns_of(there):
 
     def opened():
         run = call(there.url, "POST", "/runs", {"name": "grpo", "model": MODEL})
-        version = {"fence": run["fence"], "version": 0, "url": "http://store"}
+        version = {"fence": run["fence"], "version": 7, "url": "http://store"}
         call(there.url, "POST", f"/runs/{run['run_id']}/versions", version)
         return RunAddress(url=there.url, run_id=run["run_id"], fence=run["fence"])
 
@@ -45,3 +45,4 @@ def test_a_turn_whose_line_breaks_off_is_taken_up_where_it_was(tmp_path):
     for name in ("output_ids", "logprobs", "versions"):
         assert [value for part in parts for value in getattr(part, name)] == getattr(last.generation, name)
     assert last.generation.output_ids == [1, 2, 3, 4, 5, 6]
+    assert last.generation.versions == [7] * 6

@@ -9,7 +9,7 @@ from rose.runtime.scheduling.devices import Devices
 from rose.runtime.scheduling.engines.workers import WorkerTable
 from rose.runtime.scheduling.runs.registry import Runs
 
-#: A controller whose tick comes late by no more than this was only busy.
+#: A controller that looks at the time late by no more than this was only busy.
 _STALL_NS = 1_000_000_000
 
 
@@ -19,7 +19,7 @@ def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """The tick comes late by so much: hold that time against nobody. What is left of leases is not longer for it."""
+    """Who looks at the time comes late by so much: hold that against nobody. What is left of leases is not longer."""
     if late_ns <= _STALL_NS:
         return
     for overdue in (*workers, *devices):

@@ -69,7 +69,8 @@ class FakeEngine:
                 "finish_reason": finish_reason,
                 "cached_tokens": 1,
                 "output_token_logprobs": [[-0.5, token, None] for token in made],
-                "weight_versions": [{"version": self.version, "start": 0, "end": len(made)}],
+                # As SGLang: of what is not finished it does not say.
+                "weight_versions": finish_reason and [{"version": self.version, "start": 0, "end": len(made)}],
             },
         }
 

@@ -170,7 +170,8 @@ def test_tokens_of_another_run_s_weights_are_not_taken():
     asyncio.run(scenario())
 
 
-def test_a_stream_shows_no_token_of_another_run_s_weights():
+@pytest.mark.parametrize("at_once", [True, False], ids=["said at once", "said at the end"])
+def test_a_stream_has_no_token_of_another_run_s_weights(at_once):
     async def scenario():
         async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
             opened, path = await opened_run(session, 5)
@@ -183,7 +184,9 @@ def test_a_stream_shows_no_token_of_another_run_s_weights():
                 said["meta_info"]["weight_versions"] = [
                     {"version": version, "start": start, "end": end} for version, start, end in spans if end > start
                 ]
-                if len(made) == 4:
+                if not (at_once or finish_reason):
+                    said["meta_info"]["weight_versions"] = None
+                if finish_reason or (at_once and len(made) == 4):
                     engine.answer = answer
                 return said
 
@@ -193,7 +196,7 @@ def test_a_stream_shows_no_token_of_another_run_s_weights():
             last = seen[-1]
             assert last["output_ids"] == list(range(2, 14))
             assert last["meta_info"]["rose"]["versions"] == [5] * 12
-            for part in seen:
+            for part in seen if at_once else []:
                 assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
             first, *_, final = last["meta_info"]["rose"]["attempts"]
             assert (first["outcome"], first["output_tokens"]) == ("failed", 3)

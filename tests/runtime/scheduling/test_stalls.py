@@ -69,6 +69,32 @@ def test_a_slow_disk_in_the_tick_itself_is_nobody_s_silence(monkeypatch):
     asyncio.run(scenario())
 
 
+def test_a_slow_disk_under_what_a_client_asks_is_nobody_s_silence(monkeypatch):
+    monkeypatch.setattr(workers, "LOST_NS", int(STALL_S * 0.7e9))
+
+    async def scenario():
+        making = FakeEngine(pause_s=0.2)
+        async with serve(making) as url, play() as run:
+            await run.beat(run.report(url))
+            turn = run.begin(8)
+            await until(lambda: making.requests)
+            state = SERVERS[0].controller._state
+            keep = state.keep
+
+            def stalled(*facts):
+                monkeypatch.setattr(state, "keep", keep)
+                time.sleep(STALL_S)
+                return keep(*facts)
+
+            monkeypatch.setattr(state, "keep", stalled)
+            await open_run(run.session, "other")
+            await run.beat(run.report(url))
+            generation = await turn
+            assert [attempt.outcome for attempt in generation.attempts] == ["completed"]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("at_ns", "late_ns", "now_ns", "expected_ns"),
     [(70, 20, 100, 90), (90, 20, 100, 100), (100, 20, 100, 100), (130, 20, 100, 130)],

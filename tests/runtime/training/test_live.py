@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rose import config
+from rose import client, config
 from rose.clock import Anchor
 from rose.ledger import catalog
 from rose.ledger.verify import verify
@@ -21,6 +22,7 @@ from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.policy.slack import Budgets
+from rose.runtime.training.policy_model import Policy
 from rose.runtime.training.train import train
 from tests.client.fleet import Fleet
 from tests.examples.test_plain_loop import PROGRAM
@@ -61,6 +63,10 @@ def agent_of(device_id, folder, tmp_path, there, model, fork_server, record):
     return DeviceAgent(spec, record)
 
 
+async def streamed(run):
+    return [part async for part in run.stream([1, 2, 3], {"max_new_tokens": 16, "ignore_eos": True})]
+
+
 @pytest.mark.live
 def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_server, device):
     ledger = tmp_path / "ledger"
@@ -80,6 +86,10 @@ def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_serve
             command = [sys.executable, PROGRAM, there.url, tiny_policy, "1"]
             plain = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             assert plain.returncode == 0, plain.stderr
+            with client.open_run(there.url, name="streams", model="frozenlake-tiny") as run:
+                weights = Policy.load(tiny_policy).named_parameters()
+                run.publish({name: tensor.bfloat16() for name, tensor in weights}, version=5)
+                parts = asyncio.run(streamed(run))
         finally:
             agent.stop()
     assert verify(ledger).ok, verify(ledger).problems
@@ -95,9 +105,14 @@ def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_serve
         trained = rows("SELECT sum(train_ns) FROM device_slice WHERE train_run_id IS NOT NULL")
         runs = dict(rows("SELECT run_id, count(*) FROM turn GROUP BY run_id"))
     # Whoever has the last version may find its trainer gone when it acknowledges it.
-    last = {(built_in, STEPS), *((run_id, 1) for run_id in runs if run_id != built_in)}
+    last = {(built_in, STEPS), *((run_id, version) for run_id in runs for version in (1, 5) if run_id != built_in)}
     assert {sync[:2] for sync in syncs if sync[-1] is not None} <= last
     assert {(run_id, version, encoding) for run_id, version, encoding, _ in syncs} >= {(built_in, 0, "dense")}
     assert trained[0][0] > 0
     assert set(runs) > {built_in}
-    assert len(runs) == 2
+    assert len(runs) == 3
+    assert len(parts) > 1
+    assert not any(part.anew for part in parts)
+    made = parts[-1].generation
+    assert [token for part in parts for token in part.output_ids] == made.output_ids
+    assert [version for part in parts for version in part.versions] == made.versions == [5] * len(made.output_ids)

@@ -16,7 +16,8 @@ from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 from rose.runtime.scheduling.engines.workers import LOST_NS, InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.turn_queue import Placed
-from rose.runtime.scheduling.turns.turns import Turn, foreign_run
+from rose.runtime.scheduling.turns.turns import Turn, own_part
+from rose.runtime.weight_version import weights_name
 
 #: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
 _REPEAT_S = 0.25
@@ -132,11 +133,11 @@ class EngineCalls:
         died = reply.died and not item.taken_off and item.lease_id == worker.lease_id
         if answer is None:
             return Result(attempt, died=died)
-        foreign = foreign_run(answer["meta_info"], turn.run_id) is not None
+        made, answer = answer, own_part(answer, turn.run_id)
+        foreign = answer is not made
         if foreign:
-            # The engine was brought to them under the turn: they are nobody's. What it streamed before is the turn's.
+            # The engine was brought to them under the turn: they are nobody's. What it made before is the turn's.
             attempt["error"] = "made tokens with another run's weights"
-            answer = turn.part or {"meta_info": {}}
         meta = answer["meta_info"]
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
         if not broke and not foreign:
@@ -228,7 +229,13 @@ class EngineCalls:
                         part = orjson.loads(data)
                         if isinstance(part, dict) and "error" in part:
                             return _Reply(400, error=data.decode())
-                        if foreign_run(_checked(part)["meta_info"], turn.run_id) is not None:
+                        meta = _checked(part)["meta_info"]
+                        if not meta.get("weight_versions"):
+                            # SGLang tells once the turn is finished: until then, what it held as it took the turn.
+                            version = weights_name(turn.run_id, engine.policy_version)
+                            end = len(part.get("output_ids") or [])
+                            meta["weight_versions"] = [{"version": version, "start": 0, "end": end}]
+                        if own_part(part, turn.run_id) is not part:
                             # It goes on like this: who leaves now ends it.
                             return _Reply(200, part)
                         turn.grow(part)

@@ -219,10 +219,16 @@ def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
     return versions
 
 
-def foreign_run(meta: dict[str, Any], run_id: str) -> str | None:
-    """The run whose weights made one of the tokens, if it is another one than the turn's."""
-    for span in meta.get("weight_versions") or []:
-        name, slash, _ = str(span["version"]).rpartition("/")
-        if slash and name != run_id and int(span["end"]) > int(span["start"]):
-            return name
-    return None
+def own_part(answer: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """The answer up to the first token that another run's weights made; the answer itself if none did."""
+    meta = answer["meta_info"]
+    spans = [span for span in meta.get("weight_versions") or [] if int(span["end"]) > int(span["start"])]
+    foreign = [span for span in spans if str(span["version"]).rpartition("/")[:2] not in (("", ""), (run_id, "/"))]
+    if not foreign:
+        return answer
+    end = min(int(span["start"]) for span in foreign)
+    own = {
+        "output_token_logprobs": (meta.get("output_token_logprobs") or [])[:end],
+        "weight_versions": [span for span in spans if int(span["end"]) <= end],
+    }
+    return answer | {"output_ids": (answer.get("output_ids") or [])[:end], "meta_info": meta | own}
