@@ -350,8 +350,9 @@ class HostRunner:
         """In the order that leaves the ledger whole: leases and engines with their accounts, then their events. What
         fails is said, and the rest goes on."""
         self.undone = []
+        ended: set[str] = set()
         if (agent := self._agent) is not None:
-            self._step("the agents", lambda: agent.stop(leave=self._leave))
+            self._step("the agents", lambda: ended.update(agent.stop(leave=self._leave)))
             self._agent = None
         for thread in self._attaching:
             thread.join()
@@ -359,7 +360,8 @@ class HostRunner:
             self._step(f"what {device_id}'s serving engine has of ours", serving.stop)
         self._attaching, self._serving, self._unattached, self._own_serving.down = [], {}, {}, {}
         for device in () if self._leave else self.plan.own.device:
-            self._step(f"device {device.id}", partial(self._end_device, device.id))
+            if device.id not in ended:
+                self._step(f"device {device.id}", partial(self._end_device, device.id))
         if (writer := self._writer) is not None:
             self._step("the events of the host", writer.close)
             self._writer = None

@@ -6,7 +6,8 @@
 -- device_id (VARCHAR): only this device.
 --
 -- `overdue` says that events of the run are newer than the lease's expiry: it ended there by itself, and the process
--- that would have written so is gone. `open_ns` counts from the grant to the run's newest event.
+-- that would have written so is gone. `open_ns` counts from the grant to the run's newest event. Both go by the clocks
+-- of those who wrote: while one device's is ahead (`device_time_offset_ns` of the view `clock`), others seem overdue.
 WITH newest AS (SELECT run_id, provenance, max(event.event_time) AS newest_at FROM event GROUP BY ALL)
 SELECT
     provenance, run_id, lease_id, device_id, engine_id, step, granted_at, expires_at,

@@ -6,7 +6,8 @@
 --
 -- `behind_ns` is how much newer the run's newest event is than this writer's. Processes that have little to say are
 -- behind too; an agent that is behind by more than a few seconds while `run_status` is `running` has lost its device
--- time. `age_ns` is against the clock of this host.
+-- time, unless another device's clock is ahead (`device_time_offset_ns` of the view `clock`). `age_ns` is against the
+-- clock of this host.
 WITH written AS (
     SELECT
         provenance, run_id, writer, count(*) AS events, max(seq) AS newest_seq, max(event.event_time) AS newest_at

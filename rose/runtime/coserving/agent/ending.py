@@ -18,8 +18,8 @@ def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
     """
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
-    # The file where both know the lease: the ledger may not have its last renewal.
-    left = max(LeaseFile(page, run_id).read(), last_lease(root, run_id, device_id), key=lambda lease: lease.number)
+    # What the ledger says where both know the lease: when it expired by itself, which may be long ago.
+    left = max(last_lease(root, run_id, device_id), LeaseFile(page, run_id).read(), key=lambda lease: lease.number)
     for event in left.completed(anchor):
         writer.record(event)
     if predecessor(root, run_id, device_id, anchor or Anchor.take()) is not None:

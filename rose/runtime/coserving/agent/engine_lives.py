@@ -110,6 +110,9 @@ class EngineLives:
         sync = self._sync(engine)
         if (reason := sync.take_over(self._swaps())) is None:
             self.engine = engine
+            if sync.standing.held:
+                # An agent that ended as it brought the engine to another run did not say whose it is now.
+                self._assigned.change(monotonic_ns(), sync.run_id)
             self._begin(sync)
         return reason
 

@@ -48,13 +48,15 @@ class HostAgent:
         for device in self._devices.values():
             device.thread.start()
 
-    def stop(self, *, leave: bool = False) -> None:
-        """End all devices' agents, at once; `leave` their engines to the next one. Safe to call twice."""
+    def stop(self, *, leave: bool = False) -> set[str]:
+        """End all devices' agents, at once; `leave` their engines to the next one. Safe to call twice. Returns the
+        devices whose agents were there and have ended in order."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
         if self._relays is not None:
             self._relays.stop()
+        return {device_id for device_id, device in self._devices.items() if device.ended}
 
     def faults(self) -> Mapping[str, str]:
         """Of each device that is not well, why."""
@@ -86,6 +88,8 @@ class _Device:
         self._failed: str | None = "its agent is being started"
         self._stopping = threading.Event()
         self._leave = False
+        #: Whether the last agent has ended in order.
+        self.ended = False
         self.thread = threading.Thread(target=self._keep, name=f"device-{spec.device.id}", daemon=True)
 
     @property
@@ -137,6 +141,7 @@ class _Device:
             via=self._via,
             persistent=True,
         )
+        self.ended = False
         try:
             agent.start()
             self.agent = agent
@@ -146,3 +151,4 @@ class _Device:
             self.agent = None
             self._failed = "its agent has ended"
             agent.stop(leave=self._leave or not self._stopping.is_set())
+            self.ended = self._stopping.is_set()

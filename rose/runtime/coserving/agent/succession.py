@@ -156,7 +156,7 @@ def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -
         return None
     # All after the last change; of days of it, the last one will do, if it has anything.
     changed_us, until_ns, newest_ns = changed_ns // 1000, None, None
-    for since_us in (max(changed_us, utc_us() - _LATELY_US), changed_us):
+    for since_us in dict.fromkeys((max(changed_us, utc_us() - _LATELY_US), changed_us)):
         text = sql.read("device/accounted.sql")
         row = connection.execute(text, of_device | {"since_us": since_us}).fetchone()
         until_ns, newest_ns = row or (None, None)

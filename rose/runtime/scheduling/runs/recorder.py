@@ -106,7 +106,8 @@ class Recorder:
                     self._state.recorded(number)
                 self._state_failure = None
             except (LedgerAwayError, StateError) as error:
-                self._state_failure = str(error) if isinstance(error, StateError) else None
+                # What the disk refuses is the writer's failure, which says when it is over.
+                self._state_failure = None if writer.failure is not None else str(error)
                 self._again = True
                 await asyncio.sleep(_RETRY_S)
 

@@ -18,6 +18,7 @@ from rose.runtime.coserving.agent.engine_lives import EngineLives
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.ports import free_port
@@ -186,6 +187,19 @@ def test_an_agent_that_leaves_its_engine_leaves_no_gap_either(host, gateway):
     slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
     assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
     assert host.rows("SELECT count(*) FROM tenure") == [(1,)]
+
+
+def test_an_engine_whose_agent_ended_as_it_brought_it_to_another_run_is_that_runs(host, monkeypatch):
+    def found(sync, swaps):
+        sync.held = ("another-run", 1)
+        sync._note(held=True)
+
+    host.first_agent()
+    host.kill_agent()
+    monkeypatch.setattr(EngineSync, "take_over", found)
+    host.next_agent()
+    until(lambda: host.agent._lives.engine is not None)
+    assert host.agent._rollout_runs.now == "another-run"
 
 
 def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_neither_asks_nor_guards_it(host, monkeypatch):
