@@ -1,0 +1,40 @@
+"""Compile what a sync runs before the first one needs it, which would wait for it: `python -m` this, once after
+installing. It is kept beside the code, or in the user's cache where that cannot be written."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+
+_DTYPES = (torch.bfloat16, torch.float32)
+#: One that is encoded to be small, and one that is encoded to be fast.
+_ELEMENTS = (1 << 12, 1 << 18)
+_VERSIONS = 3
+
+
+def compile_codec() -> None:
+    """Publish and apply a few versions of small weights, as a trainer and an engine do."""
+    weights = {
+        f"{dtype} {elements}": torch.linspace(-1, 1, elements).to(dtype) for dtype in _DTYPES for elements in _ELEMENTS
+    }
+    engine = {name: tensor.clone() for name, tensor in weights.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        store = VersionStore(Path(folder) / "store")
+        receiver = Receiver(f"file://{store.folder}", None, Path(folder) / "staging")
+        for version in range(_VERSIONS):
+            store.publish(version, weights)
+            staged = receiver.fetch(version, version - 1 if version else None)
+            prepare(staged, engine).commit()
+            staged.remove()
+            for tensor in weights.values():
+                tensor[::50] *= 1.01
+
+
+if __name__ == "__main__":
+    compile_codec()
