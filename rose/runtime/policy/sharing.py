@@ -7,26 +7,37 @@ from dataclasses import dataclass
 
 #: An engine stays with a run that has work for at least so many times as long as bringing it there took, ...
 HOLD_SWITCHES = 10
-#: ... and never less than this.
+#: ... and never less than this, ...
 HOLD_MIN_NS = 5_000_000_000
+#: ... nor more: bringing it may have waited for something else, as a trainer that was away.
+HOLD_MAX_NS = 600_000_000_000
+#: An engine that has not been lent for so long is no help to its run for now.
+AWAY_NS = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """An engine that can be used. `switch_ns` is how long it took to bring it to the run it is assigned to."""
+    """An engine that can be used. `switch_ns` is how long it took to bring it to the run it is assigned to, and
+    `unlent_ns` for how long its device has not been lent: 0 while it is, and of an engine that needs no lease."""
 
     engine_id: str
     capacity: int
     run_id: str | None = None
     since_ns: int = 0
     switch_ns: int = 0
+    unlent_ns: int = 0
+
+    @property
+    def away(self) -> bool:
+        """Whether it does no work now, and nobody can say when it will."""
+        return self.unlent_ns >= AWAY_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """A run that has weights to be used. `turns` are queued or in flight; at 0 it wants no engine.
 
-    `served` is the capacity that it had, times how long, divided by its weight (see `serve`).
+    `served` is the capacity that it had and that was not away, times how long, divided by its weight (see `serve`).
     """
 
     run_id: str
@@ -46,20 +57,29 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
     have fewer engines than turns, and then stays where it is.
 
     A run keeps the engines it has where it can. An engine is not taken from a run with turns before its hold is over.
+
+    Engines that are away are given out after the others, in the same way: a run that has only those has no room yet.
     """
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
-    allotment = _Allotment(sorted(engines, key=lambda engine: engine.engine_id), wanting, now_ns)
-    for priority in sorted({run.priority for run in wanting.values()}, reverse=True):
-        allotment.fill([run for run in wanting.values() if run.priority == priority])
-    for priority in sorted({run.priority for run in wanting.values()}, reverse=True):
-        allotment.spread([run for run in wanting.values() if run.priority == priority])
+    by_priority = [
+        [run for run in wanting.values() if run.priority == priority]
+        for priority in sorted({run.priority for run in wanting.values()}, reverse=True)
+    ]
+    allotment = _Allotment(wanting, now_ns)
+    in_order = sorted(engines, key=lambda engine: engine.engine_id)
+    for away in (False, True):
+        allotment.add([engine for engine in in_order if engine.away == away])
+        for equals in by_priority:
+            allotment.fill(equals)
+        for equals in by_priority:
+            allotment.spread(equals)
     return allotment.result(everyone)
 
 
 def hold_ns(engine: EngineFacts) -> int:
     """How long the engine stays where it is while there is work for it."""
-    return max(HOLD_MIN_NS, HOLD_SWITCHES * engine.switch_ns)
+    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * engine.switch_ns), HOLD_MAX_NS)
 
 
 def serve(
@@ -81,15 +101,18 @@ def serve(
 class _Allotment:
     """Engines as they are given out. `given` is what each wanting run has, in slots and in engines."""
 
-    def __init__(self, engines: list[EngineFacts], wanting: Mapping[str, RunFacts], now_ns: int) -> None:
-        self._wanting = wanting
-        self._engines = {engine.engine_id: engine for engine in engines}
-        self._free = list(engines)
+    def __init__(self, wanting: Mapping[str, RunFacts], now_ns: int) -> None:
+        self._wanting, self._now_ns = wanting, now_ns
+        self._free: list[EngineFacts] = []
         self._runs: dict[str, str] = {}
         self._slots = dict.fromkeys(wanting, 0)
         self._count = dict.fromkeys(wanting, 0)
+
+    def add(self, engines: list[EngineFacts]) -> None:
+        """More engines to give out; those that are held stay where they are."""
+        self._free += engines
         for engine in engines:
-            if engine.run_id in wanting and now_ns - engine.since_ns < hold_ns(engine):
+            if engine.run_id in self._wanting and self._now_ns - engine.since_ns < hold_ns(engine):
                 self._give(engine, engine.run_id)
 
     def fill(self, runs: list[RunFacts]) -> None:

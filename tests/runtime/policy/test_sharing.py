@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.runtime.policy.sharing import HOLD_MIN_NS, EngineFacts, RunFacts, assign, hold_ns, serve
+from rose.runtime.policy.sharing import AWAY_NS, HOLD_MAX_NS, HOLD_MIN_NS, EngineFacts, RunFacts, assign, hold_ns, serve
 
 NAMES = ("a", "b", "c", "d")
 NOW = 100 * HOLD_MIN_NS
@@ -31,6 +31,7 @@ engines = st.lists(
         run_id=st.sampled_from([None, "gone", *NAMES]),
         since_ns=st.integers(NOW - 3 * HOLD_MIN_NS, NOW),
         switch_ns=st.integers(0, HOLD_MIN_NS // 4),
+        unlent_ns=st.sampled_from([0, AWAY_NS]),
     ),
     max_size=8,
     unique_by=lambda engine: engine.engine_id,
@@ -128,3 +129,42 @@ def test_a_run_without_turns_keeps_its_engines_until_somebody_wants_them():
     assert assign(table, [RunFacts("a", 0), RunFacts("b", 0)], NOW) == {"e0": "a", "e1": "a"}
     assert assign(table, [RunFacts("a", 0), RunFacts("b", 9)], NOW) == {"e0": "b", "e1": "b"}
     assert assign(table, [RunFacts("b", 0)], NOW) == {}
+
+
+def test_a_run_that_has_only_an_engine_that_is_not_lent_gets_its_turn_at_one_that_works():
+    table = {"works": EngineFacts("works", 4), "away": EngineFacts("away", 4, unlent_ns=AWAY_NS)}
+    served: dict[str, float] = {}
+    worked = dict.fromkeys("ab", 0)
+    for number in range(100):
+        now = number * HOLD_MIN_NS
+        chosen = assign(table.values(), [RunFacts(name, 4, served=served.get(name, 0.0)) for name in "ab"], now)
+        # Each has one: what is away now may be lent the next moment.
+        assert sorted(chosen.values()) == ["a", "b"]
+        for engine_id, name in chosen.items():
+            if table[engine_id].run_id != name:
+                table[engine_id] = replace(table[engine_id], run_id=name, since_ns=now)
+        worked[chosen["works"]] += 1
+        served = serve(served, {chosen["works"]: 4}, {"a": 1.0, "b": 1.0}, HOLD_MIN_NS)
+    assert worked == {"a": 50, "b": 50}
+
+
+def test_a_higher_priority_gets_the_engine_that_works():
+    table = [EngineFacts("away", 4, unlent_ns=AWAY_NS), EngineFacts("works", 4, "low")]
+    chosen = assign(table, [RunFacts("low", 4), RunFacts("high", 4, priority=1)], NOW)
+    assert chosen == {"works": "high", "away": "low"}
+    # What is held is no room either.
+    held = [EngineFacts("away", 4, "high", NOW, unlent_ns=AWAY_NS), EngineFacts("works", 4, "low")]
+    assert assign(held, [RunFacts("low", 4), RunFacts("high", 4, priority=1)], NOW)["works"] == "high"
+
+
+def test_an_engine_between_two_leases_is_not_away():
+    table = [EngineFacts("e0", 4, "a", unlent_ns=AWAY_NS - 1), EngineFacts("e1", 4, "b")]
+    assert assign(table, [RunFacts("a", 4), RunFacts("b", 4)], NOW) == {"e0": "a", "e1": "b"}
+    assert assign(table, [RunFacts("a", 4), RunFacts("b", 4, served=100)], NOW) == {"e0": "a", "e1": "b"}
+
+
+def test_a_switch_that_took_for_ever_holds_an_engine_for_no_longer_than_the_longest_hold():
+    engine = EngineFacts("e0", 4, "low", NOW, switch_ns=10 * HOLD_MAX_NS)
+    wanting = [RunFacts("low", 9), RunFacts("high", 9, priority=1)]
+    assert assign([engine], wanting, NOW + HOLD_MAX_NS - 1) == {"e0": "low"}
+    assert assign([engine], wanting, NOW + HOLD_MAX_NS) == {"e0": "high"}

@@ -42,10 +42,11 @@ class Assignment:
                 worker.assigned or worker.report.run_id,
                 worker.assigned_ns,
                 worker.switch_ns,
+                worker.unlent_ns(now_ns),
             )
             for worker in usable
         ]
-        self._serve(runs, usable, now_ns)
+        self._serve(runs, engines, now_ns)
         chosen = assign(engines, runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
         for worker in self._table:
@@ -68,12 +69,12 @@ class Assignment:
             return None
         return Target(run_id=facts.run_id, version=facts.version, url=facts.url, token=facts.token)
 
-    def _serve(self, runs: dict[str, RunFacts], usable: list[Worker], now_ns: int) -> None:
+    def _serve(self, runs: dict[str, RunFacts], engines: list[EngineFacts], now_ns: int) -> None:
         weights = {run.run_id: run.weight for run in runs.values() if run.turns}
         slots: defaultdict[str, int] = defaultdict(int)
-        for worker in usable:
-            if worker.assigned is not None:
-                slots[worker.assigned] += worker.report.capacity
+        for engine in engines:
+            if (run_id := self._table[engine.engine_id].assigned) is not None and not engine.away:
+                slots[run_id] += engine.capacity
         elapsed_ns = 0 if self._served_ns is None else now_ns - self._served_ns
         self._served, self._served_ns = serve(self._served, slots, weights, elapsed_ns), now_ns
 

@@ -70,6 +70,8 @@ class Worker:
     asked_ns: int | None = 0
     #: The lease that is being taken back: a report that was on its way may still name it.
     withdrawn_lease_id: str | None = None
+    #: When it was last reported to be lent; 0: never.
+    lent_ns: int = 0
     #: When it was first reported alive since it was not: another one is another life of the engine.
     life_ns: int = 0
     #: How long turns take here and how many ran side by side, moving averages; 0 before the first one.
@@ -77,7 +79,8 @@ class Worker:
     pace_turns: float = 0.0
     #: When a turn was completed here last.
     completed_ns: int = 0
-    #: The run whose turns it takes, since when, and how long it then took until it held that run's weights.
+    #: The run whose turns it takes, since when, and how long it took then, or since it began anew, until it held that
+    #: run's weights.
     assigned: str | None = None
     assigned_ns: int = 0
     switch_ns: int = 0
@@ -98,6 +101,12 @@ class Worker:
 
     def overdue_ns(self, now_ns: int) -> int:
         return now_ns - self.due_ns
+
+    def unlent_ns(self, now_ns: int) -> int:
+        """For how long it has not been lent; 0 if it needs no lease."""
+        if not self.report.borrowed or self.lease_id is not None:
+            return 0
+        return now_ns - self.lent_ns
 
     def facts(self, now_ns: int) -> WorkerFacts:
         report = self.report
@@ -159,14 +168,16 @@ class WorkerTable:
         for report in heartbeat.engines:
             worker = self._workers.get(report.engine_id)
             if worker is None:
-                self._workers[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
+                worker = self._workers[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
             else:
                 if report.alive and not worker.report.alive:
                     worker.life_ns = now_ns
                 if report.run_id == worker.assigned != worker.report.run_id:
-                    worker.switch_ns = now_ns - worker.assigned_ns
+                    worker.switch_ns = now_ns - max(worker.assigned_ns, worker.life_ns)
                 worker.report, worker.heard_ns, worker.due_ns = report, now_ns, due_ns
                 worker.suspected = worker.suspected and not report.alive
+            if worker.lease_id is not None:
+                worker.lent_ns = now_ns
 
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
         """The heartbeat was answered, or its connection broke: the next one is due now."""

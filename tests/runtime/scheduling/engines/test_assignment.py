@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from rose.runtime.policy.sharing import HOLD_MIN_NS
+from rose.runtime.policy.sharing import AWAY_NS, HOLD_MIN_NS
 from rose.runtime.scheduling.engines.assignment import Assignment
 from rose.runtime.scheduling.engines.load import PEAK_NS, Load
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, WorkerTable
@@ -127,3 +127,49 @@ def test_a_run_whose_trajectories_think_for_a_moment_keeps_its_engines(fleet):
     fleet.hear(PEAK_NS + 1, "e0")
     fleet.assignment.update(PEAK_NS + 1)
     assert fleet.assigned() == {"e0": second}
+
+
+def test_how_long_an_engine_takes_to_its_run_is_counted_from_its_own_start(fleet):
+    hour_ns = 3_600_000_000_000
+    fleet.hear(0, "e0")
+    run_id = fleet.open("a")
+    fleet.begin(run_id, 0)
+    fleet.assignment.update(0)
+    fleet.hear(10, "e0", run_id=run_id)
+    fleet.hear(6 * hour_ns, "e0", alive=False)
+    fleet.hear(6 * hour_ns + 100, "e0")
+    fleet.hear(6 * hour_ns + 130, "e0", run_id=run_id)
+    assert fleet.assigned() == {"e0": run_id}
+    assert fleet.table["e0"].switch_ns == 30
+
+
+def test_a_run_with_nothing_but_an_engine_that_serving_keeps_is_not_served(fleet):
+    first, second = fleet.open("a"), fleet.open("b")
+    for run_id in (first, second):
+        fleet.begin(run_id, 0)
+    now_ns, works = AWAY_NS, set()
+    for _ in range(4):
+        fleet.hear(now_ns, "kept", borrowed=True)
+        fleet.hear(now_ns, "works")
+        fleet.assignment.update(now_ns)
+        works.add(fleet.assigned()["works"])
+        # Before it is taken for silent, and until its hold is over.
+        for _ in range(HOLD_MIN_NS // SILENCE_MAX_NS + 1):
+            now_ns += SILENCE_MAX_NS // 2
+            fleet.hear(now_ns, "kept", borrowed=True)
+            fleet.hear(now_ns, "works")
+            fleet.assignment.update(now_ns)
+            now_ns += SILENCE_MAX_NS // 2
+    assert works == {first, second}
+
+
+def test_an_engine_works_for_as_long_as_its_last_lease_is_not_long_ago(fleet):
+    fleet.hear(AWAY_NS, "e0", borrowed=True)
+    worker = fleet.table["e0"]
+    assert worker.unlent_ns(AWAY_NS) >= AWAY_NS
+    fleet.hear(2 * AWAY_NS, "e0", borrowed=True, lease_id="L1", lease_left_ns=1)
+    assert worker.unlent_ns(2 * AWAY_NS + 5) == 0
+    fleet.hear(2 * AWAY_NS + 7, "e0", borrowed=True)
+    assert worker.unlent_ns(2 * AWAY_NS + 9) == 9
+    fleet.hear(2 * AWAY_NS + 10, "e1")
+    assert fleet.table["e1"].unlent_ns(9 * AWAY_NS) == 0
