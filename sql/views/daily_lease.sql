@@ -1,7 +1,7 @@
 -- Changes of leases by UTC day and device: how many were granted, renewed, cut and ended, and how.
 --
 -- day: The UTC day it happened on.
--- action: `granted`, `renewed`, `resized`, `frozen`, `released`, `preempted` or `expired`.
+-- action: `granted`, `renewed`, `throttled`, `restored`, `resized`, `frozen`, `released`, `preempted` or `expired`.
 -- changes: Changes counted.
 CREATE OR REPLACE VIEW daily_lease AS
 SELECT

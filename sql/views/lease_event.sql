@@ -1,6 +1,6 @@
 -- One row for each change of a lease, as it was written.
 --
--- action: `granted`, `renewed`, `resized`, `frozen`, `released`, `preempted` or `expired`.
+-- action: `granted`, `renewed`, `throttled`, `restored`, `resized`, `frozen`, `released`, `preempted` or `expired`.
 -- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
 -- expires_at: When the lease ends unless it is renewed, UTC.
 CREATE OR REPLACE VIEW lease_event AS
