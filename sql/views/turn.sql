@@ -4,7 +4,7 @@
 -- fleet_run_id: The run that its device, engine and lease are of: the fleet's where several RL runs share one.
 -- group_id: The group of its trajectory; NULL where the trainer did not say.
 -- step: Number of the RL step; NULL where the trainer did not say.
--- outcome: `completed`, `preempted` or `failed`.
+-- outcome: `completed`, `preempted` (it went on elsewhere with the tokens that it had) or `failed`.
 -- lease_id: The lease it ran under; NULL on a dedicated device.
 CREATE OR REPLACE VIEW turn AS
 SELECT

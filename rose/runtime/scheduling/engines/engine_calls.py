@@ -124,6 +124,9 @@ class EngineCalls:
         ended = monotonic_ns()
         attempt["duration_ns"] = ended - began
         answer = reply.answer
+        if reply.status == 0 and answer is not None and answer["meta_info"].get("finish_reason"):
+            # It had said its last word before it broke off.
+            reply = _Reply(200, answer)
         if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
         broke = reply.status != 200
@@ -139,13 +142,16 @@ class EngineCalls:
             # The engine was brought to them under the turn: they are nobody's. What it made before is the turn's.
             attempt["error"] = "made tokens with another run's weights"
         meta = answer["meta_info"]
-        aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
-        if not broke and not foreign:
-            attempt["outcome"] = "preempted" if aborted else "completed"
-            if not aborted:
-                worker.took(attempt["duration_ns"], ended)
         attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
         attempt["output_tokens"] = len(answer.get("output_ids") or [])
+        aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
+        failed = broke or foreign
+        if not failed and not aborted:
+            attempt["outcome"] = "completed"
+            worker.took(attempt["duration_ns"], ended)
+        elif not failed or attempt["output_tokens"]:
+            # The turn goes on from these tokens: they came to something, whatever ended the attempt.
+            attempt["outcome"] = "preempted"
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:

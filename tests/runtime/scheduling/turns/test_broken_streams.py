@@ -1,0 +1,79 @@
+"""Streams of engines that break off: what they have said counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from tests.runtime.scheduling.stand_ins import FakeAgent, FakeEngine, events, gateway, open_run, publish, serve
+
+STREAMED = {
+    "input_ids": [1, 2],
+    "sampling_params": {"max_new_tokens": 12},
+    "rose": {"trajectory_id": "t"},
+    "stream": True,
+}
+
+
+async def streamed(session, engine, url):
+    """The last event of a turn of a run that has this engine."""
+    opened = await open_run(session)
+    await publish(session, opened)
+    beating = asyncio.create_task(FakeAgent(session, engine, url).run())
+    try:
+        async with session.post(f"/runs/{opened['run_id']}/generate", json=STREAMED) as response:
+            return [part async for part in events(response)][-1]
+    finally:
+        beating.cancel()
+
+
+class BreakingEngine(FakeEngine):
+    """Breaks off its first stream once it has sent so many events."""
+
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    async def generate(self, request):
+        self.transport = request.transport
+        return await super().generate(request)
+
+    async def send(self, response, answer):
+        await super().send(response, answer)
+        self.events -= 1
+        if not self.events:
+            self.transport.close()
+            raise ConnectionResetError
+
+
+def test_the_tokens_of_an_engine_that_breaks_off_come_to_something(tmp_path):
+    async def scenario():
+        with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
+            engine = BreakingEngine(3)
+            async with gateway(writer=writer) as (session, _), serve(engine) as url:
+                last = await streamed(session, engine, url)
+        assert last["output_ids"] == list(range(2, 14))
+        first, second = last["meta_info"]["rose"]["attempts"]
+        assert (first["outcome"], first["output_tokens"]) == ("preempted", 3)
+        assert first["error"].startswith("broke off")
+        assert (second["outcome"], second["output_tokens"]) == ("completed", 9)
+
+    asyncio.run(scenario())
+    with catalog.connect(tmp_path) as connection:
+        rows = connection.execute("SELECT attempt, outcome, output_tokens FROM turn ORDER BY attempt").fetchall()
+    assert rows == [(0, "preempted", 3), (1, "completed", 9)]
+
+
+def test_a_stream_that_breaks_off_after_its_end_is_complete():
+    async def scenario():
+        # Its last event comes after one for each token.
+        engine = BreakingEngine(4)
+        engine.tokens = lambda body: [7, 8, 9]  # It stops by itself, before it has as many as were wanted.
+        async with gateway() as (session, _), serve(engine) as url:
+            last = await streamed(session, engine, url)
+        assert last["output_ids"] == [7, 8, 9]
+        assert [attempt["outcome"] for attempt in last["meta_info"]["rose"]["attempts"]] == ["completed"]
+        assert len(engine.requests) == 1
+
+    asyncio.run(scenario())
