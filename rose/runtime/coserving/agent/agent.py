@@ -163,7 +163,7 @@ class DeviceAgent:
             changed=self._act,
             take_out=self._take_out,
         )
-        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to, self._lives.locate)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             self._engine = RolloutEngine(

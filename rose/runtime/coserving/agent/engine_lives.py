@@ -15,7 +15,6 @@ from rose.runtime.coserving.weights.drift import DriftGuard
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.engines.sglang import EngineProcess
-from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent.agent import AgentSpec
@@ -78,14 +77,15 @@ class EngineLives:
             return None
         # From here on it is this run's, also while it is brought there.
         self._assigned.change(monotonic_ns(), target.run_id)
-        try:
-            event = sync.bring(self._via(target))
-        except (OSError, ValueError, TransferError) as error:
-            # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
-            event = sync.missed(target, f"{type(error).__name__}: {error}")
+        event = sync.bring(target)
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
         self._record_sync(event)
         return event
+
+    def locate(self, target: Target) -> None:
+        """The engine is at a target, which is fetched there from now on."""
+        if (sync := self.sync) is not None:
+            sync.locate(target)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
         """By the device's clock, as its leases are: a sync is charged to the lease that follows."""
@@ -125,7 +125,8 @@ class EngineLives:
             sync.give_up()
 
     def _sync(self, engine: EngineProcess) -> EngineSync:
-        sync = self._newest = EngineSync(engine, self._spec.staging, device_id=self._spec.device.id)
+        spec = self._spec
+        sync = self._newest = EngineSync(engine, spec.staging, device_id=spec.device.id, via=self._via)
         if self._given_up:
             sync.give_up()
         return sync

@@ -20,7 +20,7 @@ from rose.runtime.coserving.hooks.asking import Verb
 from rose.runtime.coserving.weights.held import HeldRecord
 from rose.runtime.coserving.weights.phases import Phases
 from rose.runtime.coserving.weights.rank_reports import check_agreement, longest
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.target import Target, Via, straight
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
@@ -32,6 +32,8 @@ from rose.runtime.weight_version import weights_name
 
 #: What a rank reports of one phase.
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
+#: What keeps a target from being tried at all: no room on this host, or a URL that is none.
+_NOT_TRIED = (OSError, ValueError, TransferError)
 
 
 class EngineSync:
@@ -40,17 +42,19 @@ class EngineSync:
     `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
     as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
     and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
+    `via` gives the way to a target, and is asked each time: a relay ends that nobody asks for.
     """
 
-    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str) -> None:
+    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = straight) -> None:
         self._engine = engine
         self._staging = staging
         self._record = HeldRecord(staging)
         self._device_id = device_id
+        self._via = via
         #: (run, version), in one piece: another thread reports it.
         self.held: tuple[str, int] = ("", 0)
         self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
-        #: What was asked for last, and where what the engine holds came from.
+        #: What was asked for last, and the last target of the run whose weights the engine holds.
         self._asked: Target | None = None
         self._held_from: Target | None = None
         #: Whether the origin knows what the engine holds.
@@ -82,18 +86,20 @@ class EngineSync:
         """
         with self._syncing():
             self._asked = target
-            if self._standing.held and self.run_id == target.run_id:
-                self._held_from = dataclasses.replace(target, version=self.version)
             return self._bring_to(target)
 
-    def missed(self, target: Target, reason: str) -> Sync:
-        """The event of a target that could not even be tried."""
-        return self._event(target, monotonic_ns(), None, reason)
+    def locate(self, target: Target) -> None:
+        """What the engine holds is fetched there from now on: audits compare with that, and one that is not trusted is
+        due to be brought back from there at once."""
+        with self._syncing():
+            self._learn(target)
+            self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
+        """Bring an engine that is not trusted to the version it should hold, from an anchor. None if it is trusted, or
+        nobody said yet where that version is."""
         with self._syncing():
-            last = self._held_from or self._asked
+            last = self._held_from if self._standing.held else self._asked
             if self._standing.trusted or last is None:
                 return None
             return self._bring_to(dataclasses.replace(last, version=self.version))
@@ -129,20 +135,21 @@ class EngineSync:
                 return None
             began = monotonic_ns()
             held = self._record.manifest(self.version)
+            way = self._way_to_held()
             drift = None
             try:
-                drift = self._drift(held, self._held_from, gives_way=True)
-                if drift is None and self._held_from is not None:
-                    self._tell(held, self._held_from)  # An origin keeps what leads on from here for so long only.
+                drift = self._drift(held, way, gives_way=True)
+                if drift is None and way is not None:
+                    self._tell(held, way)  # An origin keeps what leads on from here for so long only.
             except RefusedError as error:
                 drift = str(error)
-            except TransferError:
+            except (TransferError, ValueError):
                 pass
             self._note(trusted=drift is None, looked_ns=monotonic_ns())
             if drift is None:
                 return None
             self._moved_bytes = 0
-            at = self._held_from or Target(self.run_id, self.version, "")
+            at = way or Target(self.run_id, self.version, "")
             event = self._event(at, began, self.version, f"drift: {drift}")
             return dataclasses.replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
@@ -167,6 +174,14 @@ class EngineSync:
     def _bring_to(self, target: Target) -> Sync:
         began = monotonic_ns()
         self._moved_bytes = 0
+        try:
+            event = self._bring_by(self._via(target), began)
+        except _NOT_TRIED as error:
+            event = self._missed(target, began, None, None, f"{type(error).__name__}: {error}")
+        self._learn(target)
+        return event
+
+    def _bring_by(self, target: Target, began: int) -> Sync:
         reasons: list[str] = []
         try:
             base = self._base(target)
@@ -182,10 +197,28 @@ class EngineSync:
                 break
             except TransferError as error:
                 reasons.append(str(error))
+        return self._missed(target, began, base, have, "; then from an anchor: ".join(reasons))
+
+    def _missed(self, target: Target, began: int, base: int | None, have: int | None, reason: str) -> Sync:
+        """`have` is the base that was tried last."""
         if not self._standing.trusted:
             # Without a base nothing else could be tried than to bring the engine back.
             self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
-        return self._event(target, began, base, "; then from an anchor: ".join(reasons))
+        return self._event(target, began, base, reason)
+
+    def _learn(self, target: Target) -> None:
+        """Where versions of the target's run are fetched, if the engine holds one."""
+        if self._standing.held and self.run_id == target.run_id:
+            self._held_from = target
+
+    def _way_to_held(self) -> Target | None:
+        """None: nobody said where what the engine holds is, or it cannot be had on this host now."""
+        if self._held_from is None:
+            return None
+        try:
+            return self._via(dataclasses.replace(self._held_from, version=self.version))
+        except _NOT_TRIED:
+            return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
         """Fetch, prepare, commit, acknowledge.
@@ -203,7 +236,7 @@ class EngineSync:
         with self._phases.turn():
             prepared, committed = self._swap_in(staged)
             hashed_ns = monotonic_ns()
-            self.held, self._held_from, self._told = (target.run_id, version), target, False
+            self.held, self._told = (target.run_id, version), False
             self._record.confirm(version)
         self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
         reason = None
@@ -301,7 +334,6 @@ class EngineSync:
             drift = self._drift(published, target, gives_way=False)
             if drift is not None:
                 raise TransferError(drift)
-            self._held_from = dataclasses.replace(target, version=self.version)
             self.held = (target.run_id, self.version)
             self._note(held=True, looked_ns=monotonic_ns())
         self._tell(self._record.manifest(self.version), target)
@@ -334,14 +366,15 @@ class EngineSync:
             return "; ".join(drifts)
         try:
             published = None if source is None else self._published(held.version, source)
-        except TransferError:
+        except (TransferError, ValueError):
             return None  # The origin is away: the engine holds what it acknowledged, and that is all to be known.
         if published is not None and published.weights_sha256 != held.weights_sha256:
             return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
         return None
 
     def _published(self, version: int, source: Target) -> Manifest | None:
-        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError."""
+        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError, or
+        ValueError for a URL that is none."""
         origin = open_origin(source.url, source.token)
         try:
             package = next((package for package in origin.packages() if package.version == version), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -23,3 +24,12 @@ class Target:
     def name(self) -> str:
         """For messages."""
         return f"version {self.version} of run {self.run_id!r}" if self.run_id else f"version {self.version}"
+
+
+#: Gives the same version, as it is fetched from a host.
+Via = Callable[[Target], Target]
+
+
+def straight(target: Target) -> Target:
+    """From where it was published."""
+    return target

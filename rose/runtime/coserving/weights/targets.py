@@ -19,7 +19,8 @@ class Targets:
     """The newest target wins: one that another took the place of meanwhile is tried no more.
 
     `held` gives the (run, version) that the engine holds, None while there is none; `bring` brings it to a target and
-    returns what came of it, None while there is none.
+    returns what came of it, None while there is none. `locate` is called with the target that the engine is at, and
+    again when that is fetched elsewhere: who took the engine up does not know it, and a trainer may move.
     """
 
     def __init__(
@@ -27,13 +28,16 @@ class Targets:
         device_id: str,
         held: Callable[[], tuple[str, int] | None],
         bring: Callable[[Target], Sync | None],
+        locate: Callable[[Target], None],
     ) -> None:
         #: Why the engine is not at its target, if it was tried.
         self.failed: str | None = None
         #: Why the thread ended, if it was not asked to.
         self.failure: str | None = None
-        self._held, self._bring = held, bring
+        self._held, self._bring, self._locate = held, bring, locate
         self._newest: Target | None = None
+        #: The target that `locate` had last.
+        self._located: Target | None = None
         self._stopping = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name=f"targets-{device_id}", daemon=True)
@@ -58,6 +62,10 @@ class Targets:
         back_off_s, tried = BACK_OFF_FIRST_S, None
         try:
             while (target := self._next()) is not None:
+                if self._is_at(target):
+                    self._locate(target)
+                    self._located = target
+                    continue
                 if target != tried:
                     back_off_s, tried = BACK_OFF_FIRST_S, target
                 event = self._bring(target)
@@ -74,15 +82,18 @@ class Targets:
             raise
 
     def _next(self) -> Target | None:
-        """A target that the engine is not at, once there is one; None when this stops."""
+        """A target that the engine is not at, or that was not located yet, once there is one; None when this stops."""
         with self._changed:
             while not self._stopping:
                 target = self._newest
-                if target is not None and self._held() != (target.run_id, target.version):
+                if target is not None and not (target == self._located and self._is_at(target)):
                     return target
                 self.failed = None
                 self._changed.wait(_LOOK_S)
         return None
+
+    def _is_at(self, target: Target) -> bool:
+        return self._held() == (target.run_id, target.version)
 
     def _wait_for_another(self, target: Target, timeout_s: float) -> None:
         with self._changed:

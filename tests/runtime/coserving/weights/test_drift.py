@@ -8,19 +8,17 @@ import aiohttp
 import pytest
 import torch
 
-from rose import config
-from rose.clock import Anchor, monotonic_ns
+from rose.clock import monotonic_ns
 from rose.ledger.layout import LedgerError
-from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.weights.drift import DriftGuard
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS
-from rose.runtime.policy.slack import Budgets
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.coserving.agent_of_engine import agent_of
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
 
 V0 = random_weights()
@@ -111,27 +109,7 @@ def test_an_engine_whose_acknowledgement_was_refused_is_taken_out_once_and_broug
 def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guarded, tmp_path):
     """The agent of a dedicated device, with a real gateway."""
     port = free_port()
-    device = config.DeviceConfig(id="d0", pool="rollout", device_class="cpu-core", cores=[0], kv_bytes=1 << 20)
-    spec = AgentSpec(
-        device=device,
-        coserving=config.CoservingConfig(),
-        budgets=Budgets(1, 1),
-        max_prompt_tokens=1,
-        run_id="run",
-        anchor=Anchor(0),
-        page=tmp_path / "agent-page",
-        staging=guarded.engine.staging,
-        rollout=guarded.engine.spec,
-        rollout_capacity=4,
-        rollout_kv_bytes_per_token=1,
-        serving_url=None,
-        serving_engine_id=None,
-        serving_model="none",
-        serving_kv_bytes_per_token=1,
-        gateway_url=f"http://127.0.0.1:{port}",
-        gateway_token=None,
-    )
-    agent = DeviceAgent(spec, guarded.record)
+    agent = agent_of(guarded.engine, tmp_path, guarded.record, gateway_url=f"http://127.0.0.1:{port}")
     agent._lives.engine, agent._lives.sync, agent._lives._dead = guarded.engine, guarded.sync, None
     guard = DriftGuard(guarded.sync, AUDIT_S, take_out=agent._take_out, record=guarded.record)
     corrupt(guarded.engine, "model.norm.weight")
@@ -140,7 +118,7 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
         gateway = Gateway("127.0.0.1", port)
         await gateway.start()
         alive = []
-        async with aiohttp.ClientSession(spec.gateway_url) as session:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             for act in (
                 agent._control.beat,
                 lambda: guard.look(monotonic_ns() + LATER_NS),

@@ -21,7 +21,7 @@ class Engine:
     """Takes a target unless a test says why not; `gate` holds it up meanwhile."""
 
     def __init__(self):
-        self.held, self.asked, self.refused = ("", 0), [], {}
+        self.held, self.asked, self.refused, self.located = ("", 0), [], {}, []
         self.gate = threading.Event()
         self.gate.set()
         self.changed = threading.Condition()
@@ -43,6 +43,11 @@ class Engine:
             dense_bytes=0, total_ns=1, source="trainer", route="loopback", reason=reason,
         )  # fmt: skip
 
+    def locate(self, target):
+        with self.changed:
+            self.located.append(target)
+            self.changed.notify_all()
+
     def wait(self, condition):
         with self.changed:
             assert self.changed.wait_for(condition, 20), (self.held, self.asked)
@@ -56,7 +61,7 @@ def engine():
 @pytest.fixture
 def aimed(engine, monkeypatch):
     monkeypatch.setattr(targets, "BACK_OFF_FIRST_S", 0.02)
-    made = Targets("d0", lambda: engine.held, engine.bring)
+    made = Targets("d0", lambda: engine.held, engine.bring, engine.locate)
     made.start()
     yield made
     engine.gate.set()
@@ -120,10 +125,22 @@ def test_an_engine_that_is_not_there_yet_is_waited_for(engine, aimed):
 def test_an_engine_that_was_started_again_is_brought_to_its_target_again(engine, aimed):
     aimed.aim(target(1))
     engine.wait(lambda: engine.held == ("a", 1))
+    engine.wait(lambda: engine.located)
     for held in (None, ("", 0)):
         engine.held = held
     engine.wait(lambda: engine.asked == [("a", 1), ("a", 1)])
     engine.wait(lambda: engine.held == ("a", 1))
+
+
+def test_whoever_has_the_engine_is_told_where_its_target_is_fetched_and_told_again_when_that_moves(engine, aimed):
+    engine.held = ("a", 1)
+    here, moved = target(1), Target("a", 1, "http://127.0.0.1:2")
+    renamed = Target("a", 1, moved.url, "token")
+    for count, told in enumerate([here, moved, renamed], 1):
+        aimed.aim(told)
+        engine.wait(lambda expected=count: len(engine.located) == expected)
+    assert engine.located == [here, moved, renamed]
+    assert engine.asked == []
 
 
 def test_a_token_is_not_shown():

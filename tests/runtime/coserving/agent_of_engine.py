@@ -1,0 +1,33 @@
+"""The agent of a dedicated device around an engine that a test made: a real one, whose threads are not started."""
+
+from __future__ import annotations
+
+from rose import config
+from rose.clock import Anchor
+from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.weights.target import straight
+from rose.runtime.policy.slack import Budgets
+
+
+def agent_of(engine, folder, record, *, gateway_url="http://127.0.0.1:1", via=straight, **coserving):
+    """`engine` is as `HandMadeEngine`."""
+    spec = AgentSpec(
+        device=config.DeviceConfig(id="d0", pool="rollout", device_class="cpu-core", cores=[0], kv_bytes=1 << 20),
+        coserving=config.CoservingConfig(**coserving),
+        budgets=Budgets(1, 1),
+        max_prompt_tokens=1,
+        run_id="run",
+        anchor=Anchor(0),
+        page=folder / "agent-page",
+        staging=engine.staging,
+        rollout=engine.spec,
+        rollout_capacity=4,
+        rollout_kv_bytes_per_token=1,
+        serving_url=None,
+        serving_engine_id=None,
+        serving_model="none",
+        serving_kv_bytes_per_token=1,
+        gateway_url=gateway_url,
+        gateway_token=None,
+    )
+    return DeviceAgent(spec, record, via=via)
