@@ -84,18 +84,20 @@ def _check_hardware(config: FleetConfig) -> None:
 
 
 def _check_ranks(config: FleetConfig) -> None:
-    """What would be refused only when engines are up: an engine on a device that is lent has one rank."""
+    """What would be refused only when engines are up, or leave them without weights: engines of several ranks."""
     starts_serving = any(device.pool == "serving" and device.serving_url is None for device in config.device)
-    for section, arguments, there in (
-        ("serving", config.serving.extra_args, starts_serving),
-        ("rollout", config.rollout.extra_args, True),
-    ):
-        many = more_ranks(arguments)
-        if many is not None and there and config.coserving.enabled:
-            raise ValueError(
-                f"{section}.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
-                "Leave it out, or set coserving.enabled to false"
-            )
+    many = more_ranks(config.serving.extra_args)
+    if many is not None and starts_serving and config.coserving.enabled:
+        raise ValueError(
+            f"serving.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
+            "Leave it out, or set coserving.enabled to false"
+        )
+    many = more_ranks(config.rollout.extra_args)
+    if many is not None:
+        raise ValueError(
+            f"rollout.extra_args has {many}: a trainer's versions are not cut for several ranks, so that such an "
+            "engine would never hold one. Leave it out: a rollout engine has one rank"
+        )
 
 
 def _check_ports(config: FleetConfig) -> None:

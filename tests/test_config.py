@@ -138,22 +138,26 @@ def test_cores_are_named_once_and_from_0_on(text, named):
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("section", ["serving", "rollout"])
 @pytest.mark.parametrize(
     "arguments", [["--tp-size", "2"], ["--tensor-parallel-size=2"], ["--log-level=info", "--pp-size=2"]]
 )
-def test_engines_that_share_devices_have_one_rank(section, arguments):
-    text = f"{MINIMAL}\n[{section}]\nextra_args = {arguments}\n"
-    with pytest.raises(
-        ConfigError, match=rf"{section}\.extra_args has --[a-z-]+ 2: a device that is lent has one page"
-    ):
+def test_a_serving_engine_that_shares_devices_has_one_rank(arguments):
+    text = f"{MINIMAL}\n[serving]\nextra_args = {arguments}\n"
+    with pytest.raises(ConfigError, match=r"serving\.extra_args has --[a-z-]+ 2: a device that is lent has one page"):
         config.parse(text, "fleet.toml")
     config.parse(text.replace("2'", "1'"), "fleet.toml")
     config.parse(f"{text}[coserving]\nenabled = false\n", "fleet.toml")
-    attached = text.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"')
-    if section == "serving":
-        # Not ours to start: it is asked when it is attached.
-        config.parse(attached, "fleet.toml")
+    # Not ours to start: it is asked when it is attached.
+    config.parse(text.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"'), "fleet.toml")
+
+
+@pytest.mark.parametrize("coserving", ["", "[coserving]\nenabled = false\n"], ids=["lent", "dedicated"])
+@pytest.mark.parametrize("arguments", [["--tp-size", "2"], ["--tensor-parallel-size=2"], ["--pp-size=2"]])
+def test_a_rollout_engine_has_one_rank(arguments, coserving):
+    text = f"{MINIMAL}\n[rollout]\nextra_args = {arguments}\n{coserving}"
+    with pytest.raises(ConfigError, match=r"rollout\.extra_args has --[a-z-]+ 2: a trainer's versions are not cut"):
+        config.parse(text, "fleet.toml")
+    config.parse(text.replace("2'", "1'"), "fleet.toml")
 
 
 def test_a_fleet_without_a_pool_is_refused():

@@ -129,13 +129,12 @@ class MemoryPlan:
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
         """Raises DeviceMemoryError if the GPU has no room for the device's parts, or `kv_bytes` none for a token.
 
-        Engines of several ranks are not summed up: their parts are on several GPUs.
+        A serving engine of several ranks is not summed up: its parts are on several GPUs.
         """
         if device.gpu is None:
             return
         self._check_pools(device)
-        section = self.config.serving if device.pool == "serving" else self.config.rollout
-        if more_ranks(section.extra_args) is not None:
+        if device.pool == "serving" and more_ranks(self.config.serving.extra_args) is not None:
             return
         parts = self.parts(device)
         needed = sum(part.total_bytes for part in parts)
