@@ -147,7 +147,7 @@ class Controller:
         return self.runs.renew(run_id, fence, monotonic_ns(), expires_s)
 
     def publish(self, run_id: str, request: PublishVersion) -> Run:
-        run = self.runs.publish(run_id, request, monotonic_ns())
+        run = self.runs.publish(run_id, request, monotonic_ns(), self.devices.hosts)
         self._changed()
         return run
 

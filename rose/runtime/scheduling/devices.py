@@ -118,6 +118,11 @@ class Devices:
     def __getitem__(self, device_id: str) -> Device:
         return self._devices[device_id]
 
+    @property
+    def hosts(self) -> list[str]:
+        """Those that they are on, by name, as far as agents say so."""
+        return sorted({device.host for device in self if device.host is not None})
+
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         device = self._devices.get(heartbeat.device_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rose.runtime.scheduling.runs import registry
-from tests.runtime.scheduling.stand_ins import SERVERS, call, fleet, gateway, open_run, post, publish
+from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gateway, open_run, post, publish
 
 
 def test_a_run_is_opened_published_for_generated_through_and_closed():
@@ -57,5 +57,22 @@ def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatch):
             assert [(run["run_id"], run["state"]) for run in shown] == [(opened[1]["run_id"], "expired")]
             assert list(SERVERS[0].controller.loads) == [opened[1]["run_id"]]
             assert (await call(session, "GET", f"/runs/{opened[0]['run_id']}"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_a_loopback_url_is_refused_by_a_fleet_on_several_hosts():
+    async def scenario():
+        async with gateway(model="tiny") as (session, _):
+            opened, url = await open_run(session), "http://127.0.0.1:5"
+            for device_id, host in (("a", "near"), ("b", "near"), ("older", None)):
+                await beat(session, device_id=device_id, host=host)
+            assert await publish(session, opened, 0, url) == (200, {})
+            await beat(session, device_id="c", host="far")
+            status, answer = await publish(session, opened, 1, url)
+            assert status == 409
+            assert "(far, near)" in answer["error"]
+            assert "open the run with `host`" in answer["error"]
+            assert await publish(session, opened, 1, "http://10.0.0.7:5") == (200, {})
 
     asyncio.run(scenario())

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from rose.clock import utc_us
 from rose.errors import UserError, did_you_mean
+from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.state import ENDED_MAX, RunFacts, State
 
@@ -158,9 +160,16 @@ class Runs:
             self._change(run, replace(run.facts, expires_s=expires_s))
         return run
 
-    def publish(self, run_id: str, request: PublishVersion, now_ns: int) -> Run:
-        """The newest version is this one, once it is on disk. The same one again changes nothing."""
+    def publish(self, run_id: str, request: PublishVersion, now_ns: int, hosts: Collection[str] = ()) -> Run:
+        """The newest version is this one, once it is on disk. The same one again changes nothing. `hosts` are those
+        that are to fetch it."""
         run = self.hear(run_id, now_ns, request.fence)
+        if len(hosts) > 1 and _leads_to_itself(request.url):
+            raise RunRefusedError(
+                f"url is {request.url!r}, which leads each host of the fleet ({', '.join(hosts)}) to itself: open the "
+                "run with `host`, the address by which they reach the trainer, or at an address of the controller that "
+                "is not loopback"
+            )
         facts = run.facts
         if (request.version, request.url) == (facts.version, facts.url) and request.token == facts.token:
             return run
@@ -247,6 +256,15 @@ def _check_fence(run: Run, fence: int) -> None:
             f"run {run.run_id!r} was taken over by a newer client: its fence is {run.facts.fence}, not {fence}; "
             "resume the run to take it back"
         )
+
+
+def _leads_to_itself(url: str) -> bool:
+    """Whether it is another server for each host that asks there."""
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        return False
+    return host is not None and (is_loopback(host) or host in ("0.0.0.0", "::"))  # noqa: S104
 
 
 def _keys(before: dict[str, dict[str, Any]], fence: int, request: OpenRun) -> dict[str, dict[str, Any]]:

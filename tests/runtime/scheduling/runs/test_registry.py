@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -57,6 +58,25 @@ def test_versions_only_go_up(runs):
         runs.publish(run.run_id, version(3), 0)
     runs.publish(run.run_id, version(4, url="http://b"), 0)  # the same weights from another address
     assert run.facts.url == "http://b"
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "0.0.0.0"])
+def test_a_url_that_leads_each_of_several_hosts_to_itself_is_refused(runs, name):
+    run = runs.open(request(), 0)
+    with pytest.raises(RunRefusedError, match=rf"{re.escape(name)}:5.*far, near.*`host`"):
+        runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["far", "near"])
+    assert run.facts.version is None
+    runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["near"])
+    assert run.facts.version == 0
+
+
+@pytest.mark.parametrize(
+    "url", ["http://10.0.0.7:5", "http://trainer:5", "s3://bucket/folder", "file:///disk", "http://[::1"]
+)
+def test_any_other_url_is_for_several_hosts_too(runs, url):
+    run = runs.open(request(), 0)
+    runs.publish(run.run_id, version(0, url=url), 0, ["far", "near"])
+    assert run.facts.url == url
 
 
 def test_who_resumes_a_run_takes_it_over(runs):
