@@ -6,21 +6,18 @@ with it: the next one, under the same name, finds what runs and goes on.
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.events import Run
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
@@ -35,7 +32,7 @@ from rose.runtime.service.logs import log_to
 from rose.runtime.service.memory import FleetMemory, Remembered, check_fits
 from rose.runtime.service.parts import STOPPING, FleetState, Part, PartState
 from rose.runtime.service.plans import Plans
-from rose.runtime.traffic.trace import fit, open_trace
+from rose.runtime.service.recording import fleet_event
 
 KEEPER = "keeper"
 _MEMORY = "the memory of the fleet run"
@@ -189,7 +186,7 @@ class Keeper:
         if not remembered.recorded or config_json != remembered.config_json:
             # With another fleet file it goes on as another would: the ledger has the newest.
             reason = "goes on with a changed fleet file" if remembered.recorded else None
-            writer.record(self._event("started", reason))
+            writer.record(fleet_event(config, "started", reason))
             remembered.recorded, remembered.config_json = True, config_json
             self._memory.write(remembered)
         if self._upkeep is None:
@@ -281,7 +278,7 @@ class Keeper:
             self._step("the RL runs", self._end_runs)
         if (writer := self._writer) is not None:
             if not self._keep_runs:
-                self._step("the event of the end", lambda: writer.record(self._event("ended")))
+                self._step("the event of the end", lambda: writer.record(fleet_event(self._config, "ended")))
             self._step("the events of the keeper", writer.close)
         if not self._keep_runs:
             self._step(_MEMORY, self._memory.forget)
@@ -365,29 +362,6 @@ class Keeper:
             name = writer_name(first.name if config.hosts else config.host, "deployment")
             self._writer = LedgerWriter.open(places.ledger(self._config), name, self._remembered.run_id)
         return self._writer
-
-    def _event(self, action: Literal["started", "ended"], reason: str | None = None) -> Run:
-        host = {
-            "cores": psutil.cpu_count(),
-            "memory_bytes": psutil.virtual_memory().total,
-            "platform": os.uname().machine,
-        }
-        trace = open_trace(self._config.traffic)
-        fitted = None if trace is None else fit(trace, self._config.traffic)
-        return Run(
-            action=action,
-            reason=reason,
-            name=self._config.name,
-            config_json=recorded_config(self._config),
-            host_json=json.dumps(host),
-            tags_json=json.dumps(self._config.tags),
-            # What `rose traffic` replays on it.
-            trace=None if fitted is None else fitted.trace.name,
-            trace_keep_share=None if fitted is None else fitted.keep_share,
-            trace_length_scale=None if fitted is None else fitted.length_scale,
-            trace_output_length_scale=None if fitted is None else fitted.output_length_scale,
-            trace_time_scale=None if fitted is None else fitted.time_scale,
-        )
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":
