@@ -23,7 +23,7 @@ FileOption = Annotated[
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        help="The Ray cluster to join, such as 10.0.0.1:6379; left out, one of this host's own.",
+        help="The Ray cluster, such as 10.0.0.1:6379; left out, where the fleet was started, or one of this host's own.",
         envvar="ROSE_RAY_ADDRESS",
     ),
 ]

@@ -57,7 +57,7 @@ class Fabric:
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise DeploymentError(
                 f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start Ray "
-                f"here (`ray start --address={address}`), or leave `--address` out for one of this host's own"
+                f"here (`ray start --address={address}`), or correct `--address`"
             ) from None
         finally:
             for number, handler in handlers.items():
@@ -157,7 +157,8 @@ def _wait_listening(address: str) -> None:
         except (OSError, OverflowError) as error:
             if time.monotonic() > until or isinstance(error, (socket.gaierror, OverflowError)):
                 raise DeploymentError(
-                    f"no Ray cluster is at {address} ({error}): correct `--address`, start Ray's head there "
-                    "(`ray start --head`), or leave `--address` out for a Ray of this host's own"
+                    f"no Ray cluster is at {address} ({error}): start Ray's head there (`ray start --head`), or "
+                    "correct `--address`. A fleet on one host that is new, or was put down, needs none: it has a Ray "
+                    "of its own"
                 ) from None
         time.sleep(0.5)

@@ -6,6 +6,7 @@ with it: the next one, under the same name, finds what runs and goes on.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -29,7 +30,7 @@ from rose.runtime.scheduling.runs.ending import end_runs
 from rose.runtime.service import local_ray, places, vital
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.logs import log_to
-from rose.runtime.service.memory import FleetMemory, Remembered, check_fits
+from rose.runtime.service.memory import FleetMemory, KeptElsewhereError, Remembered, check_fits
 from rose.runtime.service.parts import STOPPING, FleetState, Part, PartState
 from rose.runtime.service.plans import Plans
 from rose.runtime.service.recording import fleet_event
@@ -154,6 +155,7 @@ class Keeper:
                     self._look(part)
             self._stopping.wait(_LOOK_S)
         self._end()
+        self._memory.unlock()
         self._stopped = True
         if not self._stopping.is_set():
             local_ray.stop_later(self._memory.folder)
@@ -167,6 +169,7 @@ class Keeper:
         return self._alone or self._stopping.is_set()
 
     def _begin(self) -> None:
+        self._lock()
         config, hosts = self._config, places.hosts(self._config)
         with self._remembering:
             remembered = self._remembered = self._memory.begin()
@@ -196,6 +199,11 @@ class Keeper:
         if remembered.ending:
             self._say("the fleet was being put down")
             self.stop(remembered.ending == "keep")
+
+    def _lock(self) -> None:
+        """The fleet is this keeper's from here on. Raises KeptElsewhereError, and OSError."""
+        where = f"the Ray cluster at {self._ray_address}" if self._ray_address else "a Ray of this host's own"
+        self._memory.lock(f"process {os.getpid()} on {where}")
 
     @cached_property
     def _free_port(self) -> int:
@@ -244,6 +252,15 @@ class Keeper:
     def _end(self) -> None:
         """Hosts first, all at once: their leases, engines and accounts; then the controller, and the ledger's gateway
         once the last events have come. What fails is said, and the rest goes on."""
+        try:
+            self._lock()
+        except KeptElsewhereError as error:
+            # What there is to end is that one's.
+            self._fault = f"ended nothing: {error}"
+            self._say(self._fault)
+            return
+        except OSError as error:
+            self._say(f"ends the fleet without a lock: {error}")
         with self._remembering:
             self._ending = True
             self._note_end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import secrets
 import shutil
@@ -10,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from rose import secret_file
 from rose.config import FleetConfig
@@ -26,6 +27,8 @@ _ENDED_FILE = "ended.json"
 #: In the state folder of each host: the fleet run that its agents work for.
 _HOST_FILE = "run.json"
 _TOKEN_FILE = "engines.token"
+#: In the state folder of a fleet: locked by its keeper, of which it says where it is.
+_LOCK_FILE = "keeper.lock"
 
 
 @dataclass(slots=True)
@@ -62,6 +65,12 @@ class MemoryUnreadableError(UserError):
     exit_code = 1
 
 
+class KeptElsewhereError(UserError):
+    """Another keeper has the fleet with this state folder."""
+
+    exit_code = 1
+
+
 class FleetMemory:
     """The file, replaced as a whole. It holds secrets: nobody else may read it."""
 
@@ -69,11 +78,40 @@ class FleetMemory:
         self.folder = state_folder(config)
         self._config = config
         self._writing = threading.Lock()
+        self._lock: IO[str] | None = None
 
     @property
     def logs(self) -> Path:
         """Of the parts of the first host."""
         return self.folder / "logs"
+
+    def lock(self, keeper: str) -> None:
+        """Have the fleet for this process alone, until `unlock` or its end, however it ends. `keeper`: where it is, for
+        whoever else wants it. Raises KeptElsewhereError, which names who has it, and OSError."""
+        if self._lock is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.folder / _LOCK_FILE
+        lock = path.open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            if not isinstance(error, BlockingIOError):
+                raise
+            where = path.read_text() or "it does not say where"
+            raise KeptElsewhereError(
+                f"another keeper of fleet {self._config.name!r} has {self.folder}: {where}. `rose down` there ends it"
+            ) from None
+        self._lock = lock
+        with suppress(OSError):  # A full disk: the lock is what counts.
+            path.write_text(keeper)
+
+    def unlock(self) -> None:
+        """Leave the fleet to the next keeper."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def read(self) -> Remembered | None:
         """What is remembered of the fleet run that goes on; None if none does."""

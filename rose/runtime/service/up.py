@@ -95,8 +95,8 @@ def up(
     *,
     lives_with: int | None = None,
 ) -> Fleet:
-    """Find the fleet that runs, or start it: on the Ray cluster at `address`, which this host is in, or on one
-    of this host's own.
+    """Find the fleet that runs, or start it: on the Ray cluster at `address`, which this host is in; left out, where it
+    was started, or on one of this host's own.
 
     `make_host` are further arguments of the hosts' actors. `lives_with` is a process of this host, after whose end,
     however it ends, the fleet goes down by itself. Raises UserError.
@@ -110,8 +110,7 @@ def up(
         preflight.check(config)
         if (notice := preflight.notice(config)) is not None:
             say(notice)
-    if address is None:
-        address = _ray_address(config) if len(config.hosts) > 1 else local_ray.find(folder)
+    address = address or _ray_address(config)
     if address is None:
         if len(config.hosts) > 1:
             raise _unknown_ray(config)
@@ -213,7 +212,8 @@ def _ray_address(config: FleetConfig) -> str | None:
         return address
     remembered = fleet_memory.read()
     if remembered is not None and remembered.ray_address:
-        return remembered.ray_address
+        # That of one host goes on, once it was put down, wherever it is started next.
+        return None if remembered.kept and len(config.hosts) < 2 else remembered.ray_address
     if len(config.hosts) > 1 and not fleet_memory.has_ended():
         raise _unknown_ray(config)
     return None

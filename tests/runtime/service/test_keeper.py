@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -218,7 +219,8 @@ def test_one_that_cannot_begin_ends_what_another_began(tmp_path, monkeypatch):
     first = started(fleet(tmp_path), monkeypatch)
     run = open_run(first)
     monkeypatch.setattr(keeper_module, "Fabric", lambda _: first._fabric)
-    # The ledger has its writer of that name already.
+    # As if its process was gone, and the ledger still had its writer.
+    first._memory.unlock()
     second = keeper_module.Keeper(fleet(tmp_path), "127.0.0.1")
     until(lambda: bool(second.state().parts))
     assert second.state().parts[0].name == "keeper"
@@ -228,6 +230,24 @@ def test_one_that_cannot_begin_ends_what_another_began(tmp_path, monkeypatch):
     assert "they are open in it" in failed["the RL runs"]
     assert recorded(tmp_path, run["run_id"])[-1][0] == "started"
     stopped(first)
+
+
+def test_a_second_keeper_of_a_fleet_names_the_one_that_has_it_and_begins_and_ends_nothing(tmp_path, monkeypatch):
+    first = started(fleet(tmp_path), monkeypatch)
+    file = tmp_path / "state" / "f" / memory.FILE
+    before = file.read_text()
+    # On another Ray, where nothing of the fleet is.
+    second = keeper_module.Keeper(fleet(tmp_path), "127.0.0.1", ray_address="10.0.0.9:6379")
+    until(lambda: bool(second.state().parts))
+    has_it = f"another keeper of fleet 'f' has {file.parent}: process {os.getpid()} on a Ray of this host's own"
+    assert [part.doing.startswith(has_it) for part in second.state().parts] == [True]
+    stopped(second)
+    assert [part.doing.startswith(f"ended nothing: {has_it}") for part in second.state().parts] == [True]
+    assert file.read_text() == before
+    assert not any(actor.ended for actor in first._fabric.actors.values())
+    stopped(first)
+    # It is anybody's then.
+    stopped(started(fleet(tmp_path), monkeypatch))
 
 
 def test_a_kept_fleet_run_is_ended_by_a_keeper_that_had_no_time_to_begin(tmp_path, monkeypatch):

@@ -106,6 +106,30 @@ def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked
     assert len(clusters) == 2
 
 
+def test_a_fleet_on_one_host_is_found_where_it_was_started_and_goes_on_anywhere_once_it_was_put_down(
+    tmp_path, monkeypatch
+):
+    cluster, started = Joined("f"), []
+    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
+    monkeypatch.setattr(up.preflight, "check", lambda _: None)
+    monkeypatch.setattr(up.preflight, "notice", lambda _: None)
+    monkeypatch.setattr(up.local_ray, "stop", lambda _: None)
+    monkeypatch.setattr(up.local_ray, "start", lambda folder: started.append(folder) or "127.0.0.1:9")
+    config = fleet(tmp_path)
+    memory = FleetMemory(config)
+    remembered = memory.begin()
+    remembered.ray_address = "10.0.0.1:6379"
+    memory.write(remembered)
+    up.up(config, None, print)
+    assert (cluster.joined, started) == (["10.0.0.1:6379"], [])
+    cluster.actors.clear()
+    remembered.kept = True
+    memory.write(remembered)
+    assert not up.down(config, None, print)
+    up.up(config, None, print)
+    assert (cluster.joined, started) == (["10.0.0.1:6379", "127.0.0.1:9"], [tmp_path / "state" / "f"])
+
+
 class Keeper:
     """One whose fleet ends after it was asked how it is a few times."""
 
