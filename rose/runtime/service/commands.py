@@ -23,7 +23,7 @@ FileOption = Annotated[
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        help="The Ray cluster, such as 10.0.0.1:6379; left out, where the fleet was started, or one of this host's own.",
+        help="The Ray cluster, such as 10.0.0.1:6379; left out, where the fleet was started or one of this host's own.",
         envvar="ROSE_RAY_ADDRESS",
     ),
 ]
@@ -108,16 +108,19 @@ def restart_command(
     part: Annotated[
         str,
         typer.Argument(
-            metavar="HOST|controller",
-            help="`controller`, or a host's name in the fleet file; `local` if it names no host.",
+            metavar="HOST|controller|ledger",
+            help="A host's name in the fleet file, `local` if it names none; `controller`; or `ledger`, the gateway to "
+            "which other hosts send their events.",
         ),
     ],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
-    """Start the controller or a host's agents anew, with what is installed there now; runs and serving go on.
+    """Start a host's agents, the controller or the ledger's gateway anew, with what is installed there now; runs and
+    serving go on.
 
-    A host's leases end first. Clients of the controller ask again while it is away."""
+    A host's leases end first. Clients of the controller ask again while it is away, and events wait on their hosts
+    while the ledger's gateway is. A new version comes to the gateway first, then to hosts, then to the controller."""
     from rose import config as configuration
     from rose.runtime.service.up import restart
 

@@ -147,7 +147,7 @@ class CentralActor:
 
     def report(self) -> tuple[str, int]:
         """As the controller's."""
-        return self._doing, os.getpid()
+        return STOPPING if self._ending.is_set() else self._doing, os.getpid()
 
     def stop(self) -> None:
         self._ending.set()

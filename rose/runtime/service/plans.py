@@ -19,7 +19,8 @@ from rose.runtime.service.parts import Part, host_part
 from rose.runtime.service.places import Central, HostPlan
 
 CONTROLLER = "controller"
-_CENTRAL = "ledger"
+#: The gateway of the ledger, of a fleet on several hosts.
+CENTRAL = "ledger"
 
 
 class Plans:
@@ -47,7 +48,7 @@ class Plans:
     def nowhere(self) -> list[Part]:
         """All parts that there may be, as they are found and not placed."""
         first, *_ = resources = [places.resource(host, self._first_address) for host in self._hosts]
-        names = [(CONTROLLER, first), (_CENTRAL, first)]
+        names = [(CONTROLLER, first), (CENTRAL, first)]
         names += [(host_part(host.name), resource) for host, resource in zip(self._hosts, resources, strict=True)]
         return [Part(name, lambda: None, resource) for name, resource in names]
 
@@ -103,7 +104,7 @@ class Plans:
             tokens=file,
             logs=self._memory.logs,
         )
-        return self._part(_CENTRAL, host, CentralActor, plan)
+        return self._part(CENTRAL, host, CentralActor, plan)
 
     def _host(self, host: HostConfig, remembered: Remembered) -> Part:
         first, central = host is self._hosts[0], None

@@ -17,7 +17,7 @@ from rose.runtime.service import local_ray, memory, places
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.keeper import KEEPER, Keeper
 from rose.runtime.service.parts import FleetState, host_part
-from rose.runtime.service.plans import CONTROLLER
+from rose.runtime.service.plans import CENTRAL, CONTROLLER
 
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 60.0
@@ -172,15 +172,16 @@ def end(fleet: Fleet, *, keep_runs: bool = False) -> None:
 
 
 def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> None:
-    """Start the process of the controller or of a host anew, with the program that is installed there now.
+    """Start the process of a host, the controller or the ledger's gateway anew, with what is installed there now.
 
     Raises UserError.
     """
-    hosts = [known.name for known in places.hosts(config)]
-    if part not in (*hosts, CONTROLLER):
+    hosts = [host.name for host in places.hosts(config)]
+    known = [*hosts, CONTROLLER, *([CENTRAL] if len(hosts) > 1 else [])]
+    if part not in known:
         raise UserError(
-            f"fleet {config.name!r} has no host {part!r}{did_you_mean(part, [*hosts, CONTROLLER])}: give "
-            f"`{CONTROLLER}` or a host's name"
+            f"fleet {config.name!r} has no part {part!r}{did_you_mean(part, known)}: give a host's name, "
+            f"`{CONTROLLER}`, or, of several hosts, `{CENTRAL}`"
         )
     address = address or _ray_address(config)
     if address is None:

@@ -13,7 +13,7 @@ from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.parts import FleetState, PartState
 from rose.runtime.service.up import Fleet
-from tests.runtime.service.fleet_here import Actor, Here, fleet
+from tests.runtime.service.fleet_here import Actor, Here, fleet, started, stopped
 from tests.runtime.service.test_keeper import TWO_HOSTS
 
 WELL = FleetState(run_id="r", url="http://x", parts=[PartState(name="controller", ready=True, doing="")])
@@ -109,25 +109,25 @@ def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked
 def test_a_fleet_on_one_host_is_found_where_it_was_started_and_goes_on_anywhere_once_it_was_put_down(
     tmp_path, monkeypatch
 ):
-    cluster, started = Joined("f"), []
+    cluster, begun = Joined("f"), []
     monkeypatch.setattr(up, "Fabric", lambda _: cluster)
     monkeypatch.setattr(up.preflight, "check", lambda _: None)
     monkeypatch.setattr(up.preflight, "notice", lambda _: None)
     monkeypatch.setattr(up.local_ray, "stop", lambda _: None)
-    monkeypatch.setattr(up.local_ray, "start", lambda folder: started.append(folder) or "127.0.0.1:9")
+    monkeypatch.setattr(up.local_ray, "start", lambda folder: begun.append(folder) or "127.0.0.1:9")
     config = fleet(tmp_path)
     memory = FleetMemory(config)
     remembered = memory.begin()
     remembered.ray_address = "10.0.0.1:6379"
     memory.write(remembered)
     up.up(config, None, print)
-    assert (cluster.joined, started) == (["10.0.0.1:6379"], [])
+    assert (cluster.joined, begun) == (["10.0.0.1:6379"], [])
     cluster.actors.clear()
     remembered.kept = True
     memory.write(remembered)
     assert not up.down(config, None, print)
     up.up(config, None, print)
-    assert (cluster.joined, started) == (["10.0.0.1:6379", "127.0.0.1:9"], [tmp_path / "state" / "f"])
+    assert (cluster.joined, begun) == (["10.0.0.1:6379", "127.0.0.1:9"], [tmp_path / "state" / "f"])
 
 
 class Keeper:
@@ -189,3 +189,17 @@ def test_who_stops_waiting_for_the_end_leaves_the_ray_that_carries_it(tmp_path, 
     cluster.actors[up.KEEPER]._body.looks = 0
     assert up.down(fleet(tmp_path), None, print)
     assert stopped == [tmp_path / "state" / "f"]
+
+
+def test_the_gateway_of_the_ledger_is_started_anew_where_there_is_one(tmp_path, monkeypatch):
+    cluster, config = Joined("f"), fleet(tmp_path, TWO_HOSTS)
+    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
+    keeper = started(config, monkeypatch)
+    cluster.actors[up.KEEPER] = Actor(keeper)
+    parts = keeper._fabric.actors
+    before = {name: actor._body for name, actor in parts.items()}
+    up.restart(config, "10.0.0.1:6379", "ledger", print)
+    assert [name for name, actor in parts.items() if actor._body is not before[name]] == ["ledger"]
+    stopped(keeper)
+    with pytest.raises(UserError, match="fleet 'f' has no part 'ledger'"):
+        up.restart(fleet(tmp_path), "10.0.0.1:6379", "ledger", print)
