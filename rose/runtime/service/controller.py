@@ -18,7 +18,7 @@ from rose.ledger.hosts import gateway as ledger_gateway
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
-from rose.runtime.service import vital
+from rose.runtime.service import plan_json, vital
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.parts import STOPPING
 
@@ -43,8 +43,8 @@ class ControllerPlan:
 class ControllerActor:
     """The controller on Ray. It is asked how it is in a thread of its own, so that a busy loop is no dead one."""
 
-    def __init__(self, plan: ControllerPlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: ControllerPlan | str) -> None:
+        self._plan = plan = plan_json.load(ControllerPlan, plan)
         self._doing = "starting"
         self._stopped = threading.Event()
         self._say = log_to(plan.logs / "controller.log")
@@ -138,8 +138,8 @@ class CentralPlan:
 class CentralActor:
     """The ledger's gateway on Ray, to which the other hosts send their events."""
 
-    def __init__(self, plan: CentralPlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: CentralPlan | str) -> None:
+        self._plan = plan = plan_json.load(CentralPlan, plan)
         self._doing = "starting"
         self._ending = threading.Event()
         self._say = log_to(plan.logs / "ledger-gateway.log")

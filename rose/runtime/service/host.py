@@ -37,7 +37,7 @@ from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.messages import HostFacts
-from rose.runtime.service import logs, owner, places, vital
+from rose.runtime.service import logs, owner, places, plan_json, vital
 from rose.runtime.service.memory import engines_token, note_run
 from rose.runtime.service.own_serving import OwnServing
 from rose.runtime.service.parts import HostReport
@@ -60,7 +60,10 @@ _CHECKED = "checked"
 class HostActor:
     """A host's process on Ray. Its work is in a thread: it answers at any time."""
 
-    def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
+    def __init__(
+        self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
+    ) -> None:
+        plan = plan_json.load(HostPlan, plan)
         if plan.central is not None and plan.address is None:
             # The file knows the host by a resource: where it is, it knows itself.
             import ray

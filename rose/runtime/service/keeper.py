@@ -27,7 +27,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import PartDiedError
 from rose.runtime.fleet import recorded_config, writer_name
 from rose.runtime.scheduling.runs.ending import end_runs
-from rose.runtime.service import local_ray, places, vital
+from rose.runtime.service import local_ray, places, plan_json, vital
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.memory import FleetMemory, KeptElsewhereError, Remembered, check_fits
@@ -50,7 +50,7 @@ class Keeper:
 
     def __init__(
         self,
-        config: FleetConfig,
+        config: FleetConfig | str,
         first_address: str | None,
         make_host: dict[str, Any] | None = None,
         lives_with: int | None = None,
@@ -61,6 +61,7 @@ class Keeper:
         arguments of the hosts' actors, `ray_address` is that of a cluster that is not the host's own. `lives_with` is
         the process that the fleet ends with, if it does. `start_id` tells one `rose up` from the next: what Ray starts
         again with the same one goes on with what that fleet was told, its end too."""
+        config = plan_json.load(FleetConfig, config)
         self._config, self._ray_address = config, ray_address
         self._start_id = start_id or secrets.token_hex(8)
         self._memory = FleetMemory(config)

@@ -10,7 +10,7 @@ from rose.config import FleetConfig, HostConfig
 from rose.ledger.hosts import tokens
 from rose.ledger.layout import LedgerError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.service import places
+from rose.runtime.service import places, plan_json
 from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric
 from rose.runtime.service.host import HostActor
@@ -62,9 +62,9 @@ class Plans:
         """Where other hosts find the first one."""
         return self._hosts[0].address or self._first_address
 
-    def _part(self, name: str, host: HostConfig, cls: type, *arguments: object) -> Part:
-        resource = places.resource(host, self._first_address)
-        return Part(name, lambda: self._fabric.place(name, cls, *arguments, resource=resource), resource)
+    def _part(self, name: str, host: HostConfig, cls: type, plan: object, *more: object) -> Part:
+        resource, told = places.resource(host, self._first_address), plan_json.dump(plan)
+        return Part(name, lambda: self._fabric.place(name, cls, told, *more, resource=resource), resource)
 
     def _controller(self, host: HostConfig, remembered: Remembered) -> Part:
         assert remembered.port is not None

@@ -13,7 +13,7 @@ from rose.errors import UserError, did_you_mean
 from rose.runtime import preflight
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
-from rose.runtime.service import local_ray, memory, places
+from rose.runtime.service import local_ray, memory, places, plan_json
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.keeper import KEEPER, Keeper
 from rose.runtime.service.parts import FleetState, host_part
@@ -132,7 +132,7 @@ def up(
         # A host that is known by a resource may be another than this one.
         first_address = first.address or (None if first.resource else fabric.node_address)
         start_id, ray_address = secrets.token_hex(8), "" if local_ray.find(folder) == address else fabric.address
-        arguments = (config, first_address, make_host, lives_with, start_id, ray_address)
+        arguments = (plan_json.dump(config), first_address, make_host, lives_with, start_id, ray_address)
         return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
     say(f"fleet {config.name!r} runs: what is well is left as it is")
     if fleet.ask("config") != recorded_config(config):
