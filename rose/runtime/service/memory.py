@@ -8,6 +8,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import IO, Any, Literal
 from rose import secret_file
 from rose.config import FleetConfig
 from rose.errors import UserError
+from rose.ledger.hosts import tokens
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.state import hand_on_drains
 from rose.runtime.service.places import state_folder
@@ -85,6 +87,11 @@ class FleetMemory:
         """Of the parts of the first host."""
         return self.folder / "logs"
 
+    @property
+    def ledger_tokens(self) -> Path:
+        """Of the ledger's gateway: a file of hashes, as `rose ledger token` writes it."""
+        return self.folder / "ledger-tokens.json"
+
     def lock(self, keeper: str) -> None:
         """Have the fleet for this process alone, until `unlock` or its end, however it ends. `keeper`: where it is, for
         whoever else wants it. Raises KeptElsewhereError, which names who has it, and OSError."""
@@ -118,8 +125,9 @@ class FleetMemory:
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """The fleet run that goes on, or a new one, with the drains of the one before. Raises MemoryUnreadableError,
-        StateError if the drains cannot be read, and UserError if the fleet file no longer fits the run."""
+        """The fleet run that goes on, or a new one, with the drains of the one before, whose hosts' tokens end. Raises
+        MemoryUnreadableError, StateError if the drains cannot be read, LedgerError if the tokens cannot, OSError, and
+        UserError if the fleet file no longer fits the run."""
         remembered = self.read()
         if remembered is None:
             former, run_id = _read(self.folder / _ENDED_FILE), self._new_id()
@@ -129,10 +137,18 @@ class FleetMemory:
             if former is not None:
                 # Before the run is remembered: whoever dies here begins another.
                 hand_on_drains(self.folder / former.run_id, self.folder / run_id)
+                self._revoke(former.tokens)
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
         check_fits(remembered, self._config)
         return remembered
+
+    def _revoke(self, names: Iterable[str]) -> None:
+        """End these tokens of the ledger's gateway: the hosts of the next run have others."""
+        if self.ledger_tokens.exists():
+            unrevoked = {token.name for token in tokens.read(self.ledger_tokens) if token.revoked_us is None}
+            for name in unrevoked & set(names):
+                tokens.revoke(self.ledger_tokens, name)
 
     def _new_id(self) -> str:
         return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"

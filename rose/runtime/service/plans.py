@@ -81,7 +81,7 @@ class Plans:
         return self._part(CONTROLLER, host, ControllerActor, plan)
 
     def _central(self, host: HostConfig, remembered: Remembered) -> Part:
-        file = self._memory.folder / "ledger-tokens.json"
+        file = self._memory.ledger_tokens
         if remembered.central_port is None:
             remembered.central_port = self._central_port
         others = [other.name for other in self._hosts[1:]]

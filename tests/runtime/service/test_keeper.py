@@ -195,22 +195,24 @@ def test_one_that_is_started_again_once_all_is_over_begins_nothing(tmp_path, mon
     stopped(started(fleet(tmp_path), monkeypatch, start_id="tuesday"))
 
 
-def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with_another_token(tmp_path, monkeypatch):
+@pytest.mark.parametrize("keep_runs", [True, False])
+def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with_another_token(
+    tmp_path, monkeypatch, keep_runs
+):
     def known() -> dict[str, str]:
         return {token.name: token.state(utc_us()) for token in tokens.read(tmp_path / "state" / "f" / FILE)}
 
     def tokens_kept() -> dict[str, str]:
-        remembered = memory.read(tmp_path / "state" / "f")
-        assert remembered is not None
-        return remembered.tokens
+        file = tmp_path / "state" / "f" / ("fleet.json" if keep_runs else "ended.json")
+        return json.loads(file.read_text())["tokens"]
 
-    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
+    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=keep_runs)
     before = tokens_kept()
     assert (known(), set(before)) == ({"other": "valid"}, {"other"})
     renamed = TWO_HOSTS.replace('"other"', '"third"')
-    stopped(started(fleet(tmp_path, renamed), monkeypatch), keep_runs=True)
+    stopped(started(fleet(tmp_path, renamed), monkeypatch), keep_runs=keep_runs)
     assert (known(), set(tokens_kept())) == ({"other": "revoked", "third": "valid"}, {"third"})
-    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
+    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=keep_runs)
     assert known() == {"other": "valid", "third": "revoked"}
     assert tokens_kept()["other"] != before["other"]
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from rose import config
+from rose.clock import utc_us
 from rose.errors import UserError
+from rose.ledger.hosts import tokens
 from rose.runtime.service import memory
 from rose.runtime.service.memory import FleetMemory, Remembered
 from tests.runtime.service import fleet_here
@@ -83,3 +85,17 @@ def test_a_host_makes_the_token_of_its_engines_once_and_keeps_it_to_its_user(tmp
     (file,) = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert memory.engines_token(other) != token
+
+
+def test_tokens_of_a_fleet_run_that_ended_open_nothing_once_another_begins_whatever_its_file_says(tmp_path):
+    alone = FleetMemory(fleet_here.fleet(tmp_path))
+    former = alone.begin()
+    former.tokens["other"] = tokens.create(alone.ledger_tokens, "other", append=("other.*",))
+    tokens.rotate(alone.ledger_tokens, "other", grace_s=600)
+    tokens.create(alone.ledger_tokens, "reader", read=True)
+    alone.write(former)
+    alone.forget()
+    alone.begin()
+    # One that somebody made beside them stays.
+    known = {token.name: token.state(utc_us()) for token in tokens.read(alone.ledger_tokens)}
+    assert known == {"other": "revoked", "reader": "valid"}
