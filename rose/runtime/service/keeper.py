@@ -103,6 +103,10 @@ class Keeper:
         """The configuration that it keeps, without its secret."""
         return recorded_config(self._config)
 
+    def has_token(self, token: str | None) -> bool:
+        """Whether that is its secret, which it tells nobody."""
+        return secrets.compare_digest((token or "").encode(), (self._config.gateway.token or "").encode())
+
     def stop(self, keep_runs: bool = False) -> None:
         """Begin to put the fleet down; `state` says how far it is. With `keep_runs` the fleet run does not end: its RL
         runs are kept, and the next start goes on with it. Whoever is started in the place of this one ends it too."""

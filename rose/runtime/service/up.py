@@ -135,7 +135,7 @@ def up(
         arguments = (plan_json.dump(config), first_address, make_host, lives_with, start_id, ray_address)
         return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
     say(f"fleet {config.name!r} runs: what is well is left as it is")
-    if fleet.ask("config") != recorded_config(config):
+    if not _has_file(fleet):
         say("its fleet file has changed since: `rose down --keep-runs` and up again makes that hold")
     return fleet
 
@@ -232,6 +232,14 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     fabric = Fabric(places.namespace(config))
     fabric.join(address)
     return fabric
+
+
+def _has_file(fleet: Fleet) -> bool:
+    """Whether the keeper goes by the fleet file as it is now."""
+    if fleet.ask("config") != recorded_config(fleet.config):
+        return False
+    # Older keepers do not say whether the secret is theirs.
+    return not hasattr(fleet.keeper, "has_token") or bool(fleet.ask("has_token", fleet.config.gateway.token))
 
 
 def _wait_end(fleet: Fleet) -> bool:

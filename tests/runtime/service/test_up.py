@@ -13,7 +13,7 @@ from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.parts import FleetState, PartState
 from rose.runtime.service.up import Fleet
-from tests.runtime.service.fleet_here import Actor, Here, fleet, started, stopped
+from tests.runtime.service.fleet_here import TOKEN, Actor, Here, fleet, started, stopped
 from tests.runtime.service.test_keeper import TWO_HOSTS
 
 WELL = FleetState(run_id="r", url="http://x", parts=[PartState(name="controller", ready=True, doing="")])
@@ -203,3 +203,21 @@ def test_the_gateway_of_the_ledger_is_started_anew_where_there_is_one(tmp_path, 
     stopped(keeper)
     with pytest.raises(UserError, match="fleet 'f' has no part 'ledger'"):
         up.restart(fleet(tmp_path), "10.0.0.1:6379", "ledger", print)
+
+
+def test_a_fleet_file_whose_token_alone_has_changed_has_changed(tmp_path, monkeypatch):
+    cluster, config = Joined("f"), fleet(tmp_path)
+    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
+    keeper = started(config, monkeypatch)
+    cluster.actors[up.KEEPER] = Actor(keeper)
+    secret = "another-token"
+    edited = config.model_copy(update={"gateway": config.gateway.model_copy(update={"token": secret})})
+    changed: dict[str, bool] = {}
+    for name, file in {"as it is": config, "with another token": edited}.items():
+        said: list[str] = []
+        up.up(file, "10.0.0.1:6379", said.append)
+        changed[name] = any("its fleet file has changed since" in text for text in said)
+        assert not any(secret in text or TOKEN in text for text in said)
+    assert changed == {"as it is": False, "with another token": True}
+    assert not any(secret in told for told in (keeper.config(), str(keeper.state())))
+    stopped(keeper)
