@@ -6,6 +6,7 @@ goes on growing, and is shipped when it is back.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from rose.ledger.layout import LedgerError
 
 #: Pauses between attempts grow to this many times the usual one while the gateway is away.
 _PAUSES_MAX = 8
+#: For so long after it is told to stop a forwarder sends on.
+_STOP_S = 10.0
 
 
 @dataclass(slots=True)
@@ -36,7 +39,7 @@ class Progress:
     lag_s: float = 0.0
     #: Of each writer that cannot be shipped, why.
     problems: dict[str, str] = field(default_factory=dict)
-    #: Why the pass ended early: the gateway is away, or refuses everything.
+    #: Why the pass ended early: the gateway is away, or refuses everything, or there was no more time.
     stopped: str | None = None
 
 
@@ -67,6 +70,8 @@ class Forwarder:
         #: What the gateway said last that it holds.
         self._held: dict[str, Any] = {}
         self._stopping = threading.Event()
+        #: From then on, by the monotonic clock, no segment is sent any more.
+        self._until_s = math.inf
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -75,14 +80,17 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ship what is there now if the gateway answers, and end."""
+        """Ship what is there now if the gateway answers, for ten seconds at most, and end with the call that is then
+        under way. The rest waits on disk, and the next forwarder ships it."""
+        if not self._stopping.is_set():
+            self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
         self._gateway.close()
 
     def run(self) -> None:
-        """Ship until `stop` is called from elsewhere: once more then, and no more."""
+        """Ship until `stop` is called from elsewhere: then, if there is time, once more what is there, and no more."""
         failures = 0
         while True:
             last = self._stopping.is_set()
@@ -96,9 +104,12 @@ class Forwarder:
             self._count_waiting(progress)
             if self._report is not None:
                 self._report(progress)
-            if last:
+            if last or self._is_over():
                 return
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._until_s
 
     def once(self) -> Progress:
         """Ship all that the gateway lacks. A writer that it refuses stays behind alone, and is named in the outcome.
@@ -129,6 +140,9 @@ class Forwarder:
             if spool.first_unsent_epoch(self.root, writer) != held["epoch"]:
                 spool.acknowledged(self.root, writer, held["epoch"])
         for path in self._lacking(writer):
+            if self._is_over():
+                progress.stopped = "it was told to stop before all was sent: the next forwarder sends the rest"
+                return
             content = path.read_bytes()
             header = segments.read_header(content)
             self._held[writer] = self._gateway.send_segment(str(path.relative_to(self.root)), content)

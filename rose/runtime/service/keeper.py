@@ -24,7 +24,7 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.engines.ports import free_port
-from rose.runtime.errors import PartDiedError
+from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config, writer_name
 from rose.runtime.scheduling.runs.ending import end_runs
 from rose.runtime.service import local_ray, places, plan_json, vital
@@ -43,6 +43,7 @@ _ASK_TIMEOUT_S = 5.0
 _STOP_TIMEOUT_S = 60.0
 #: The controller and the ledger's gateway have less to end.
 _STOP_REST_TIMEOUT_S = 20.0
+_EARLY = "before it had stopped in order"
 
 
 class Keeper:
@@ -118,7 +119,7 @@ class Keeper:
 
     def restart(self, name: str) -> None:
         """End the process of a part in order and have it started again, with what is installed there now. Returns once
-        it is being started; raises UnreachableError if it cannot be asked to end. `name`: as in `state`."""
+        it is being started; raises DeploymentError, then too, if it did not end in order. `name`: as in `state`."""
         part = next(part for part in self._parts if part.name == name)
         if part.actor is None:
             return
@@ -126,6 +127,9 @@ class Keeper:
         part.restarts = True
         try:
             self._fabric.answer(self._call_stop(part, keep=True), _STOP_TIMEOUT_S)
+        except (UnreachableError, PartDiedError) as error:
+            why = str(error).splitlines()[0]
+            raise DeploymentError(f"{name} was ended {_EARLY}, and is started anew: {why}") from None
         finally:
             # Whatever it is still at: once it was told to stop it does nothing else any more.
             with self._looking:
@@ -367,7 +371,8 @@ class Keeper:
                     if undone := self._fabric.answer(call, max(0.0, left_s)):
                         doing = f"stopped, but for {'; '.join(undone)}"
                 except (UnreachableError, PartDiedError) as error:
-                    doing = f"was not reached, and was not stopped in order: {str(error).splitlines()[0]}"
+                    ended = f"was ended {_EARLY}" if here else "was not reached, and was not stopped in order"
+                    doing = f"{ended}: {str(error).splitlines()[0]}"
                 except Exception as error:
                     doing = f"stopped with {type(error).__name__}: {error}"
             if part.actor is not None:

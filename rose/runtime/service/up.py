@@ -196,7 +196,9 @@ def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> No
         try:
             fabric.ask(keeper, "restart", name, timeout_s=_STOP_TIMEOUT_S)
         except (UnreachableError, PartDiedError) as error:
-            raise DeploymentError(f"{name} was not started anew: {error}") from None
+            raise DeploymentError(
+                f"the keeper does not say whether {name} was started anew ({error}): `rose status` shows how it is"
+            ) from None
         Fleet(config, fabric, keeper, say).wait_ready(say, part=name)
     finally:
         fabric.leave()

@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from rose.ledger import layout, segments
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
-from rose.ledger.hosts import gateway, spool
+from rose.ledger.hosts import forward, gateway, spool
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import GatewayAwayError, GatewayError
 from rose.ledger.layout import LedgerError
@@ -333,3 +334,57 @@ def test_a_spool_that_cannot_be_listed_for_a_while_is_said_and_forwarded_when_it
         (far / "away").rename(far / "live")
         until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
     check_whole(centre, 2)
+
+
+class SlowGateway:
+    """It takes every segment, each within a second of a clock that goes on with nothing else; the third once it may."""
+
+    def __init__(self):
+        self.now_s, self.asked, self.sent = 0.0, 0, []
+        self.go_on = threading.Event()
+
+    def monotonic(self):
+        return self.now_s
+
+    def info(self, _):
+        self.asked += 1
+        return {"writers": {}}
+
+    def send_segment(self, path, _):
+        self.sent.append(path)
+        if len(self.sent) == 3:
+            assert self.go_on.wait(60)
+        self.now_s += 1.0
+        *_, epoch, name = Path(path).parts
+        return {"epoch": int(epoch), "index": int(name[:6]), "sha256": Path(name).stem[7:]}
+
+    def close(self):
+        pass
+
+
+def test_whoever_has_much_to_send_is_stopped_in_time_and_the_next_one_sends_the_rest(
+    centre, far, url, write, monkeypatch
+):
+    write(30)
+    slow, said = SlowGateway(), []
+    made = Forwarder(far, url, report=said.append)
+    made._gateway.close()
+    made._gateway = slow
+    stopping = threading.Thread(target=made.stop)
+    with monkeypatch.context() as patched:
+        patched.setattr(forward, "time", SimpleNamespace(monotonic=slow.monotonic, time=time.time))
+        made.start()
+        until(lambda: len(slow.sent) == 3)
+        stopping.start()
+        until(made._stopping.is_set)
+        slow.go_on.set()
+        stopping.join(60)
+    assert not stopping.is_alive()
+    # For ten seconds more, and in no pass after that one.
+    assert (len(slow.sent), slow.asked) == (2 + 10, 1)
+    (progress,) = said
+    assert "the next forwarder sends the rest" in progress.stopped
+    assert progress.waiting == 31 - len(slow.sent)
+    with forwarder(far, url) as following:
+        assert following.once().problems == {}
+    check_whole(centre, 30)

@@ -17,6 +17,7 @@ from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import catalog
 from rose.ledger.hosts import tokens
+from rose.runtime.errors import DeploymentError
 from rose.runtime.service import keeper as keeper_module
 from rose.runtime.service import memory
 from rose.runtime.service.console import ControllerClient
@@ -176,9 +177,24 @@ def test_hosts_that_hang_are_waited_for_side_by_side(tmp_path, monkeypatch):
     assert sum(hosts) <= 1.0
     assert sum(rest) <= 0.2
     doing = {part.name: part.doing for part in keeper.state().parts}
-    assert "was not reached" in doing["host one"]
-    assert "was not reached" in doing["host other"]
+    assert "was ended before it had stopped in order" in doing["host one"]
+    assert "was ended before it had stopped in order" in doing["host other"]
     assert all(actor.ended for actor in keeper._fabric.actors.values())
+
+
+def test_a_part_that_does_not_stop_in_time_is_started_anew_and_that_is_said(tmp_path, monkeypatch):
+    keeper = started(fleet(tmp_path), monkeypatch)
+    monkeypatch.setattr(keeper_module, "_STOP_TIMEOUT_S", 0.1)
+    let_go = threading.Event()
+    monkeypatch.setattr(Part, "let_go", let_go)
+    host = keeper._fabric.actors["host local"]
+    before = host._body
+    ended = "host local was ended before it had stopped in order, and is started anew: it did not answer"
+    with pytest.raises(DeploymentError, match=ended):
+        keeper.restart("host local")
+    assert host._body is not before
+    let_go.set()
+    stopped(keeper)
 
 
 @pytest.mark.parametrize("keep_runs", [True, False])
