@@ -13,7 +13,7 @@ from typing import Literal
 from rose import events
 from rose.client.generation import Generate, GenerationLost
 from rose.runtime.rollout.frozenlake import Episode
-from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.rollout.trajectory import Loss, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -32,21 +32,23 @@ async def play(
 ) -> Trajectory:
     """Play `episode` to its end. A lost turn ends the trajectory with outcome "lost", keeping the turns before it."""
     began_ns = time.monotonic_ns()
-    outcome: Literal["finished", "truncated", "lost"] | None = None
+    loss: Loss | None = None
     while not episode.done:
         try:
             generation = await generate(episode.prompt_ids(), trajectory_id=trajectory_id, turn=episode.turns)
         except GenerationLost as error:
             logger.warning("turn %d of %s is lost: %s", episode.turns, trajectory_id, error)
-            outcome = "lost"
+            failed = any(attempt.outcome == "failed" for attempt in error.attempts)
+            loss = Loss(reason=str(error), attempts=len(error.attempts), failed=failed)
             break
         episode.apply(generation.output_ids, generation.logprobs, generation.versions)
+    outcome: Literal["finished", "truncated", "lost"] = "finished" if episode.terminated else "truncated"
     return Trajectory(
         trajectory_id=trajectory_id,
         group_id=group_id,
         step=step,
         task=episode.task.name,
-        outcome=outcome or ("finished" if episode.terminated else "truncated"),
+        outcome=outcome if loss is None else "lost",
         ids=episode.ids,
         mask=episode.mask,
         logprobs=episode.logprobs,
@@ -56,6 +58,7 @@ async def play(
         turns=episode.turns,
         answer_tokens=episode.answer_tokens,
         duration_ns=time.monotonic_ns() - began_ns,
+        loss=loss,
     )
 
 

@@ -10,6 +10,16 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """Why a trajectory was lost: what the controller said of the turn that it ended with."""
+
+    reason: str
+    #: Engines that worked on that turn, and whether one of them failed at it or refused it.
+    attempts: int
+    failed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectory:
     """Tokens of one finished trajectory and what became of it.
 
@@ -32,6 +42,8 @@ class Trajectory:
     turns: int
     answer_tokens: int
     duration_ns: int
+    #: Of one that is lost.
+    loss: Loss | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.mask), len(self.logprobs), len(self.versions)}

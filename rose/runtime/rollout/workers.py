@@ -55,6 +55,10 @@ class Workers:
             )
             self._send(worker, share)
 
+    def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
+        """As `play`, under other names: what was made of these games is in the ledger under the names that they had."""
+        self.play(step, version_min, self._renamed(games))
+
     def collect(self, timeout_s: float) -> Iterator[Played]:
         """The games that are over, after at most `timeout_s` if none is; what a worker had that died is played again
         under other names.
@@ -127,12 +131,14 @@ class Workers:
         fresh = self._start()
         self._workers[self._workers.index(worker)] = fresh
         # What it had begun of a trajectory is in the ledger under the old name.
-        tries = next(self._repeated)
         shares: dict[int, list[Game]] = {}
         versions: dict[int, int] = {}
         for share, game in worker.playing.values():
             versions[share.step] = share.version_min
-            name = f"{game.trajectory_id.partition('~')[0]}~{tries}"
-            shares.setdefault(share.step, []).append(replace(game, trajectory_id=name))
+            shares.setdefault(share.step, []).append(game)
         for step, games in sorted(shares.items()):
-            self._send(fresh, Share(step=step, version_min=versions[step], games=games))
+            self._send(fresh, Share(step=step, version_min=versions[step], games=self._renamed(games)))
+
+    def _renamed(self, games: Sequence[Game]) -> list[Game]:
+        tries = next(self._repeated)
+        return [replace(game, trajectory_id=f"{game.trajectory_id.partition('~')[0]}~{tries}") for game in games]

@@ -6,12 +6,15 @@ is trained. Engines take a version by themselves; each turn says how old its wei
 
 What is kept of an update is kept before its version is published, and what is recorded of a step only after: a loop
 that is killed at any moment makes no update twice, and publishes and records what it had not.
+
+A trajectory that was lost is played again: while no engine is lent, no step is spent.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -35,6 +38,10 @@ _WAIT_S = 0.2
 _PROGRESS_S = 5.0
 #: Trajectories are recorded so often, or when their step is trained.
 _RECORD_S = 1.0
+#: Games that were lost are played again so often, ...
+_AGAIN_S = 5.0
+#: ... but one that engines failed at so many times only as long as its step has no other to train on.
+_FAILED_MAX = 3
 
 
 @dataclass(slots=True)
@@ -45,11 +52,41 @@ class _Rollouts:
     games: int
     began_ns: int
     ended_ns: int | None = None
+    #: Those that are over, lost ones only if they were given up.
     trajectories: list[PlayedTrajectory] = field(default_factory=list)
+    #: What is to be played again, and how often engines failed at each game, whatever its name was then.
+    lost: list[Played] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
 
     @property
     def complete(self) -> bool:
         return len(self.trajectories) == self.games
+
+    def take(self, played: Played) -> None:
+        """A game that is over, or was lost."""
+        loss = played.trajectory.loss
+        if loss is None:
+            self.end(played.trajectory)
+            return
+        self.lost.append(played)
+        self.failed[_first_name(played.game.trajectory_id)] += loss.failed
+
+    def end(self, trajectory: PlayedTrajectory) -> None:
+        self.trajectories.append(trajectory)
+        if self.complete:
+            self.ended_ns = monotonic_ns()
+
+    def take_lost(self) -> list[Played]:
+        """What is to be played again now. A game may be what engines fail at: it is given up if there are others."""
+        lost, self.lost = self.lost, []
+        others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
+        again = []
+        for played in lost:
+            if others and self.failed[_first_name(played.game.trajectory_id)] >= _FAILED_MAX:
+                self.end(played.trajectory)
+            else:
+                again.append(played)
+        return again
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +123,7 @@ class TrainLoop:
         self._prefix = run.run_id if run.fence <= 1 else f"{run.run_id}-r{run.fence}"
         self._rollouts: dict[int, _Rollouts] = {}
         self._unrecorded: list[Trajectory] = []
-        self._recorded = self._said = time.monotonic()
+        self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
         """Play the steps that are left. Raises what the run's client and its workers raise, and CheckpointError."""
@@ -140,7 +177,21 @@ class TrainLoop:
             for number in range(group.size)
         ]
         self._rollouts[step] = _Rollouts(step, len(games), monotonic_ns())
-        self._workers.play(step, max(0, step - self._training.staleness_max), games)
+        self._workers.play(step, self._version_min(step), games)
+
+    def _version_min(self, step: int) -> int:
+        return max(0, step - self._training.staleness_max)
+
+    def _play_lost(self) -> None:
+        """Have lost games played again. A step is trained once some of its games were played, and not before."""
+        self._repeated = time.monotonic()
+        for rollouts in self._rollouts.values():
+            if lost := rollouts.take_lost():
+                step, loss = rollouts.step, lost[-1].trajectory.loss
+                assert loss is not None
+                again = f"{len(lost)} of {rollouts.games} trajectories were lost and are played again"
+                self._say(f"step {step + 1}: {again}: {loss.reason}")
+                self._workers.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
         """Take what workers have played, have it recorded, and say how far it is."""
@@ -150,6 +201,8 @@ class TrainLoop:
         now = time.monotonic()
         if now - self._recorded >= _RECORD_S:
             self._record_trajectories()
+        if now - self._repeated >= _AGAIN_S:
+            self._play_lost()
         if now - self._said >= _PROGRESS_S and beside is None:
             self._said = now
             step, rollouts = min(self._rollouts.items())
@@ -157,11 +210,10 @@ class TrainLoop:
 
     def _take(self, played: Played) -> None:
         trajectory = played.trajectory
-        rollouts = self._rollouts[trajectory.step]
-        rollouts.trajectories.append(trajectory)
-        self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
-        if rollouts.complete:
-            rollouts.ended_ns = monotonic_ns()
+        self._rollouts[trajectory.step].take(played)
+        # Of a game that no engine took a turn of there is nothing to record, however often it waited for one.
+        if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
+            self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
 
     def _record_trajectories(self) -> None:
         self._recorded = time.monotonic()
@@ -214,7 +266,12 @@ class TrainLoop:
 
 def _place(trajectory_id: str) -> tuple[str, ...]:
     """Of a trajectory in its step, whichever try at it this is."""
-    return tuple(part.zfill(6) for part in trajectory_id.partition("~")[0].split("-"))
+    return tuple(part.zfill(6) for part in _first_name(trajectory_id).split("-"))
+
+
+def _first_name(trajectory_id: str) -> str:
+    """Of a game, before it was played again."""
+    return trajectory_id.partition("~")[0]
 
 
 def _give_way(nice: int) -> None:

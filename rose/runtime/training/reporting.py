@@ -26,7 +26,8 @@ class StepTimes:
 
 
 def step_event(step: int, stats: StepStats, trajectories: Sequence[Trajectory], times: StepTimes) -> Step:
-    """The step that the update `stats` closed."""
+    """The step that the update `stats` closed. Lost trajectories are no part of it: nobody judged them."""
+    trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,
         step=step,
@@ -48,9 +49,9 @@ def step_event(step: int, stats: StepStats, trajectories: Sequence[Trajectory], 
 
 
 def verdicts(stats: StepStats, trajectories: Sequence[Trajectory]) -> list[Verdict]:
-    """One for each trajectory, whether the update took it or dropped it for age."""
+    """One for each trajectory that was not lost, whether the update took it or dropped it for age."""
     stale = set(stats.stale)
-    return [verdict(trajectory, stale=trajectory.trajectory_id in stale) for trajectory in trajectories]
+    return [verdict(trajectory, stale=trajectory.trajectory_id in stale) for trajectory in _not_lost(trajectories)]
 
 
 def step_line(event: Step, steps: int, output_tokens: int, published: str) -> str:
@@ -59,6 +60,10 @@ def step_line(event: Step, steps: int, output_tokens: int, published: str) -> st
         f"step {event.step + 1}/{steps}: {event.trajectories_accepted}/{event.trajectories} accepted, "
         f"{output_tokens} tokens in {event.rollout_ns / 1e9:.1f} s, update {event.train_ns / 1e9:.1f} s, {published}"
     )
+
+
+def _not_lost(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [trajectory for trajectory in trajectories if trajectory.outcome != "lost"]
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
 from rose.runtime.rollout.agent import play, trajectory_event, verdict
 from rose.runtime.rollout.frozenlake import Episode
-from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.rollout.trajectory import Loss, Trajectory
 
 TASK = TaskConfig(size=3, frozen_share=1.0)
 DOWN, RIGHT = v.MOVES[1], v.MOVES[2]
@@ -72,6 +72,7 @@ def test_lost_turn_ends_the_trajectory_and_keeps_the_turns_before(caplog: pytest
     trajectory = run(Scripted([RIGHT] * 4, lose_at=1))
     assert caplog.messages == ["turn 1 of t is lost: no engine is left"]
     assert (trajectory.outcome, trajectory.turns, trajectory.output_tokens, trajectory.correct) == ("lost", 1, 2, False)
+    assert trajectory.loss == Loss(reason="no engine is left", attempts=1, failed=True)
 
 
 def test_turn_limit_truncates() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -9,11 +12,15 @@ import pytest
 from rose import config
 from rose.client import Run
 from rose.events import Step
+from rose.runtime.rollout.trajectory import Loss, Trajectory
+from rose.runtime.rollout.worker import Game, Played
+from rose.runtime.scheduling.turns import turn_queue
+from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.train import TrainOptions, train
-from tests.client.fleet import fleet
+from tests.client.fleet import Engine, Fetching, fleet
 from tests.long_form import usual
-from tests.runtime.training.frozenlake_fleet import FILE, Recorded, engine
+from tests.runtime.training.frozenlake_fleet import FILE, Recorded, engine, moves
 
 
 class Killed(BaseException):
@@ -104,6 +111,78 @@ def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy)
     check(recorded, rollouts, 3)
     played = {(item.step, item.policy_version) for item in recorded.of("trajectory")}
     assert any(version < step for step, version in played), "a step began before the version that trains on it"
+
+
+class LentLater(Engine):
+    """It has room for turns from when it is lent."""
+
+    def __init__(self, folder):
+        super().__init__(tokens=moves, fetch=Fetching(folder))
+        self.lent = threading.Event()
+
+    def report(self):
+        return super().report().model_copy(update={"capacity": 64 if self.lent.is_set() else 0})
+
+
+def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeypatch):
+    monkeypatch.setattr(loop, "_AGAIN_S", 0.0)
+    recorded, said, rollouts = Recorded(), [], LentLater(tmp_path / "staging")
+    why = "played again: no rollout engine got on with the turn"
+    with (
+        fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(turn_queue, "QUEUE_MAX_S", 0.05)
+                wanted = options(tmp_path, there.url, tiny_policy, steps=2)
+                training = pool.submit(train, wanted, said.append, lambda _: None)
+                while not training.done() and sum(line.startswith("step 1:") and why in line for line in said) < 3:
+                    time.sleep(0.02)
+            (run,) = there.gateway.controller.runs
+            assert (run.facts.version, run.facts.step, recorded.of("step")) == (0, None, [])
+        finally:
+            rollouts.lent.set()
+        training.result(120)
+        assert (run.facts.version, run.facts.step) == (2, 1)
+    check(recorded, rollouts, 2)
+    # No engine took a turn of those that were lost.
+    assert {item.outcome for item in recorded.of("trajectory")} <= {"finished", "truncated"}
+    assert any("~" in verdict.trajectory_id for verdict in recorded.of("verdict"))
+
+
+def played(name, *, lost=False, failed=False):
+    trajectory = Trajectory(
+        trajectory_id=name, group_id="r-s0-g0", step=0, task="frozenlake", outcome="lost" if lost else "finished",
+        ids=[], mask=[], logprobs=[], versions=[], reward=0.0, correct=False, turns=0, answer_tokens=0, duration_ns=1,
+        loss=Loss(reason="why", attempts=int(failed), failed=failed) if lost else None,
+    )  # fmt: skip
+    return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", map_seed=0, number=0), trajectory=trajectory)
+
+
+def test_a_game_that_engines_fail_at_is_given_up_once_its_step_has_others():
+    rollouts = loop._Rollouts(step=0, games=2, began_ns=0)
+    names = [f"r-s0-g0-0{tries}" for tries in ("", "~1", "~2", "~3", "~4")]
+    for name in names[:4]:
+        lost = played(name, lost=True, failed=True)
+        rollouts.take(lost)
+        assert rollouts.take_lost() == [lost]
+    rollouts.take(played("r-s0-g0-1"))
+    assert (rollouts.complete, rollouts.ended_ns) == (False, None)
+    rollouts.take(played(names[4], lost=True, failed=True))
+    assert rollouts.take_lost() == []
+    assert (rollouts.complete, rollouts.ended_ns is None) == (True, False)
+    assert [trajectory.outcome for trajectory in rollouts.trajectories] == ["finished", "lost"]
+
+
+def test_a_game_that_no_engine_takes_is_never_given_up():
+    rollouts = loop._Rollouts(step=0, games=2, began_ns=0)
+    rollouts.take(played("r-s0-g0-1"))
+    for tries in range(10):
+        lost = played(f"r-s0-g0-0~{tries}", lost=True)
+        rollouts.take(lost)
+        assert rollouts.take_lost() == [lost]
+    assert not rollouts.complete
 
 
 def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(tmp_path, tiny_policy):

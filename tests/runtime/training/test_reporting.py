@@ -17,9 +17,9 @@ def stats(**changes):
     return StepStats(**fields | changes)
 
 
-def played(number, *, correct):
+def played(number, *, correct, outcome="finished"):
     return Trajectory(
-        trajectory_id=f"t{number}", group_id="g", step=2, task="frozenlake", outcome="finished", ids=[1, 2],
+        trajectory_id=f"t{number}", group_id="g", step=2, task="frozenlake", outcome=outcome, ids=[1, 2],
         mask=[False, True], logprobs=[0.0, -0.5], versions=[-1, 2], reward=float(correct), correct=correct, turns=1,
         answer_tokens=1, duration_ns=1,
     )  # fmt: skip
@@ -31,6 +31,13 @@ def test_a_step_says_what_its_trajectories_came_to():
     assert (event.trajectories_accepted, event.reward_mean) == (1, 0.5)
     line = step_line(event, 10, 7, "v3 published")
     assert line == "step 3/10: 1/2 accepted, 7 tokens in 2.0 s, update 0.0 s, v3 published"
+
+
+def test_lost_trajectories_count_neither_for_nor_against_a_step():
+    trajectories = [played(0, correct=True), played(1, correct=False, outcome="lost")]
+    event = step_event(2, stats(lost=["t1"]), trajectories, TIMES)
+    assert (event.trajectories, event.trajectories_accepted, event.reward_mean) == (1, 1, 1.0)
+    assert [verdict.trajectory_id for verdict in verdicts(stats(lost=["t1"]), trajectories)] == ["t0"]
 
 
 def test_an_update_that_diverged_is_recorded_without_its_numbers():
