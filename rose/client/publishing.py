@@ -55,11 +55,17 @@ class WeightOrigin:
         return self._store.latest()
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Returns once `version` can be fetched; the tensors may change then. Raises TransferError."""
+        """Returns once `version` can be fetched; the tensors may change then. What lies on an accelerator is compared
+        there. Raises TransferError."""
+        import torch
+
         from rose.runtime.transfer.store.fence import FencedError
 
+        # Other threads read them, whose streams do not wait for what the caller's still does to them.
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
         try:
-            self._publisher.publish(version, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
+            self._publisher.publish(version, {name: tensor.detach() for name, tensor in tensors.items()})
         except FencedError:
             self.fenced = True
             raise

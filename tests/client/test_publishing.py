@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from rose import client
+from rose.client.publishing import WeightOrigin
+from rose.runtime.transfer.codec.bits import from_bits
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import plan
+from rose.runtime.transfer.store.rebuild import rebuild
+from rose.runtime.transfer.store.store import VersionStore
 from tests.client.fleet import MODEL, Engine, Fetching, fleet
 
 
@@ -68,3 +74,46 @@ def test_a_host_that_is_not_this_one_s_is_named(tmp_path):
     with fleet(tmp_path) as there, client.open_run(there.url, name="n", model=MODEL, host="203.0.113.7") as run:
         with pytest.raises(client.ClientError, match=r"host '203\.0\.113\.7' cannot be bound"):
             run.publish(weights(0))
+
+
+class Given:
+    """Stands for the publisher: keeps what it is given."""
+
+    def publish(self, version, tensors):
+        self.tensors = tensors
+
+    def wait(self):
+        pass
+
+
+def test_tensors_are_given_to_the_store_where_they_lie(tmp_path):
+    origin = WeightOrigin(tmp_path, "127.0.0.1", run_id="r", fence=1)
+    origin._publisher = given = Given()
+    # What has no memory cannot be copied from where it is.
+    tensors = weights(0) | {"c.weight": torch.nn.Parameter(torch.empty(4, device="meta"))}
+    origin.publish(0, tensors)
+    origin.close()
+    assert given.tensors["c.weight"].is_meta
+    assert [given.tensors[name].data_ptr() for name in tensors] == [tensor.data_ptr() for tensor in tensors.values()]
+    assert not any(tensor.requires_grad for tensor in given.tensors.values())
+
+
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_tied_tensors_have_one_name_and_may_change_once_they_are_published(tmp_path, where):
+    origin = WeightOrigin(tmp_path, "127.0.0.1", run_id="r", fence=1)
+    tied = torch.zeros(64, 8, dtype=torch.bfloat16, device=where)
+    with torch.cuda.stream(torch.cuda.Stream()) if where == "cuda" else nullcontext():
+        for version in range(3):
+            if where == "cuda":
+                # The update is not over when it is published.
+                torch.cuda._sleep(100_000_000)
+            tied += 1
+            origin.publish(version, {"embed_tokens.weight": tied, "lm_head.weight": tied})
+            tied *= 2
+    origin.close()
+    store = VersionStore(tmp_path / "versions", run_id="r")
+    for version, value in enumerate([1, 3, 7]):
+        way = [store.manifest(package) for package in plan(store.packages(), version, None)]
+        (key,) = {(piece.name, piece.region) for piece in way[-1].pieces}
+        assert key[0] == "embed_tokens.weight"
+        assert (from_bits(rebuild(way, [key], store._chunks).bits[key], "bfloat16") == value).all()

@@ -85,11 +85,11 @@ class Fetched:
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
     """A tensor's bits in host memory. Of one on an accelerator, only what changed since `last` is copied there.
 
-    What stays on the accelerator takes as much of its memory as the tensor does. Without `last` all is copied. Raises
-    TransferError for a dtype without a name.
+    What stays on the accelerator takes as much of its memory as the tensor does. All is copied without `last`, and
+    where the tensor lay elsewhere then. Raises TransferError for a dtype without a name.
     """
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
-    if last is None or last.on_device is None:
+    if last is None or last.on_device is None or last.on_device.device != tensor.device:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)
     bits = last.bits.copy()
     Patch.between(last.on_device, tensor if on_device is None else on_device).write(

@@ -127,6 +127,15 @@ def test_what_a_trainer_fetches_is_what_a_whole_copy_would_be(where: str, made: 
     assert codec.encode(first.bits, second.bits) == codec.encode(base, new)
 
 
+def test_a_tensor_that_lay_elsewhere_is_copied_whole() -> None:
+    tensor = torch.randn(6, 4)
+    # Of what lies there nothing can be read.
+    last = Fetched(to_bits("t", torch.zeros(6, 4)), torch.empty(6, 4, device="meta"))
+    found = fetch("t", tensor, last)
+    assert found.on_device is None
+    assert (found.bits == to_bits("t", tensor)).all()
+
+
 @pytest.mark.parametrize("tensor", [torch.randn(6, 4), torch.randn(6, 4).T, torch.tensor(2.5)])
 def test_of_a_tensor_in_host_memory_nothing_is_copied_or_kept(tensor: torch.Tensor) -> None:
     found = fetch("t", tensor)
