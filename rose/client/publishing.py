@@ -25,7 +25,8 @@ _FETCHED_S, _LOOK_S = 3.0, 0.05
 
 class WeightOrigin:
     """The versions of a run in `folder` and their server at `host`. `fence` is the publisher's number: the folder of
-    another run, or of a newer publisher, is refused. `close` it when no engine fetches any more."""
+    another run, or of a newer publisher, is refused: both raise TransferError. `close` it when no engine fetches any
+    more."""
 
     def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
         try:
@@ -36,6 +37,7 @@ class WeightOrigin:
             raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
         folder.mkdir(parents=True, exist_ok=True)
         self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
+        self._store.check_run()
         self._publisher = Publisher(self._store)
         port, self.token = _last(folder / _ORIGIN)
         try:
@@ -56,7 +58,7 @@ class WeightOrigin:
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Returns once `version` can be fetched; the tensors may change then. What lies on an accelerator is compared
-        there. Raises TransferError."""
+        there. The newest version is not written again: it has to be of these weights. Raises TransferError."""
         import torch
 
         from rose.runtime.transfer.store.fence import FencedError
@@ -64,8 +66,12 @@ class WeightOrigin:
         # Other threads read them, whose streams do not wait for what the caller's still does to them.
         for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
+        detached = {name: tensor.detach() for name, tensor in tensors.items()}
+        if version == self._store.latest():
+            self._store.check_published(version, detached)
+            return
         try:
-            self._publisher.publish(version, {name: tensor.detach() for name, tensor in tensors.items()})
+            self._publisher.publish(version, detached)
         except FencedError:
             self.fenced = True
             raise

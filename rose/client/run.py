@@ -185,24 +185,22 @@ class Run:
     def publish(self, tensors: Mapping[str, torch.Tensor], version: int | None = None) -> int:
         """Publish weights under the names of the model's checkpoint; returns their version, by default the next one.
 
-        Returns once engines can fetch them, which they do by themselves; the tensors may change then. A `version` that
-        was published from this folder already is not written again: engines are told anew where it is.
+        Returns once engines can fetch them, which they do by themselves; the tensors may change then. The newest
+        `version` of the folder, given again, is not written again: engines are told anew where it is.
 
         Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError.
         """
         self.check()
         origin = self._weights()
-        latest = origin.latest()
         if version is None:
-            version = max(-1 if known is None else known for known in (latest, self.version)) + 1
-        if latest != version:
-            try:
-                origin.publish(version, tensors)
-            except UserError:
-                if origin.fenced:
-                    # Whether the publisher that has the folder has the run too is the controller's to say.
-                    self._call("POST", "/renew", {"expires_s": self._expires_s})
-                raise
+            version = max(-1 if known is None else known for known in (origin.latest(), self.version)) + 1
+        try:
+            origin.publish(version, tensors)
+        except UserError:
+            if origin.fenced:
+                # Whether the publisher that has the folder has the run too is the controller's to say.
+                self._call("POST", "/renew", {"expires_s": self._expires_s})
+            raise
         message = {"version": version, "url": origin.url, "token": origin.token}
         self._call("POST", "/versions", message)
         self.version = version

@@ -66,8 +66,26 @@ def test_another_run_s_folder_is_refused(tmp_path):
         with client.open_run(there.url, name="one", model=MODEL, folder=tmp_path / "weights") as one:
             one.publish(weights(0))
         with client.open_run(there.url, name="two", model=MODEL, folder=tmp_path / "weights") as two:
-            with pytest.raises(TransferError, match="give each run a folder of its own"):
-                two.publish(weights(0), version=5)
+            # 0 is the newest there, too.
+            for version in (5, 0):
+                with pytest.raises(TransferError, match="give each run a folder of its own"):
+                    two.publish(weights(0), version=version)
+            assert there.gateway.controller.runs.get(two.run_id).facts.version is None
+
+
+def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
+    with fleet(tmp_path / "state") as there:
+        fields = {"name": "n", "model": MODEL, "folder": tmp_path / "weights"}
+        first = client.open_run(there.url, **fields)
+        first.publish(weights(0))
+        first.leave()
+        with client.open_run(there.url, resume=first.run_id, **fields) as second:
+            with pytest.raises(TransferError, match=r"version 0 .* already .* 'a\.weight' .* publish a newer version"):
+                second.publish(weights(1), version=0)
+            with pytest.raises(TransferError, match=r"differ from version 0 in \['b\.weight'\]"):
+                second.publish({"a.weight": weights(0)["a.weight"]}, version=0)
+            assert second.publish(weights(0), version=0) == 0
+            assert second.publish(weights(1)) == 1
 
 
 def test_a_host_that_is_not_this_one_s_is_named(tmp_path):

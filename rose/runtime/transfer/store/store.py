@@ -115,6 +115,17 @@ class VersionStore:
         """The newest version, or None if nothing was published."""
         return self._catalog.latest()
 
+    def check_run(self) -> None:
+        """Raise TransferError if the versions in the folder are another run's."""
+        with self._catalog.locked():
+            self._fence.check_run(self.packages())
+
+    def check_published(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Raise TransferError unless `version` is the newest in the folder, and of these weights."""
+        cuts = cut_whole(tensors, self._model, self._cells)
+        check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=True)
+        self._check_repeated(version, _digests(cuts))
+
     def manifest(self, package: Package) -> Manifest:
         """The manifest of a package. Raises TransferError if it is damaged or gone."""
         return self._catalog.manifest(package)
@@ -181,7 +192,7 @@ class VersionStore:
         cuts = cut_part(pieces, self._model)
         latest = self.latest()
         if latest is not None and version <= latest:
-            self._check_repeated(version, {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts})
+            self._check_repeated(version, _digests(cuts))
             return None
         if self._fence.given:
             self._hold_fence(version)
@@ -341,8 +352,12 @@ class VersionStore:
             if published.get((name, region)) != xxh3:
                 raise TransferError(
                     f"version {version} is in {self.folder} already and has {published.get((name, region))} for tensor "
-                    f"{name!r} at {region}, this rank {xxh3}: it has drifted, publish a newer version"
+                    f"{name!r} at {region}, this publisher {xxh3}: it has drifted, publish a newer version"
                 )
+
+
+def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
+    return {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts}
 
 
 def _with(published: Published, more: Sequence[Manifest]) -> Published:
