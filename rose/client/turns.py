@@ -16,6 +16,7 @@ from rose.client.connections import notice_gone
 from rose.client.errors import ClientError, RunExpiredError
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 from rose.client.patience import RETRIED, Failure, Patience, retried
+from rose.client.silence import Silence
 
 if TYPE_CHECKING:
     import aiohttp
@@ -36,6 +37,7 @@ class TurnClient:
     def __init__(self, address: RunAddress) -> None:
         self.address = address
         self._session: aiohttp.ClientSession | None = None
+        self._silence: Silence | None = None
 
     async def __aenter__(self) -> Self:
         import aiohttp
@@ -45,12 +47,15 @@ class TurnClient:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers=self.address.headers,
         )
+        self._silence = Silence(self._session, self.address)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._session is not None
+        assert self._silence is not None
+        await self._silence.close()
         await self._session.close()
 
     async def turn(
@@ -130,23 +135,23 @@ class TurnClient:
         )
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        async with self._request(body) as response:
-            answer = await response.json()
-        self._check(response.status, answer)
+        async with self._request(body) as request:
+            answer = await request.answer()
+        self._check(request.response.status, answer)
         result: dict[str, Any] = answer
         return result
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """The server-sent events of a turn: each says all that is made until then."""
-        async with self._request(body) as response:
-            if response.content_type != "text/event-stream":
-                self._check(response.status, await response.json())
+        async with self._request(body) as request:
+            if request.response.content_type != "text/event-stream":
+                self._check(request.response.status, await request.answer())
                 raise ClientError(
-                    f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
+                    f"{self.address.base}/generate streams {request.response.content_type!r}, no server-sent events"
                 )
             text = b""
             # Not by lines, whose length a reader bounds: a turn of a hundred thousand tokens is one.
-            async for more in response.content.iter_any():
+            while more := await request.more():
                 *whole, text = (text + more).split(b"\n")
                 for line in whole:
                     if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
@@ -157,7 +162,8 @@ class TurnClient:
 
     def _request(self, body: dict[str, Any]) -> _Request:
         assert self._session is not None, "`async with` opens it"
-        return _Request(self._session, f"{self.address.base}/generate", body)
+        assert self._silence is not None
+        return _Request(self._session, f"{self.address.base}/generate", body, self._silence)
 
     def _check(self, status: int, answer: Any) -> None:
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
@@ -186,17 +192,36 @@ async def _pause(patience: Patience, error: _AwayError) -> None:
 
 
 class _Request:
-    """A POST whose failures on the way are `_AwayError`."""
+    """A POST whose failures on the way are `_AwayError`, also those of what is read of its answer inside."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any], silence: Silence) -> None:
         self._call = session.post(url, json=body)
+        self._silence = silence
         self._sent = time.monotonic()
+        self._response: aiohttp.ClientResponse | None = None
 
-    async def __aenter__(self) -> aiohttp.ClientResponse:
+    async def __aenter__(self) -> Self:
         try:
-            return await self._call.__aenter__()
+            async with self._silence.bounds():
+                self._response = await self._call.__aenter__()
         except Exception as error:
             raise self._away(error) from None
+        return self
+
+    @property
+    def response(self) -> aiohttp.ClientResponse:
+        assert self._response is not None, "`async with` waits for it"
+        return self._response
+
+    async def answer(self) -> Any:
+        """All of it."""
+        async with self._silence.bounds():
+            return await self.response.json()
+
+    async def more(self) -> bytes:
+        """What came of it since, nothing at its end."""
+        async with self._silence.bounds():
+            return await self.response.content.readany()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
