@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -26,6 +24,7 @@ from rose.client.turns import TurnClient
 from rose.client.verdicts import judged
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
+from rose.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +71,7 @@ class Run:
         self.version, self.last_step = version, last_step
         self._expires_s = expires_s
         self._folder, self._host = folder, host
-        self._own_folder: str | None = None
+        self._own_folder: TemporaryFolder | None = None
         self._origin: WeightOrigin | None = None
         self._background: BackgroundLoop | None = None
         self._turns: TurnClient | None = None
@@ -254,7 +253,7 @@ class Run:
         if origin is not None:
             origin.close()
         if own_folder is not None:
-            shutil.rmtree(own_folder, ignore_errors=True)
+            own_folder.close()
         if threading.current_thread() is not self._renewing:
             self._renewing.join()
 
@@ -351,9 +350,10 @@ class Run:
                 from rose.client.publishing import WeightOrigin, address_towards
 
                 host = address_towards(self.address.url) if self._host is None else self._host
-                if self._folder is None:
-                    self._own_folder = tempfile.mkdtemp(prefix="rose-weights-")
-                folder = self._folder or Path(self._own_folder or "")
+                folder = self._folder
+                if folder is None:
+                    self._own_folder = self._own_folder or TemporaryFolder("rose-run-weights-")
+                    folder = self._own_folder.path
                 self._origin = WeightOrigin(folder, host, run_id=self.run_id, fence=self.fence)
             return self._origin
 

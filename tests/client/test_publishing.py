@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from contextlib import nullcontext
 
 import pytest
@@ -135,3 +139,39 @@ def test_tied_tensors_have_one_name_and_may_change_once_they_are_published(tmp_p
         (key,) = {(piece.name, piece.region) for piece in way[-1].pieces}
         assert key[0] == "embed_tokens.weight"
         assert (from_bits(rebuild(way, [key], store._chunks).bits[key], "bfloat16") == value).all()
+
+
+#: Has a folder as a trainer that publishes, and goes on until it is killed.
+TRAINER = """
+import time
+from rose.temporary import TemporaryFolder
+
+folder = TemporaryFolder("rose-run-weights-")
+(folder.path / "versions").mkdir()
+print("published", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_trainer_published_is_removed_by_the_next_client(tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with fleet(tmp_path / "state") as there:
+        environment = os.environ | {"TMPDIR": str(temporary)}
+        with subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, env=environment) as killed:
+            assert killed.stdout.readline() == b"published\n"
+            killed.kill()
+        (left,) = temporary.iterdir()
+        # One that is as young as this may not be locked yet.
+        os.utime(left, (0, 0))
+        with client.open_run(there.url, name="n", model=MODEL) as living:
+            living.publish(weights(0))
+            (kept,) = temporary.iterdir()
+            assert kept != left
+            os.utime(kept, (0, 0))
+            with client.open_run(there.url, name="n", model=MODEL) as another:
+                another.publish(weights(0))
+                assert len(list(temporary.iterdir())) == 2
+                assert (kept / "versions").exists()
+        assert list(temporary.iterdir()) == []

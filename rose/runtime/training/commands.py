@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.errors import UserError
+from rose.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from rose.events import Step
@@ -64,7 +64,7 @@ def train_command(
                 name=name,
                 team=team,
                 fleet=fleet,
-                folder=checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-train-"))),
+                folder=checkpoint or stack.enter_context(TemporaryFolder("rose-training-")),
                 kept=checkpoint is not None,
                 resume=resume,
                 steps=steps,
