@@ -1,6 +1,6 @@
-"""REINFORCE with a group's mean as baseline, in plain PyTorch on a fleet: plain_loop.py URL CHECKPOINT [STEPS]."""
+"""REINFORCE with a group's mean as baseline, on a fleet: [ROSE_TOKEN=...] plain_loop.py URL CHECKPOINT [STEPS]."""
 
-import operator
+import os
 import sys
 from pathlib import Path
 from time import monotonic_ns
@@ -10,6 +10,7 @@ import torch
 from rose import client
 from rose.runtime.training.policy_model import Policy  # any module with the checkpoint's parameter names will do
 
+FLEET = {"model": "frozenlake-tiny", "token": os.environ.get("ROSE_TOKEN")}
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 8}
 GROUPS, SIZE = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}, 8
 
@@ -20,8 +21,7 @@ def reward(output_ids: list[int]) -> float:
 
 
 def loss_of(model: Policy, generation: client.Generation, advantage: float) -> torch.Tensor:
-    made = torch.tensor(generation.output_ids)
-    ids = torch.cat([torch.tensor(generation.prompt_ids), made])
+    ids, made = torch.tensor([*generation.prompt_ids, *generation.output_ids]), torch.tensor(generation.output_ids)
     logits = model.lm_head(model(ids[None]))[0, -len(made) - 1 : -1]
     return -advantage * torch.log_softmax(logits, -1).gather(1, made[:, None]).mean()
 
@@ -33,7 +33,7 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
     def publish() -> int:
         return run.publish({name: tensor.bfloat16() for name, tensor in model.named_parameters()})
 
-    with client.open_run(url, name="plain-loop", team="research", model="frozenlake-tiny", staleness_max=0) as run:
+    with client.open_run(url, name="plain-loop", team="research", staleness_max=0, **FLEET) as run:
         publish()
         for step in range(steps):
             began = monotonic_ns()
@@ -44,8 +44,8 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
             run.judge(generations, rewards, verifier="even", threshold=0.5, task="even-tokens")
             rolled = monotonic_ns()
             means = [sum(rewards[at : at + SIZE]) / SIZE for at in range(0, len(rewards), SIZE) for _ in range(SIZE)]
-            parts = zip(generations, map(operator.sub, rewards, means), strict=True)
-            loss = torch.stack([loss_of(model, generation, advantage) for generation, advantage in parts]).mean()
+            parts = zip(generations, rewards, means, strict=True)
+            loss = torch.stack([loss_of(model, made, gained - mean) for made, gained, mean in parts]).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

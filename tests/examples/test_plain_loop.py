@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
     layout.create(ledger)
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
-        fleet(tmp_path / "state", Engine(fetch=fetching), writer=writer) as there,
+        fleet(tmp_path / "state", Engine(fetch=fetching), writer=writer, token="secret") as there,
     ):
         done = subprocess.run(
             [sys.executable, PROGRAM, there.url, tiny_policy, "2"],
@@ -26,6 +27,7 @@ def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
             text=True,
             timeout=120,
             check=False,
+            env=os.environ | {"ROSE_TOKEN": "secret"},
         )
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 1"]

@@ -42,10 +42,15 @@ def train_command(
     wait: Annotated[
         float, typer.Option(help="Wait for so many seconds until the fleet is ready, and begin then.", min=0)
     ] = 0.0,
+    away: Annotated[
+        float | None,
+        typer.Option(help="Ask a controller that does not answer again for so many seconds; 120 if left out.", min=1),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON on stdout for each step.")] = False,
 ) -> None:
     """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
     from rose import config as configuration
+    from rose.client.address import AWAY_S
     from rose.runtime.service.console import find
     from rose.runtime.training.train import BACKGROUND_NICE, TrainError, TrainOptions, train
 
@@ -71,6 +76,7 @@ def train_command(
                 workers=workers,
                 device=device,
                 wait_s=wait,
+                away_s=AWAY_S if away is None else away,
             )
             train(options, lambda text: typer.echo(text, err=True), _print_step if as_json else _ignore)
     except UserError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose import client
+from rose.client.address import AWAY_S
 from rose.client.readiness import wait_ready
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, TrainingConfig
 from rose.errors import UserError, did_you_mean
@@ -50,6 +51,8 @@ class TrainOptions:
     device: str | None
     #: For how long a fleet that is being started is waited for, in seconds.
     wait_s: float = 0.0
+    #: For how long a controller that does not answer is asked again, in seconds.
+    away_s: float = AWAY_S
 
 
 def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Step], None]) -> str:
@@ -100,6 +103,7 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
                 resume=begun,
                 token=options.token,
                 folder=checkpoint.weights,
+                away_s=options.away_s,
             )
         )
         say(f"run {run.run_id} {'goes on' if begun else 'is open'} at {options.url}")

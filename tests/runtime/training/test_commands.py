@@ -17,6 +17,7 @@ from rose import cli
 from rose.ledger import catalog, layout
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.training import train as training
 from rose.runtime.training.train import train
 from tests.client.fleet import fleet
 from tests.runtime.training.frozenlake_fleet import FILE, engine
@@ -91,6 +92,14 @@ def test_options_that_do_not_go_together_are_named(arguments, message):
     done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9", *arguments])
     assert done.exit_code == 2
     assert message in done.output
+
+
+@pytest.mark.parametrize(("arguments", "away_s"), [([], 120.0), (["--away", "900"], 900.0)])
+def test_a_fleet_that_is_away_is_waited_for_as_long_as_is_given(monkeypatch, arguments, away_s):
+    given = []
+    monkeypatch.setattr(training, "train", lambda options, *_: given.append(options.away_s))
+    done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9", *arguments])
+    assert (done.exit_code, given) == (0, [away_s])
 
 
 def test_a_fleet_that_is_not_there_is_said_before_a_model_is_made(monkeypatch, tmp_path):
