@@ -179,14 +179,13 @@ class DeviceAgent:
         self._spec.staging.mkdir(parents=True, exist_ok=True)
         self._watch_thread.start()
         self._meter.start()
-        if self._engine is None:
-            return
-        try:
-            self._engine.start()
-        except EngineError:
-            self.stop()
-            raise
-        self._targets.start()
+        if self._engine is not None:
+            try:
+                self._engine.start()
+            except EngineError:
+                self.stop()
+                raise
+            self._targets.start()
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:

@@ -38,9 +38,9 @@ def until(condition, seconds=30.0):
 
 
 class Device:
-    """Everything around one agent; `serve` attaches a serving engine."""
+    """Everything around one agent; `serve` attaches a serving engine. `engine` False: it is to have none itself."""
 
-    def __init__(self, folder, gateway, pool="serving", **coserving):
+    def __init__(self, folder, gateway, pool="serving", engine=True, **coserving):
         self.folder, self.gateway = folder, gateway
         usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0}
         self.spec = AgentSpec(
@@ -52,7 +52,7 @@ class Device:
             anchor=Anchor.take(),
             page=folder / "page",
             staging=folder / "staging",
-            rollout=stand_in_spec(folder),
+            rollout=stand_in_spec(folder) if engine else None,
             rollout_capacity=4,
             rollout_kv_bytes_per_token=2,
             serving_url="http://127.0.0.1:1",
@@ -319,6 +319,17 @@ def test_a_dedicated_device_has_no_leases(start, gateway):
     os.kill(device.engine.pid, signal.SIGKILL)
     gateway.wait(lambda: not gateway.heard[-1].engines[0].alive)
     gateway.wait(lambda: gateway.heard[-1].engines[0].alive)
+
+
+def test_a_device_with_no_rollout_engine_is_heard_of_and_hears_who_trains_on_it(start, gateway):
+    gateway.train_run_id = "trains"
+    device = start(serving=False, engine=False)
+    gateway.wait(lambda: len(gateway.heard) >= 2)  # The answer to the first was acted on.
+    first = gateway.heard[0]
+    assert (first.device_id, first.engines, first.fault, first.clock is None) == ("d0", [], None, False)
+    assert device.agent.check() is None
+    device.close()
+    assert ("trains",) in device.rows("SELECT DISTINCT train_run_id FROM device_slice")
 
 
 def test_a_lease_is_given_back_at_once_when_the_engines_scheduler_dies(tmp_path, gateway, monkeypatch):
