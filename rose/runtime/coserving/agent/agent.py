@@ -85,7 +85,7 @@ class DeviceAgent:
             self._began_ns = before.until_ns
         #: The RL runs that the engine works for, and that train on the device.
         self._rollout_runs = Assignments("" if before is None else recorded_run(spec.staging))
-        self._train_runs = Assignments()
+        self._train_runs = Assignments("" if before is None else before.train_run_id)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._failure: str | None = None

@@ -33,19 +33,22 @@ _LATELY_US = 86_400_000_000
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What a ledger knows of a device, UTC nanoseconds: up to when it is accounted for, and anything is known of it;
-    and whether it is there."""
+    whether it is there; and the run that trained on it last, "" for none."""
 
     until_ns: int
     newest_ns: int
     is_there: bool
+    train_run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """Up to when the agents before this one accounted for the device, monotonic, and the leases that ended since."""
+    """Up to when the agents before this one accounted for the device, monotonic, the leases that ended since, and the
+    run that trained on it until then; "" for none."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
+    train_run_id: str = ""
 
 
 def recorded_run(staging: Path) -> str:
@@ -107,7 +110,7 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
         began_ns = known.until_ns if granted_ns is None else granted_ns
         changes.append(LeaseChange(min(began_ns - offset_ns, now_ns), lease_id, None))
         changes.append(LeaseChange(min(closed_ns - offset_ns, now_ns), None, None))
-    return Predecessor(min(known.until_ns - offset_ns, now_ns), tuple(changes))
+    return Predecessor(min(known.until_ns - offset_ns, now_ns), tuple(changes), known.train_run_id)
 
 
 def last_lease(ledger: Path, run_id: str, device_id: str) -> Remembered:
@@ -155,11 +158,12 @@ def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -
     if changed_ns is None:
         return None
     # All after the last change; of days of it, the last one will do, if it has anything.
-    changed_us, until_ns, newest_ns = changed_ns // 1000, None, None
+    changed_us, until_ns, newest_ns, train_run_id = changed_ns // 1000, None, None, None
     for since_us in dict.fromkeys((max(changed_us, utc_us() - _LATELY_US), changed_us)):
         text = sql.read("device/accounted.sql")
         row = connection.execute(text, of_device | {"since_us": since_us}).fetchone()
-        until_ns, newest_ns = row or (None, None)
+        until_ns, newest_ns, train_run_id = row or (None, None, None)
         if until_ns is not None:
             break
-    return _Known(max(changed_ns, until_ns or 0), max(changed_ns, newest_ns or 0), action == "joined")
+    newest_ns = max(changed_ns, newest_ns or 0)
+    return _Known(max(changed_ns, until_ns or 0), newest_ns, action == "joined", train_run_id or "")

@@ -189,6 +189,27 @@ def test_an_agent_that_leaves_its_engine_leaves_no_gap_either(host, gateway):
     assert host.rows("SELECT count(*) FROM tenure") == [(1,)]
 
 
+def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gateway, monkeypatch):
+    monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
+    gateway.train_run_id = "trains"
+    trained = "SELECT DISTINCT train_run_id FROM device_slice WHERE train_ns > 0"
+    host.next_agent(rollout=None)
+    gateway.wait(lambda: len(gateway.heard) >= 2)  # The answer to the first was acted on.
+    with OtherParty(host.spec.page, Party.TRAINER) as trainer:
+        trainer.do(f"page.open_span(me, Span.TRAIN, {monotonic_ns()})")
+        until(lambda: host.rows(trained) == [("trains",)])
+        host.agent.stop(leave=True)
+        host.writer.close()
+        until_ns = host.rows("SELECT max(t1_ns) FROM device_slice")[0][0]
+        heard = len(gateway.heard)
+        host.next_agent(rollout=None)
+        gateway.wait(lambda: len(gateway.heard) >= heard + 2)
+        host.agent.stop()
+        host.writer.close()
+    assert host.rows(f"SELECT sum(train_ns) > 0 FROM device_slice WHERE t0_ns >= {until_ns}") == [(True,)]
+    assert host.rows(trained) == [("trains",)]
+
+
 def test_an_engine_whose_agent_ended_as_it_brought_it_to_another_run_is_that_runs(host, monkeypatch):
     def found(sync, swaps):
         sync.held = ("another-run", 1)
@@ -347,19 +368,21 @@ def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_th
         assert found() == Predecessor(now_ns)
         buckets = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
         t0_ns = anchor.utc_ns(now_ns)
-        writer.record(
-            DeviceSlice(
-                device_id="d0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * milliseconds, idle_ns=10 * milliseconds,
-                **{f"{name}_ns": 0 for name in buckets},
-            )
-        )  # fmt: skip
+        for begins, ends, run_id in ((0, 4, "trained"), (4, 10, None)):
+            writer.record(
+                DeviceSlice(
+                    device_id="d0", t0_ns=t0_ns + begins * milliseconds, t1_ns=t0_ns + ends * milliseconds,
+                    idle_ns=(ends - begins) * milliseconds, train_run_id=run_id,
+                    **{f"{name}_ns": 0 for name in buckets},
+                )
+            )  # fmt: skip
         for name, granted, ended in (("before", 1, 5), ("across", 6, 12), ("after", 13, 14), ("open", 15, None)):
             writer.record(lease(name, "granted", granted))
             if ended is not None:
                 writer.record(lease(name, "released", ended))
         until(lambda: monotonic_ns() > now_ns + 10 * milliseconds)
         before = found()
-        assert before.until_ns == now_ns + 10 * milliseconds
+        assert (before.until_ns, before.train_run_id) == (now_ns + 10 * milliseconds, "")
         changes = [(round((change.at_ns - now_ns) / milliseconds), change.lease_id) for change in before.leases]
         assert changes == [(10, "across"), (12, None), (13, "after"), (14, None)]
         writer.record(device("left", now_ns + 20 * milliseconds))
