@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rose.clock import both_ns, monotonic_ns
@@ -77,16 +77,14 @@ class Controller:
         self.workers = WorkerTable()
         self.devices = Devices()
         with ExitStack() as opened:
-            self._state = State(state)
-            opened.callback(self._state.close)
+            self.state = State(state)
+            opened.callback(self.state.close)
             self.answers = AnswerStore(state)
             opened.callback(self.answers.close)
-            self.recorder = Recorder(writer, self._state, fleet_run_id)
-            self.runs = Runs(self._state, now_ns, model=model, records=writer is not None)
-            self.drained = self._state.drained()
+            self.recorder = Recorder(writer, self.state, fleet_run_id)
+            self.runs = Runs(self.state, now_ns, model=model, records=writer is not None)
+            self.drained = self.state.drained()
             opened.pop_all()
-        #: Why the state could not be written; None while all is well.
-        self.failure: str | None = None
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
@@ -134,7 +132,7 @@ class Controller:
             await self._engines.close()
         await self.recorder.close()
         self.answers.close()
-        self._state.close()
+        self.state.close()
 
     # ------------------------------------------------------------------ runs
 
@@ -279,13 +277,13 @@ class Controller:
     def drain(self, device_id: str, reason: str | None) -> None:
         """Lend nothing of the device until `undrain`, also after a restart. Raises UnknownDeviceError."""
         self._check_device(device_id)
-        self._state.drain(device_id, reason)
+        self.state.drain(device_id, reason)
         self.drained[device_id] = reason
         self._drains_changed()
 
     def undrain(self, device_id: str) -> None:
         self._check_device(device_id)
-        self._state.undrain(device_id)
+        self.state.undrain(device_id)
         self.drained.pop(device_id, None)
         self._drains_changed()
 
@@ -338,15 +336,12 @@ class Controller:
             if load.turns:
                 # Its client holds a connection open.
                 self.runs.get(run_id).heard_ns = now_ns
-        try:
+        # Runs that should have expired while the disk refuses will once it takes it.
+        with suppress(StateError):
             if self.runs.expire(now_ns):
                 self._forget()
                 self.recorder.record_due()
                 self.tell()
-            self.failure = None
-        except StateError as error:
-            # Runs that should have expired have not, and will once the disk takes it.
-            self.failure = str(error)
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             item.give_up()

@@ -96,8 +96,9 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
     ]
     if len(controller.workers) and not any(facts.alive for facts in controller.workers.facts(now_ns)):
         lacking.append("no rollout engine is alive")
-    failures = (controller.failure, controller.answers.failure, controller.recorder.failure)
-    lacking += [failure for failure in failures if failure is not None]
+    failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
+    # Of a state that refuses, its recorder says the same.
+    lacking += dict.fromkeys(failure for failure in failures if failure is not None)
     return lacking
 
 

@@ -162,17 +162,36 @@ def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
             opened = await open_run(session, expires_s=0.4)
             await publish(session, opened)
             controller = SERVERS[0].controller
-            controller._state._connection.execute("PRAGMA query_only = ON")
+            controller.state._connection.execute("PRAGMA query_only = ON")
             status, answer = await post(session, "/runs", {"name": "n", "model": "m"})
             assert (status, "cannot be read or written" in answer["error"]) == (503, True)
             await asyncio.sleep(0.8)
             _, answer = await call(session, "GET", "/readiness")
             assert any("cannot be read or written" in reason for reason in answer["missing"])
             assert (await post(session, f"/runs/{opened['run_id']}/generate", BODY))[0] == 200
-            controller._state._connection.execute("PRAGMA query_only = OFF")
+            controller.state._connection.execute("PRAGMA query_only = OFF")
             await asyncio.sleep(0.8)
             assert (await call(session, "GET", "/readiness"))[0] == 200
             assert (await call(session, "GET", f"/runs/{opened['run_id']}"))[1]["state"] == "expired"
+
+    asyncio.run(scenario())
+
+
+def test_a_state_that_refuses_what_clients_ask_is_not_ready_until_it_takes_something():
+    async def scenario():
+        async with gateway() as (session, _):
+            await beat(session)
+            assert (await call(session, "GET", "/readiness"))[0] == 200
+            connection = SERVERS[0].controller.state._connection
+            connection.execute("PRAGMA query_only = ON")
+            assert (await post(session, "/runs", {"name": "n", "model": "m"}))[0] == 503
+            for _ in range(2):
+                status, answer = await call(session, "GET", "/readiness")
+                assert (status, len(answer["missing"])) == (503, 1)
+                assert "cannot be read or written" in answer["missing"][0]
+            connection.execute("PRAGMA query_only = OFF")
+            # Whoever waits for that sends nothing meanwhile.
+            assert (await call(session, "GET", "/readiness"))[0] == 200
 
     asyncio.run(scenario())
 

@@ -78,7 +78,7 @@ def test_a_slow_disk_under_what_a_client_asks_is_nobody_s_silence(monkeypatch):
             await run.beat(run.report(url))
             turn = run.begin(8)
             await until(lambda: making.requests)
-            state = SERVERS[0].controller._state
+            state = SERVERS[0].controller.state
             keep = state.keep
 
             def stalled(*facts):

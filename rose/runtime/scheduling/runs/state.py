@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +83,8 @@ class State:
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
+        #: Why the last write was refused; None if it was not.
+        self._failure: str | None = None
         self._lock: int | None = None
         try:
             if folder is not None:
@@ -150,6 +152,15 @@ class State:
         with self._writing() as connection:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
+    def check(self) -> str | None:
+        """Why it cannot be written; None while all is well. A disk that refused the last write is tried again: whoever
+        waits for it writes nothing meanwhile."""
+        if self._failure is not None:
+            with suppress(StateError), self._writing() as connection:
+                # It changes nothing, and is written like any other.
+                connection.execute("PRAGMA user_version = 0")
+        return self._failure
+
     def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
@@ -174,7 +185,10 @@ class State:
                     self._connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise self._refused(error)
+            refused = self._refused(error)
+            self._failure = str(refused)
+            raise refused
+        self._failure = None
 
     def _refused(self, error: Exception) -> StateError:
         return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")

@@ -42,6 +42,19 @@ def test_drained_devices_are_kept(tmp_path):
     assert State(tmp_path).drained() == {"gpu-0": "new driver"}
 
 
+def test_what_was_refused_is_known_until_a_write_is_not(tmp_path):
+    state = State(tmp_path)
+    assert state.check() is None
+    state._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StateError):
+        state.drain("gpu-0", None)
+    assert f"{tmp_path / FILE} cannot be read or written" in state.check()
+    state._connection.execute("PRAGMA query_only = OFF")
+    state.drain("gpu-0", None)
+    assert state._failure is None
+    state.close()
+
+
 def test_two_processes_never_have_one_state(tmp_path):
     living = State(tmp_path)
     living.keep(facts(1))
