@@ -224,6 +224,7 @@ class Controller:
             targets=dict(wanted.targets),
             drained=wanted.drained,
             train_run_id=wanted.train_run_id,
+            rollout_run_ids=dict(wanted.rollout_run_ids),
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
@@ -259,6 +260,7 @@ class Controller:
             },
             heartbeat.device_id in self.drained,
             None if trainer is None else trainer.run_id,
+            {worker.report.engine_id: worker.assigned for worker in workers},
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:

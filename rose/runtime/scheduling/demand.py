@@ -20,7 +20,8 @@ DEVICES_MAX = 10_000
 class Wanted:
     """Device time wanted of engines, in nanoseconds and never 0, the RL step that it is for, and what they are to hold.
 
-    `drained`: nothing is to be lent. `train_run_id` is the run that trains on the device.
+    `drained`: nothing is to be lent. `train_run_id` is the run that trains on the device, and
+    `rollout_run_ids` are those that its engines are assigned to.
     """
 
     step: int | None = None
@@ -28,12 +29,13 @@ class Wanted:
     targets: Mapping[str, Target] = field(default_factory=dict)
     drained: bool = False
     train_run_id: str | None = None
+    rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
 
     def differs(self, before: Wanted) -> bool:
         """Whether somebody who knows `before` needs to know: anything else is wanted, or twice the time."""
         return (
             (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
-            or self.targets != before.targets
+            or (self.targets, self.rollout_run_ids) != (before.targets, before.rollout_run_ids)
             or self.engines_ns.keys() != before.engines_ns.keys()
             or any(value >= 2 * before.engines_ns[engine] for engine, value in self.engines_ns.items())
         )

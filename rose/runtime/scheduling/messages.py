@@ -153,6 +153,8 @@ class HeartbeatReply(Report):
     drained: bool = False
     #: The run that trains on the device.
     train_run_id: str | None = None
+    #: The run that each engine is assigned to, None: to none. One that is not named stays with its run.
+    rollout_run_ids: dict[str, str | None] = {}
 
 
 class PreemptRequest(Message):

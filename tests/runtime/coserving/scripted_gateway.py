@@ -16,7 +16,7 @@ class ScriptedGateway:
         self.preempted: list[PreemptRequest] = []
         self._changed = threading.Condition()
         self._seq, self._wanted, self._step, self._targets = 1, {}, None, {}
-        self.drained, self.train_run_id = False, None
+        self.drained, self.train_run_id, self.rollout_run_ids = False, None, {}
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -74,6 +74,7 @@ class ScriptedGateway:
                 targets=self._targets,
                 drained=self.drained,
                 train_run_id=self.train_run_id,
+                rollout_run_ids=self.rollout_run_ids,
             )
 
     def preempt(self, request):
@@ -86,6 +87,11 @@ class ScriptedGateway:
         """Until `condition()` holds, looked at whenever something came."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), "the gateway did not hear of it in time"
+
+    def wait_until_heeded(self):
+        """Until its agent has acted on what it wants now: the heartbeat after the next one follows that."""
+        heard = len(self.heard)
+        self.wait(lambda: len(self.heard) >= heard + 2)
 
     def close(self):
         self._server.shutdown()

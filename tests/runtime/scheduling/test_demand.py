@@ -7,7 +7,8 @@ from rose.runtime.scheduling import demand as demand_module
 from rose.runtime.scheduling.demand import HOLD_NS, Answers, Demand, Wanted
 
 engines = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000))
-wanted = st.builds(Wanted, st.none() | st.integers(0, 3), engines)
+runs = st.dictionaries(st.sampled_from("abc"), st.none() | st.sampled_from("xy"))
+wanted = st.builds(Wanted, st.none() | st.integers(0, 3), engines, rollout_run_ids=runs)
 
 
 def test_demand_lasts_a_moment_longer_than_turns():
@@ -35,6 +36,7 @@ def test_what_differs_is_seen_whoever_asks(before, after):
     assert not before.differs(before)
     if not after.differs(before):
         assert after.step == before.step
+        assert after.rollout_run_ids == before.rollout_run_ids
         assert after.engines_ns.keys() == before.engines_ns.keys()
         assert all(value < 2 * before.engines_ns[engine] for engine, value in after.engines_ns.items())
 

@@ -155,3 +155,15 @@ def test_the_device_that_a_run_trains_on_is_told_so():
             assert agent.reply["train_run_id"] is None
 
     asyncio.run(scenario())
+
+
+def test_whose_an_engine_is_is_told_and_that_it_is_nobody_s_once_its_run_is_over():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, 1) as (agent,):
+            run_id = await begin(session, "a")
+            assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
+            await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
+            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
+            await until(lambda: agent.reply["rollout_run_ids"] == {"e0": None})
+
+    asyncio.run(scenario())

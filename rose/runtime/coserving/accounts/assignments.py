@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Assignments:
-    """Changes in the order in which they came. Times are monotonic nanoseconds. One thread changes, another reads."""
+    """Changes in the order in which they came. Times are monotonic nanoseconds. One thread reads, others change."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]

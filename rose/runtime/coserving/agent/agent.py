@@ -329,6 +329,7 @@ class DeviceAgent:
         """The controller has answered a heartbeat."""
         answer = self._control.answer
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
+        self._lives.assign(answer.rollout_run_ids)
         if self._spec.rollout is not None:
             self._targets.aim(answer.targets.get(self._spec.rollout.engine_id))
         self._act()

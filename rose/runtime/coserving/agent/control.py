@@ -31,6 +31,8 @@ class Answer:
     drained: bool = False
     #: The RL run that trains on the device.
     train_run_id: str | None = None
+    #: The run that each engine is assigned to, None: to none. An older gateway names none of them.
+    rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class Control:
@@ -96,6 +98,7 @@ class Control:
             {name: Target(it.run_id, it.version, it.url, it.token) for name, it in reply.targets.items()},
             reply.drained,
             reply.train_run_id,
+            reply.rollout_run_ids,
         )
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,18 @@ class EngineLives:
         """(run, version) that the engine holds; None while there is none that answers."""
         sync = self.sync
         return None if sync is None else sync.held
+
+    def assign(self, run_ids: Mapping[str, str | None]) -> None:
+        """The controller has said which run each engine is assigned to; one that it does not name stays with its run.
+
+        It comes to another run as that run's weights do: turns of the one before leave it first.
+        """
+        rollout = self._spec.rollout
+        if rollout is None or rollout.engine_id not in run_ids:
+            return
+        run_id, held = run_ids[rollout.engine_id], self.held
+        if run_id is None or (held is not None and held[0] == run_id):
+            self._assigned.change(monotonic_ns(), run_id or "")
 
     def bring_to(self, target: Target) -> Sync | None:
         """Bring the engine to a target and record it; None while there is no engine, which starts without it."""

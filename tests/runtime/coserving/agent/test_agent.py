@@ -16,6 +16,7 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.engine_lives import EngineLives
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port
@@ -324,7 +325,7 @@ def test_a_dedicated_device_has_no_leases(start, gateway):
 def test_a_device_with_no_rollout_engine_is_heard_of_and_hears_who_trains_on_it(start, gateway):
     gateway.train_run_id = "trains"
     device = start(serving=False, engine=False)
-    gateway.wait(lambda: len(gateway.heard) >= 2)  # The answer to the first was acted on.
+    gateway.wait_until_heeded()
     first = gateway.heard[0]
     assert (first.device_id, first.engines, first.fault, first.clock is None) == ("d0", [], None, False)
     assert device.agent.check() is None
@@ -490,3 +491,34 @@ def test_a_target_that_cannot_be_reached_is_reported_and_leaves_the_engine_as_it
     gateway.wait(lambda: failed() is None)
     assert gateway.heard[-1].engines[0].alive
     assert device.agent.check() is None
+
+
+def test_what_becomes_of_an_engine_once_its_run_is_over_is_not_that_runs(start, gateway):
+    device = start(serving=False, pool="rollout", heartbeat_s=0.05)
+    gateway.aim(r0=("a", 3, "http://127.0.0.1:1"))
+    gateway.wait(lambda: bool(gateway.heard) and gateway.heard[-1].engines[0].failed is not None)
+    # By a gateway of an older version, which does not say whose the engine is.
+    gateway.aim()
+    gateway.wait_until_heeded()
+    assert device.agent._rollout_runs.now == "a"
+    gateway.rollout_run_ids = {"r0": None}
+    gateway.aim()
+    gateway.wait_until_heeded()
+    first = device.engine.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: device.engine.pid != first and device.agent.check() is None)
+    device.close()
+    assert ("a",) in device.rows("SELECT rollout_run_id FROM device_slice")
+    starts = device.rows("SELECT rollout_run_id FROM device_slice WHERE activation_ns > 0 ORDER BY t0_ns")
+    assert len(starts) >= 2
+    assert set(starts) == {("run",)}
+
+
+def test_an_engine_that_a_run_gets_again_with_its_weights_is_that_runs(start, gateway, monkeypatch):
+    device = start(serving=False, pool="rollout", heartbeat_s=0.05)
+    monkeypatch.setattr(EngineLives, "held", property(lambda _: ("a", 3)))
+    for run_id, expected in ((None, ""), ("b", ""), ("a", "a"), ("b", "a")):
+        gateway.rollout_run_ids = {"r0": run_id}
+        gateway.aim()
+        gateway.wait_until_heeded()
+        assert device.agent._rollout_runs.now == expected

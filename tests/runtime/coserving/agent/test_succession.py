@@ -194,16 +194,15 @@ def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gat
     gateway.train_run_id = "trains"
     trained = "SELECT DISTINCT train_run_id FROM device_slice WHERE train_ns > 0"
     host.next_agent(rollout=None)
-    gateway.wait(lambda: len(gateway.heard) >= 2)  # The answer to the first was acted on.
+    gateway.wait_until_heeded()
     with OtherParty(host.spec.page, Party.TRAINER) as trainer:
         trainer.do(f"page.open_span(me, Span.TRAIN, {monotonic_ns()})")
         until(lambda: host.rows(trained) == [("trains",)])
         host.agent.stop(leave=True)
         host.writer.close()
         until_ns = host.rows("SELECT max(t1_ns) FROM device_slice")[0][0]
-        heard = len(gateway.heard)
         host.next_agent(rollout=None)
-        gateway.wait(lambda: len(gateway.heard) >= heard + 2)
+        gateway.wait_until_heeded()
         host.agent.stop()
         host.writer.close()
     assert host.rows(f"SELECT sum(train_ns) > 0 FROM device_slice WHERE t0_ns >= {until_ns}") == [(True,)]
