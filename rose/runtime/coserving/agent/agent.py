@@ -80,9 +80,8 @@ class DeviceAgent:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
         self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
-        self._began_ns = now_ns = monotonic_ns()
-        if before is not None:
-            self._began_ns = before.until_ns
+        now_ns = monotonic_ns()
+        self._began_ns = now_ns if before is None else before.until_ns
         #: The RL runs that the engine works for, and that train on the device.
         self._rollout_runs = Assignments("" if before is None else recorded_run(spec.staging))
         self._train_runs = Assignments("" if before is None else before.train_run_id)
@@ -284,8 +283,7 @@ class DeviceAgent:
     @property
     def _engine_fault(self) -> str | None:
         """Why no turn can run on the rollout engine; None if one can."""
-        dying = None if self._engine is None else self._engine.dying
-        return self._lives.fault or dying
+        return self._lives.fault or (None if self._engine is None else self._engine.dying)
 
     def _report(self) -> list[EngineReport]:
         engine, leasing = self._lives.engine, self._leasing
@@ -351,6 +349,9 @@ class DeviceAgent:
                 now_ns = monotonic_ns()
                 if now_ns - sliced_ns >= SLICE_NS:
                     sliced_ns = now_ns
+                    if self._page.replaced():
+                        self._failure = f"its page {self._page.path} was removed or replaced"
+                        return
                     self._close_slices(now_ns)
                     self._tell_withheld()
                 if now_ns - told_ns >= STEP_TIME_NS:

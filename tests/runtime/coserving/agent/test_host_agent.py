@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 
 import pytest
 
+from rose.clock import monotonic_ns
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import host_agent, rollout_engine
@@ -15,8 +17,10 @@ from rose.runtime.coserving.agent.host_agent import HostAgent
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
-from tests.runtime.coserving.agents_in_turn import Host, until
+from rose.runtime.engines.sglang import EngineError
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
 from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import stand_in_spec
 
@@ -100,6 +104,44 @@ def test_a_device_whose_agent_fails_gets_another_and_keeps_engine_and_accounts(d
         assert devices.rows(f"SELECT joined_ns, left_ns FROM tenure WHERE device_id = '{name}'") == [
             (slices[0][0], slices[-1][1])
         ]
+
+
+def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices, gateway, monkeypatch):
+    monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
+    spec = devices.specs[0]
+    spec = replace(spec, device=spec.device.model_copy(update={"pool": "serving"}))
+    devices.specs = [spec]
+    gateway.want(**{"d0-rollout": 600 * SECOND})
+
+    def agent_after(former):
+        until(lambda: devices.agent.agent("d0") not in (former, None))
+        return devices.agent.agent("d0")
+
+    def lend():
+        serving = OtherParty(spec.page, Party.SERVING)
+        serving.do("page.set_load(load)")
+        page = ArbiterPage(spec.page)
+        until(lambda: page.lease().expires_ns > monotonic_ns())
+        return serving
+
+    devices.start()
+    first = agent_after(None)
+    with lend():
+        pid = devices.engine_pid(0)
+        # As systemd-logind does when the last session of a user who is none of the system's ends.
+        shutil.rmtree(spec.page.parent)
+        second = agent_after(first)
+    with pytest.raises(EngineError, match=f"its page {spec.page} was removed"):
+        first.check()
+    with lend():
+        assert devices.engine_pid(0) not in (pid, None)
+        assert devices.agent.agent("d0") is second
+        devices.stop()
+    leases = devices.rows("SELECT lease_id, closed_by IS NOT NULL FROM lease ORDER BY granted_at")
+    assert leases == [(f"fleet-d0-{number}", True) for number in range(1, len(leases) + 1)]
+    slices = devices.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
+    assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
+    assert devices.rows("SELECT count(*) FROM tenure") == [(1,)]
 
 
 def test_an_engine_that_does_not_start_is_tried_until_it_does(devices, monkeypatch):
