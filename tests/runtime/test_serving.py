@@ -8,7 +8,7 @@ import pytest
 
 from rose.runtime import serving as serving_module
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine
-from rose.runtime.coserving.hooks.serving import RELEASE
+from rose.runtime.coserving.hooks.serving import DETACH, RELEASE
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import AddressInUseError
@@ -71,6 +71,38 @@ def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page
         lent.stop()
         again = engines(page, url, owner.pages)
         again.attach()
+        assert page.alive(Party.SERVING)
+
+
+def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+    monkeypatch.setenv("ROSE_SERVING_TOKEN", "b")
+    owner = Owner(tmp_path / "pages", keys=("a", "b"))
+    with served(owner) as url:
+        lent = engines(page, url, owner.pages)
+        lent.attach()
+        OwnedEngine(url, "b", owner.pages).detach()
+        lent.check()
+        assert owner.numbers == [page.inode, DETACH]
+        assert not page.alive(Party.SERVING)
+
+
+def test_an_engine_that_its_owner_detached_and_started_again_is_left_alone_until_it_is_attached(
+    page, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+    owner, again = Owner(tmp_path / "pages"), Owner(tmp_path / "pages")
+    with served(owner) as url:
+        lent = engines(page, url, owner.pages)
+        lent.attach()
+        OwnedEngine(url, pages=owner.pages).detach()
+    with served(again, int(url.rpartition(":")[2])):
+        lent.check()
+        assert again.numbers == []
+        OwnedEngine(url, pages=again.pages).attach(page.path)
+        again.let_go()
+        again.path = None  # As when it is started once more.
+        lent.check()
         assert page.alive(Party.SERVING)
 
 

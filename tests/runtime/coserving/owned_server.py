@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from rose.runtime.coserving.attach.attachment import EngineState
+from rose.runtime.coserving.attach.attachment import EngineState, forget_detached, note_detached
 from rose.runtime.coserving.hooks.serving import DETACH
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
@@ -30,6 +30,8 @@ class Owner:
         if not self.has_plugin:
             return False
         self.numbers.append(number)
+        if number == DETACH and self.page is not None:
+            note_detached(self.page.path)
         self.let_go()
         self.path = None if number < 0 else self.pages / str(number)
         self.waits = self.looks_after
@@ -46,6 +48,7 @@ class Owner:
         if self.refused is None:
             try:
                 self.page = ArbiterPage.attach(self.path.resolve(), Party.SERVING)
+                forget_detached(self.page.path)
             except FileNotFoundError:
                 self.reason = f"there is no page at {self.path}"
             except PageError as error:

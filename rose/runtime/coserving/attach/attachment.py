@@ -1,4 +1,8 @@
-"""What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`."""
+"""What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
+
+`<page>.detached` lies there from when the owner of a serving engine let go of the page until an engine takes it. It
+outlives the engine, and says so also where a server with two keys does not.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,25 @@ def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | N
         return Attachment(**json.loads(_path(page, role).read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
+
+
+def note_detached(page: Path) -> None:
+    """The owner of the serving engine that has the page lets go of it."""
+    _detached(page).touch()
+
+
+def forget_detached(page: Path) -> None:
+    """A serving engine has taken the page."""
+    _detached(page).unlink(missing_ok=True)
+
+
+def is_detached(page: Path) -> bool:
+    """Whether an owner let go of the page and no serving engine took it since."""
+    return _detached(page).exists()
+
+
+def _detached(page: Path) -> Path:
+    return page.with_name(f"{page.name}.detached")
 
 
 def _path(page: Path, role: str) -> Path:

@@ -10,11 +10,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe
+from rose.runtime.coserving.attach.attachment import (
+    Attachment,
+    EngineState,
+    describe,
+    forget_detached,
+    note_detached,
+)
 from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
 from rose.runtime.coserving.hooks.scheduler import SchedulerView
 from rose.runtime.coserving.hooks.settings import PAGES
@@ -88,6 +95,10 @@ class ServingPlugin:
         self._guarded(lambda: self._attach(number))
 
     def _attach(self, number: int) -> None:
+        if number == DETACH and self._page is not None:
+            # Before the section is free: who finds it free looks for this. The engine knows by itself while it runs.
+            with suppress(OSError):
+                note_detached(self._page.path)
         self._let_go()
         self._looked_ns = 0
         self._detached = number == DETACH
@@ -143,6 +154,7 @@ class ServingPlugin:
                 memory_mechanism=memory_mechanism(pool=None, leased=False),
             ),
         )
+        forget_detached(path)
         self._reason = None
         logger.info("ROSE: attached to %s", path)
 

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import EngineState, described
+from rose.runtime.coserving.attach.attachment import EngineState, described, is_detached
 from rose.runtime.coserving.hooks import telemetry
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.hooks.settings import PAGES
@@ -351,6 +351,19 @@ def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch,
     assert page.alive(Party.SERVING)
     plugin.attach(DETACH)
     assert not page.alive(Party.SERVING)
+
+
+def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_takes_it(page):
+    for number, detached in ((RELEASE, False), (DETACH, True)):
+        plugin = ServingPlugin(Scheduler(), page.path, None)
+        plugin.received()
+        assert page.alive(Party.SERVING)
+        plugin.attach(number)
+        assert not page.alive(Party.SERVING)
+        assert is_detached(page.path) is detached
+    # One whose owner names the page in its unit file.
+    ServingPlugin(Scheduler(), page.path, None).received()
+    assert not is_detached(page.path)
 
 
 def test_one_that_cannot_be_shared_with_says_so_as_soon_as_it_is_shown_a_page(page, monkeypatch, tmp_path):
