@@ -51,13 +51,19 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     """Copy a run's rows of every view into temporary tables of the same names, which later queries read instead.
 
     A run may be going on: without this, two queries of one report would see two states of the ledger at `root`. A
-    fleet's run has with it what the RL runs on it did, and an RL run what it had of the fleets that it is on.
+    fleet's run has with it what the RL runs on it did, and an RL run what it had of the fleets that it is on, in its
+    own time there.
     """
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
     own = "FROM ledger.event WHERE run_id = getvariable('run_id')"
-    if shared := rows(connection, "run/fleets"):
-        name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
+    shared = rows(connection, "run/fleets")
+    on_fleet = any(row["run_id"] == run_id for row in shared)
+    connection.execute(sql.read("borrowing/own_time.sql"))
+    if on_fleet:
+        connection.execute(sql.read("run/time_on_fleet.sql"))
+    if shared:
+        name = "events_on_fleet" if on_fleet else "events_of_fleet"
         made, select = "TABLE", sql.read(f"run/{name}.sql")
     else:
         counted = connection.execute(f"SELECT count(*) {own}").fetchone()

@@ -1,6 +1,7 @@
 -- Windows of a run that were drawn, how many of them were withheld, how many drawn or treated otherwise than seed, device
--- and number say, in the compared time of how many withheld ones a lease was in force, and by which settings they were
--- drawn. Reads the tables `holdout_piece` and `lease_span`, which `holdout_pieces` and `lease_spans` make.
+-- and number say, in the compared time of how many withheld ones a lease was in force, by which settings they were drawn,
+-- and how many of the run's devices other runs borrowed in its time there. Reads the tables `holdout_piece` and
+-- `lease_span`, which `holdout_pieces` and `lease_spans` make, and `other_run_slice`, which `own_time` makes.
 SELECT
     count(*) AS windows,
     count(*) FILTER (withheld) AS withheld,
@@ -18,5 +19,6 @@ SELECT
     list_sort(list(DISTINCT format(
         'share {:g}, seed {}, windows of {:g} s, wash-out of {:g} s',
         holdout_share, holdout_seed, window_ns / 1e9, washout_ns / 1e9
-    ))) AS settings
+    ))) AS settings,
+    (SELECT count(DISTINCT device_id) FROM other_run_slice WHERE leased) AS shared_devices
 FROM holdout_piece AS p;

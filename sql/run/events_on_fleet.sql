@@ -1,6 +1,7 @@
 -- The events of an RL run that shares fleets, and of these what the run had there, and what is nobody's, as if all were
--- of one run: without the leases of others, the time that was lent to them and the requests that arrived then, so that
--- what is compared is time lent to this run and time not lent.
+-- of one run: of each device in the run's own time there, without the leases of others, the time that was lent to them and
+-- the requests that arrived and the power that was read then, so that what is compared is time lent to this run and time
+-- not lent. Reads the tables `own_time` and `other_run_slice`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...';
 WITH fleet AS (
     SELECT DISTINCT fleet_run_id AS run_id
@@ -14,6 +15,15 @@ leased AS (
     SELECT run_id, lease_id FROM shared WHERE kind = 'lease' AND rl_run_id = getvariable('run_id')
     UNION
     SELECT run_id, lease_id FROM shared WHERE kind = 'device_slice' AND rollout_run_id = getvariable('run_id')
+),
+timed AS (
+    SELECT
+        s.*, o.from_ns, o.to_ns,
+        -- A request counts where it arrived, anything else up to its last nanosecond.
+        CASE WHEN kind = 'request' THEN 1000 * at_us - greatest(e2e_ns, 0) ELSE greatest(t1_ns, 1) - 1 END AS last_ns
+    FROM shared AS s
+    JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id
+    WHERE kind IN ('device_slice', 'holdout', 'power', 'request')
 )
 SELECT * FROM event WHERE run_id = getvariable('run_id')
 UNION ALL BY NAME
@@ -22,10 +32,24 @@ FROM shared
 WHERE CASE
     WHEN kind IN ('preemption', 'hold', 'sync') THEN rl_run_id = getvariable('run_id')
     WHEN kind = 'lease' THEN (run_id, lease_id) IN (FROM leased)
-    WHEN kind = 'device_slice' THEN rollout_run_id = getvariable('run_id')
-        OR lease_id IS NULL AND rollout_ns + sync_ns + activation_ns + headroom_ns = 0
-    WHEN kind = 'request' THEN lease_id IS NULL OR (run_id, lease_id) IN (FROM leased)
+    WHEN kind = 'engine' THEN (run_id, device_id) IN (SELECT run_id, device_id FROM own_time)
     -- What was let go was let go because of all that borrow.
     WHEN kind = 'scale_down' THEN decision = 'kept'
-    ELSE kind IN ('device', 'engine', 'holdout', 'power')
+    ELSE kind = 'device'
+    END
+UNION ALL BY NAME
+SELECT t.* EXCLUDE (from_ns, to_ns, last_ns) REPLACE (getvariable('run_id') AS run_id)
+FROM timed AS t
+ASOF LEFT JOIN (FROM other_run_slice WHERE leased) AS other
+    ON t.run_id = other.run_id AND t.device_id = other.device_id AND t.last_ns >= other.t0_ns
+WHERE CASE t.kind
+    WHEN 'device_slice' THEN t.from_ns <= t.t0_ns AND t.t1_ns <= t.to_ns AND (
+        t.rollout_run_id = getvariable('run_id')
+        OR t.lease_id IS NULL AND t.rollout_ns + t.sync_ns + t.activation_ns + t.headroom_ns = 0
+    )
+    -- A window counts whole, whatever part of it the run was there, and of its requests those of that part.
+    WHEN 'holdout' THEN t.t0_ns < t.to_ns AND t.from_ns < t.t1_ns
+    WHEN 'request' THEN t.from_ns <= t.last_ns AND t.last_ns < t.to_ns AND coalesce(other.t1_ns <= t.last_ns, true)
+        AND (t.lease_id IS NULL OR (t.run_id, t.lease_id) IN (FROM leased))
+    WHEN 'power' THEN t.from_ns <= t.t0_ns AND t.t1_ns <= t.to_ns AND coalesce(other.t1_ns <= t.t0_ns, true)
     END;

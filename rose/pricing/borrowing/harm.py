@@ -110,6 +110,11 @@ def _confounded(drawn: Row) -> str | None:
             f"confounded: a lease was in force in {drawn['lent_windows']:,} of {drawn['withheld']:,} windows in which "
             "leases were to be withheld"
         )
+    if drawn["shared_devices"]:
+        return (
+            f"confounded: other runs borrowed {drawn['shared_devices']:,} of the run's devices in its time there, and "
+            "which of them a request met was not drawn"
+        )
     return None
 
 

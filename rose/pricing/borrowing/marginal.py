@@ -210,7 +210,7 @@ def marginal(
     *,
     by_lease: bool = False,
 ) -> Marginal:
-    """The marginal cost of a run's borrow, with `by_lease` divided among its leases too.
+    """The marginal cost of a run's borrow, with `by_lease` divided among its leases too. The connection has a snapshot.
 
     Raises PriceBookError for a route, a device's power or any other price that the book lacks.
     """

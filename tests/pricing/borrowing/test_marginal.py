@@ -42,6 +42,7 @@ def book(*changes: tuple[str, str]) -> PriceBook:
 def priced(root: Path, prices: PriceBook, gave_back: Sequence[Span] = (), by_lease: bool = False) -> Marginal:
     allocation = allocate(charges.price(root, prices, run_id="run"))
     with closing(catalog.connect(root)) as connection:
+        snapshot(connection, root, "run")
         return marginal(connection, "run", allocation, prices, gave_back, by_lease=by_lease)
 
 

@@ -1,0 +1,7 @@
+-- Of an RL run that shares fleets: its time on each device, `own_time`, from its first work or lease there to its last, and
+-- `other_run_slice`, the slices in that time of what was assigned or lent to other runs. `run/time_on_fleet` fills them.
+-- They are empty of any other run, whose time is all there is.
+CREATE OR REPLACE TEMP TABLE own_time (run_id VARCHAR, device_id VARCHAR, from_ns BIGINT, to_ns BIGINT);
+CREATE OR REPLACE TEMP TABLE other_run_slice (
+    run_id VARCHAR, device_id VARCHAR, t0_ns BIGINT, t1_ns BIGINT, leased BOOLEAN
+);

@@ -1,0 +1,185 @@
+"""What borrowing cost an RL run on devices that it shares: over its own time there, whatever others did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.pricing.borrowing.report import marginal
+from rose.pricing.borrowing.report.marginal import PriceDocument
+from tests.pricing.borrowing.test_harm import (
+    ASKED,
+    EXAMPLE,
+    WINDOW_NS,
+    WINDOW_S,
+    WINDOWS,
+    WITHHELD,
+    request,
+    run,
+)
+from tests.pricing.conftest import T0_NS, S, WriteLedger, us
+
+END_S = WINDOWS * WINDOW_S
+Told = dict[str, tuple[Any, ...]]
+
+
+def number(event: events.Event) -> int | None:
+    """The window that an event is of; None of one that is of no window."""
+    if isinstance(event, events.Holdout | events.DeviceSlice):
+        return (event.t0_ns - T0_NS) // WINDOW_NS
+    if isinstance(event, events.Request):
+        return int(event.request_id[1:]) // WINDOW_S
+    return int(str(event.lease_id)[1:]) if isinstance(event, events.Lease) else None
+
+
+MADE = run()
+OF_WINDOW = [[event for event in MADE if number(event) == n] for n in range(WINDOWS)]
+
+
+def joined(device_id: str, at_s: int) -> list[events.Event]:
+    """A serving device with a rollout engine."""
+    return [
+        events.Device(
+            action="joined", device_id=device_id, t_ns=T0_NS + at_s * S, at_us=us(at_s), pool="serving",
+            device_class="h100-sxm",
+        ),
+        events.Engine(
+            at_us=us(at_s), device_id=device_id, engine_id=f"r-{device_id}", action="started", role="rollout",
+            model="m", kv_bytes=2 << 30, memory_mechanism="budget",
+        ),
+    ]  # fmt: skip
+
+
+def power(of: events.DeviceSlice) -> events.Power:
+    """Read over a slice: other in each window."""
+    n = (of.t0_ns - T0_NS) // WINDOW_NS
+    return events.Power(
+        device_id=of.device_id, t0_ns=of.t0_ns, t1_ns=of.t1_ns, source="rapl", at_us=of.t1_ns // 1000,
+        power_mw=(300_000 if of.lease_id is None else 600_000) + 1000 * n,
+    )  # fmt: skip
+
+
+def windows(numbers: Iterable[int], whose: Callable[[int], str | None]) -> Iterator[events.Event]:
+    """What is recorded of the device s0 in some windows, each of them the time of an RL run."""
+    for n in numbers:
+        for event in OF_WINDOW[n]:
+            if isinstance(event, events.DeviceSlice):
+                yield replace(event, rollout_run_id=whose(n))
+                yield power(event)
+            elif isinstance(event, events.Lease):
+                yield replace(event, rl_run_id=whose(n))
+            else:
+                yield event
+
+
+def fleet(whose: Callable[[int], str | None], numbers: Iterable[int] = range(WINDOWS)) -> Iterator[events.Event]:
+    """A fleet of s0, lent to two RL runs, and of s1, which is lent to nobody and late with all that it serves."""
+    yield events.Run(action="started", name="lab", at_us=us(0))
+    for run_id in ("red", "blue"):
+        yield events.Run(action="started", name="grpo", run_id=run_id, at_us=us(0))
+    yield from joined("s0", 0)
+    yield from joined("s1", 0)
+    buckets: dict[str, Any] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS}
+    buckets |= {"serving_ns": END_S * S // 2, "idle_ns": END_S * S // 2}
+    yield events.DeviceSlice(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + END_S * S, at_us=us(0), **buckets)
+    for one in ASKED:
+        late = replace(request({**one, "ttft_ms": 1500}), device_id="s1", lease_id=None)
+        yield replace(late, request_id=f"s1-{late.request_id}")
+    yield from windows(numbers, whose)
+
+
+def alone(numbers: range) -> Iterator[events.Event]:
+    """A run that has s0 to itself, and for no longer than some windows."""
+    from_s, to_s = numbers.start * WINDOW_S, numbers.stop * WINDOW_S
+    yield events.Run(action="started", name="grpo", at_us=us(from_s))
+    yield from joined("s0", from_s)
+    yield from windows(numbers, lambda _: None)
+    yield events.Device(
+        action="left", device_id="s0", t_ns=T0_NS + to_s * S, at_us=us(to_s), pool="serving", device_class="h100-sxm"
+    )
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """The example with a price for everything that lending may cost."""
+    path = tmp_path / "book.toml"
+    priced = EXAMPLE.replace(
+        "violation_usd = 0\n",
+        "violation_usd = 0.001\nlatency_usd = [[0.5, 0], [1.0, 0.0005]]\ninterference_usd_per_device_hour = 2\n"
+        "publish_usd_per_sync = 0.25\n",
+    )
+    path.write_text(priced.replace("scheduler_usd_per_lease_s = 0\n", "scheduler_usd_per_lease_s = 0.001\n"))
+    return path
+
+
+def told(document: PriceDocument) -> Told:
+    """What is said of each term, without the period that it is stamped with."""
+    return {
+        name: (row.in_all.value, row.in_all.low, row.in_all.high, row.in_all.basis, row.rests_on)
+        for name, row in document.terms.items()
+    }
+
+
+@pytest.mark.parametrize(("first", "basis"), [(30, "measured"), pytest.param(54, "confounded", marks=pytest.mark.long)])
+def test_a_run_costs_what_its_own_time_does(
+    write_ledger: WriteLedger, tmp_path: Path, book: Path, first: int, basis: str
+) -> None:
+    """In the last 50 minutes there are withheld windows enough, and in the last ten too few."""
+    assert not WITHHELD[first]
+    assert not WITHHELD[WINDOWS - 1]
+    shared = write_ledger(fleet(lambda n: "red" if n < first else "blue"), run_id="fleet")
+    document = marginal.build(shared, "blue", book)
+    cut = write_ledger(alone(range(first, WINDOWS)), root=tmp_path / "alone")
+    assert told(document) == told(marginal.build(cut, "run", book))
+    provision = document.terms["provision"]
+    assert provision.in_all.value
+    assert (provision.in_all.low is None) == (basis == "confounded") == provision.rests_on.startswith("confounded")
+    assert document.metered["h100-sxm"].metered.value == sum(
+        reading.power_mw * (reading.t1_ns - reading.t0_ns)
+        for reading in windows(range(first, WINDOWS), lambda _: None)
+        if isinstance(reading, events.Power) and reading.power_mw is not None
+    )
+
+
+def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger, book: Path) -> None:
+    """Its engine stays assigned to it until another run wants it, and that stops it."""
+    assert not WITHHELD[44]
+    assert WITHHELD[45]
+    ended = events.Run(action="ended", name="grpo", run_id="blue", at_us=us(4500))
+    root = write_ledger([*fleet(lambda _: "blue", range(45)), ended], run_id="fleet")
+    before = told(marginal.build(root, "blue", book))
+    later: list[events.Event] = list(windows(range(45, WINDOWS), lambda n: "blue" if n == 45 else "red"))
+    later.append(
+        events.Engine(at_us=us(5000), device_id="s0", engine_id="r-s0", action="died", role="rollout", model="m")
+    )
+    write_ledger(later, root=root, writer="later", run_id="fleet")
+    assert told(marginal.build(root, "blue", book)) == before
+
+
+@pytest.mark.long
+def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger, book: Path) -> None:
+    """Whose lease a request meets is not drawn; what others' leases met is in no figure of the run."""
+
+    def whose(n: int) -> str:
+        return "blue" if n % 2 else "red"
+
+    document = marginal.build(write_ledger(fleet(whose), run_id="fleet"), "blue", book)
+    harm = document.terms["provision"]
+    assert harm.in_all.low is None
+    assert str(harm.in_all.no_interval).startswith("confounded: other runs borrowed 1 of the run's devices")
+    own = {n for n in range(WINDOWS) if not WITHHELD[n] and whose(n) == "blue"}
+    met = sum(one["second"] // WINDOW_S in own for one in ASKED)
+    assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in harm.rests_on
+    assert document.terms["prefix_cache"].in_all.basis == "absent"
+    assert document.terms["interference"].in_all.basis == "assumed"
+    numbers = {n for n in range(min(own), max(own) + 1) if WITHHELD[n]} | own
+    assert document.metered["h100-sxm"].metered.value == sum(
+        reading.power_mw * (reading.t1_ns - reading.t0_ns)
+        for reading in windows(sorted(numbers), whose)
+        if isinstance(reading, events.Power) and reading.power_mw is not None
+    )
