@@ -1,6 +1,8 @@
 -- KV memory that rollout engines held on serving devices while nothing was lent, by stretch between price changes. Only a
 -- pool of fixed size (`budget`) stays where no lease needs it; `byte_ns` is NULL where an engine did not say how large.
--- Reads the tables `stretch` and `lease_span`, which `lease_spans` makes.
+-- Of an RL run that shares a fleet it is what they held in its own time there, but while they were assigned or lent to
+-- others. Reads the tables `stretch` and `lease_span`, which `lease_spans` makes, and `own_time` and `other_run_slice`,
+-- which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 WITH stay AS (
     SELECT
@@ -22,20 +24,29 @@ change AS (
 life AS (
     SELECT
         c.engine_id, c.device_id, c.kv_bytes,
-        greatest(c.t0_ns, s.since_ns) AS t0_ns, least(c.t1_ns, s.until_ns) AS t1_ns
+        -- `greatest` and `least` pass over NULL: the time of a run that shares nothing has no ends.
+        greatest(c.t0_ns, s.since_ns, o.from_ns) AS t0_ns, least(c.t1_ns, s.until_ns, o.to_ns) AS t1_ns
     FROM change AS c
     JOIN stay AS s ON s.device_id = c.device_id AND s.since_ns < c.t1_ns AND c.t0_ns < s.until_ns
+    LEFT JOIN own_time AS o ON o.device_id = c.device_id
     WHERE s.pool = 'serving' AND action = 'started' AND c.t1_ns > c.t0_ns
       AND memory_mechanism LIKE '%budget' AND memory_mechanism NOT LIKE 'leased+%'
 ),
 part AS (
     SELECT engine_id, device_id, kv_bytes, segment, greatest(t0_ns, from_ns) AS t0_ns, least(t1_ns, to_ns) AS t1_ns
     FROM life JOIN stretch ON t0_ns < to_ns AND from_ns < t1_ns
+    WHERE t0_ns < t1_ns
+),
+taken AS (
+    SELECT device_id, segment, t0_ns, t1_ns FROM lease_span
+    UNION ALL
+    SELECT device_id, segment, greatest(t0_ns, from_ns), least(t1_ns, to_ns)
+    FROM other_run_slice JOIN stretch ON t0_ns < to_ns AND from_ns < t1_ns
 ),
 leased AS (
     SELECT p.engine_id, p.device_id, p.t0_ns, p.segment, sum(least(h.t1_ns, p.t1_ns) - greatest(h.t0_ns, p.t0_ns)) AS ns
     FROM part AS p
-    JOIN lease_span AS h USING (device_id, segment)
+    JOIN taken AS h USING (device_id, segment)
     WHERE h.t0_ns < p.t1_ns AND p.t0_ns < h.t1_ns
     GROUP BY ALL
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ def windows(numbers: Iterable[int], whose: Callable[[int], str | None]) -> Itera
                 yield event
 
 
+def by_turns(n: int) -> str:
+    """The run of a window where two runs take turns."""
+    return "blue" if n % 2 else "red"
+
+
 def fleet(whose: Callable[[int], str | None], numbers: Iterable[int] = range(WINDOWS)) -> Iterator[events.Event]:
     """A fleet of s0, lent to two RL runs, and of s1, which is lent to nobody and late with all that it serves."""
     yield events.Run(action="started", name="lab", at_us=us(0))
@@ -111,7 +117,7 @@ def book(tmp_path: Path) -> Path:
     priced = EXAMPLE.replace(
         "violation_usd = 0\n",
         "violation_usd = 0.001\nlatency_usd = [[0.5, 0], [1.0, 0.0005]]\ninterference_usd_per_device_hour = 2\n"
-        "publish_usd_per_sync = 0.25\n",
+        "held_memory_usd_per_gib_hour = 0.01\npublish_usd_per_sync = 0.25\n",
     )
     path.write_text(priced.replace("scheduler_usd_per_lease_s = 0\n", "scheduler_usd_per_lease_s = 0.001\n"))
     return path
@@ -164,15 +170,11 @@ def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger, b
 @pytest.mark.long
 def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger, book: Path) -> None:
     """Whose lease a request meets is not drawn; what others' leases met is in no figure of the run."""
-
-    def whose(n: int) -> str:
-        return "blue" if n % 2 else "red"
-
-    document = marginal.build(write_ledger(fleet(whose), run_id="fleet"), "blue", book)
+    document = marginal.build(write_ledger(fleet(by_turns), run_id="fleet"), "blue", book)
     harm = document.terms["provision"]
     assert harm.in_all.low is None
     assert str(harm.in_all.no_interval).startswith("confounded: other runs borrowed 1 of the run's devices")
-    own = {n for n in range(WINDOWS) if not WITHHELD[n] and whose(n) == "blue"}
+    own = {n for n in range(WINDOWS) if not WITHHELD[n] and by_turns(n) == "blue"}
     met = sum(one["second"] // WINDOW_S in own for one in ASKED)
     assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in harm.rests_on
     assert document.terms["prefix_cache"].in_all.basis == "absent"
@@ -180,6 +182,17 @@ def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: Wri
     numbers = {n for n in range(min(own), max(own) + 1) if WITHHELD[n]} | own
     assert document.metered["h100-sxm"].metered.value == sum(
         reading.power_mw * (reading.t1_ns - reading.t0_ns)
-        for reading in windows(sorted(numbers), whose)
+        for reading in windows(sorted(numbers), by_turns)
         if isinstance(reading, events.Power) and reading.power_mw is not None
     )
+
+
+def test_memory_that_is_held_for_one_run_is_not_held_for_another(write_ledger: WriteLedger, book: Path) -> None:
+    """Nor is it held while it is lent, whoever borrows it."""
+    root = write_ledger(fleet(by_turns), run_id="fleet")
+    for run_id in ("red", "blue"):
+        lent = [n for n in range(WINDOWS) if not WITHHELD[n] and by_turns(n) == run_id]
+        held_s = WINDOW_S * sum(WITHHELD[n] and by_turns(n) == run_id for n in range(lent[0], lent[-1]))
+        in_all = marginal.build(root, run_id, book).terms["held_memory"].in_all
+        # 2 GiB at one cent for a GiB and hour.
+        assert in_all.value == round(Fraction(2 * held_s * 10**7, 3600))
