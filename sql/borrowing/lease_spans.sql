@@ -1,6 +1,7 @@
 -- The stretches between price changes, `stretch`, and when serving devices were leased, cut at these, `lease_span`:
--- [t0_ns, t1_ns). An open lease counts up to its expiry or `period_end_ns`. The class is NULL for a device that the
--- ledger does not know.
+-- [t0_ns, t1_ns). An open lease counts up to its expiry or `period_end_ns`, and one that several RL runs had is there with
+-- each part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
+-- `lease_part`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 CREATE OR REPLACE TEMP TABLE stretch AS
 WITH edge AS (
@@ -17,9 +18,12 @@ WITH class AS (
 ),
 held AS (
     SELECT
-        lease_id, device_id, epoch_ns(granted_at) AS t0_ns,
-        coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
+        lease_id, device_id, greatest(epoch_ns(granted_at), p.from_ns) AS t0_ns,
+        least(
+            coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))), p.to_ns
+        ) AS t1_ns
     FROM lease
+    LEFT JOIN lease_part AS p USING (lease_id)
     WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
 )
 SELECT

@@ -1,5 +1,5 @@
--- When an RL run had devices of the fleets that it shares, and when other runs had them meanwhile, by all events of the
--- ledger. Fills the tables `own_time` and `other_run_slice`, which `own_time` makes.
+-- When an RL run had devices and leases of the fleets that it shares, and when other runs had them meanwhile, by all
+-- events of the ledger. Fills the tables `own_time`, `other_run_slice` and `lease_part`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...';
 CREATE OR REPLACE TEMP TABLE fleet_slice AS
 WITH fleet AS (
@@ -28,5 +28,23 @@ SELECT s.run_id, s.device_id, greatest(s.t0_ns, o.from_ns), least(s.t1_ns, o.to_
 FROM fleet_slice AS s
 JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id AND s.t0_ns < o.to_ns AND o.from_ns < s.t1_ns
 WHERE s.assigned_run_id <> getvariable('run_id') AND (s.lease_id IS NOT NULL OR s.assigned_run_id <> s.run_id);
+
+-- A lease is of the run that its first slice names from its grant on, then of the next one from where a slice names that,
+-- and of the last one to its end, so that the parts of all runs are the lease.
+INSERT INTO lease_part
+WITH change AS (
+    SELECT run_id, lease_id, assigned_run_id, t0_ns, lag(assigned_run_id) OVER lease AS run_before
+    FROM fleet_slice
+    WHERE lease_id IS NOT NULL
+    WINDOW lease AS (PARTITION BY run_id, lease_id ORDER BY t0_ns)
+),
+part AS (
+    SELECT
+        lease_id, assigned_run_id, CASE WHEN run_before IS NULL THEN 0 ELSE t0_ns END AS from_ns,
+        lead(t0_ns, 1, 9223372036854775807) OVER (PARTITION BY run_id, lease_id ORDER BY t0_ns) AS to_ns
+    FROM change
+    WHERE run_before IS DISTINCT FROM assigned_run_id
+)
+SELECT lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END FROM part;
 
 DROP TABLE fleet_slice;

@@ -196,3 +196,34 @@ def test_memory_that_is_held_for_one_run_is_not_held_for_another(write_ledger: W
         in_all = marginal.build(root, run_id, book).terms["held_memory"].in_all
         # 2 GiB at one cent for a GiB and hour.
         assert in_all.value == round(Fraction(2 * held_s * 10**7, 3600))
+
+
+def handed_over(event: events.Event) -> Iterator[events.Event]:
+    """The same with every lease red's for 40 s, then blue's for 20 s and red's again."""
+    if not isinstance(event, events.DeviceSlice) or event.lease_id is None or event.t0_ns % WINDOW_NS == 0:
+        yield event
+        return
+    third_ns = (event.t1_ns - event.t0_ns) // 3
+    for run_id, first, thirds in (("blue", 0, 1), ("red", 1, 2)):
+        times: dict[str, Any] = {
+            f"{name}_ns": getattr(event, f"{name}_ns") * thirds // 3 for name in (*events.BUCKETS, "overlap")
+        }
+        t0_ns = event.t0_ns + first * third_ns
+        yield replace(event, rollout_run_id=run_id, t0_ns=t0_ns, t1_ns=t0_ns + thirds * third_ns, **times)
+
+
+def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLedger, book: Path) -> None:
+    made = [part for event in fleet(lambda _: "red") for part in handed_over(event)]
+    root = write_ledger(made, run_id="fleet")
+    red, blue = (marginal.build(root, run_id, book, by_lease=True) for run_id in ("red", "blue"))
+    leased = [{row.lease_id: row.leased.value for row in one.leases if row.lease_id} for one in (red, blue)]
+    lent = [n for n in range(WINDOWS) if not WITHHELD[n]]
+    assert leased == [dict.fromkeys(sorted(f"L{n}" for n in lent), seconds * S) for seconds in (80, 20)]
+    # A tenth of a cent for a second.
+    assert red.terms["scheduler"].in_all.value == len(lent) * 80 * 10**6
+    assert blue.terms["scheduler"].in_all.value == len(lent) * 20 * 10**6
+    # Memory is held while nothing is lent, and then for red.
+    assert red.terms["held_memory"].in_all.value == round(Fraction(2 * sum(WITHHELD) * WINDOW_S * 10**7, 3600))
+    assert blue.terms["held_memory"].in_all.value == 0
+    met = sum(one["second"] // WINDOW_S in lent and 40 <= one["second"] % WINDOW_S < 60 for one in ASKED)
+    assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in blue.terms["provision"].rests_on
