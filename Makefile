@@ -18,7 +18,7 @@ endef
 demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its cost report
 	@$(BIN)/rose demo
 
-SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
 test: $(READY)  ## the test suite, a short live deployment among it
 	@$(call tested,tests -m "not live and not hosts",$(SIDE_BY_SIDE))

@@ -68,6 +68,11 @@ def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return working
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers get files in the order below: xdist, where it is installed, would give out those of many tests first."""
+    config.option.loadscopereorder = False
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for a process to start or to die."""
     return len(os.sched_getaffinity(0)) + 1
@@ -77,26 +82,37 @@ def pytest_xdist_auto_num_workers() -> int:
 LONGEST_FIRST = (
     "test_docs.py",
     "sql/test_queries.py",
-    "pricing/test_faulty_ledger.py",
-    "runtime/coserving/agent/test_succession.py",
-    "ledger/reading/test_query.py",
-    "runtime/service/test_keeper.py",
     "runtime/service/test_vital.py",
-    "pricing/test_query.py",
+    "examples/test_plain_loop.py",
+    "runtime/coserving/agent/test_succession.py",
+    "runtime/service/test_keeper.py",
+    "ledger/reading/test_query.py",
+    "client/test_documented.py",
+    "runtime/coserving/kv/test_remap.py",
+    "pricing/borrowing/test_marginal.py",
     "ledger/growth/test_archive.py",
     "ledger/growth/test_retention.py",
+    "runtime/transfer/apply/test_apply.py",
     "dashboard/access/test_login.py",
+    "pricing/reconcile/test_compare.py",
+    "test_cli.py",
     "ledger/hosts/test_admission.py",
     "pricing/invoices/test_build.py",
-    "ledger/test_full_disk.py",
-    "pricing/borrowing/test_marginal.py",
     "pricing/audit/test_check.py",
 )
 
+#: Folders whose tests wait for processes more than they compute.
+WAITING = ("runtime/", "client/")
 
-def _by_length(item: pytest.Item) -> int:
-    name = item.path.relative_to(TESTS).as_posix()
-    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+def _by_length(items: list[pytest.Item]) -> Callable[[pytest.Item], float]:
+    """The longest files first, then those that wait and those that compute, each kind evenly over the rest."""
+    names = list(dict.fromkeys(item.path.relative_to(TESTS).as_posix() for item in items))
+    place = {name: float(number - len(LONGEST_FIRST)) for number, name in enumerate(LONGEST_FIRST)}
+    for waiting in (False, True):
+        kind = [name for name in names if name not in LONGEST_FIRST and name.startswith(WAITING) is waiting]
+        place |= {name: (number + 0.5) / len(kind) for number, name in enumerate(kind)}
+    return lambda item: place[item.path.relative_to(TESTS).as_posix()]
 
 
 def pytest_report_header() -> str:
@@ -109,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = {item for item in items if item.get_closest_marker("long") is not None}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=_by_length)
+    items.sort(key=_by_length(items))
     needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
     if needs_cuda:
         import torch
