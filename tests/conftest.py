@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -51,6 +52,16 @@ def price_book() -> Iterator[None]:
     """What tests price by that say nothing of prices; those that are about the choice of a book take it away."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROSE_PRICE_BOOK", "example")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_made_once() -> Iterator[None]:
+    """Typer makes all commands of an application anew wherever a test runs one; here the first time only."""
+    import typer.testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
 
 
