@@ -13,8 +13,11 @@ from rich.console import Console
 from rose import events
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import console
+from rose.pricing.closing.period import Period
+from rose.pricing.closing.restate import restate
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.table import Element
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
 
 WriteLedger = Callable[..., Path]
 
@@ -24,6 +27,8 @@ OURS = parse(load("example").text.replace('name = "example"', 'name = "ours"'), 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
 HALF_HOUR = 1800 * S
+#: The close of `half_closed`.
+WEEK_CLOSE_ID = "2026-06-01-to-2026-06-08-live-1"
 
 
 def shown(parts: Iterable[Element]) -> str:
@@ -204,3 +209,60 @@ def ledgers_folder() -> Iterator[None]:
 
     yield
     shutil.rmtree(folder_of_ledgers())
+
+
+@pytest.fixture(scope="session")
+def fleet_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `fleet` is a copy of: none reads it, so that no copy has the catalog of another folder."""
+    return write(tmp_path_factory.mktemp("fleet") / "ledger", fleet_events())
+
+
+@pytest.fixture
+def fleet(fleet_made: Path, tmp_path: Path) -> Path:
+    """A ledger of `fleet_events`, of provenance live; its bill is $3.60 + $0.20 for the sync + $0.06875 for energy."""
+    return Path(shutil.copytree(fleet_made, tmp_path / "ledger"))
+
+
+@pytest.fixture(scope="session")
+def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("closed") / "ledger"))
+    close(root)
+    return root
+
+
+@pytest.fixture
+def closed(closed_made: Path, tmp_path: Path) -> Path:
+    """`fleet` with its hour closed, as 2026-06-01T00-live-1."""
+    return Path(shutil.copytree(closed_made, tmp_path / "closed"))
+
+
+@pytest.fixture(scope="session")
+def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `weeks` is a copy of, which none reads."""
+    return write(tmp_path_factory.mktemp("weeks") / "ledger", weeks_events())
+
+
+@pytest.fixture
+def weeks(weeks_made: Path, tmp_path: Path) -> Path:
+    """A ledger of `weeks_events`."""
+    return Path(shutil.copytree(weeks_made, tmp_path / "weeks"))
+
+
+@pytest.fixture(scope="session")
+def half_closed_made(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("half")
+    root = Path(shutil.copytree(weeks_made, folder / "ledger"))
+    (folder / "book.toml").write_text(BOOK_TOML)
+    week = Period(T0_NS, T0_NS + 7 * DAY_NS)
+    close(root, week, now_us=(T0_NS + 21 * DAY_NS) // 1000)
+    assert restate(root, WEEK_CLOSE_ID, "contract 18", DEARER, now_us=(T0_NS + 22 * DAY_NS) // 1000)
+    return folder
+
+
+@pytest.fixture
+def half_closed(half_closed_made: Path, tmp_path: Path) -> Path:
+    """A folder with `weeks` as `ledger`, its first seven days closed and corrected to a dearer price, and `book.toml`.
+
+    A day costs $86.40, corrected $95.04.
+    """
+    return Path(shutil.copytree(half_closed_made, tmp_path / "half"))

@@ -10,9 +10,7 @@ from rose.ledger.layout import LedgerError
 from rose.pricing.alerts.config import AlertsConfig
 from rose.pricing.alerts.gather import facts
 from rose.pricing.alerts.rules import Facts, Meter, Requests, Unknown, Verification
-from tests.pricing.closing.conftest import BOOK_TOML, HOUR_NS, T0_NS, S, begun, fleet, fleet_made, slice_, us, write
-
-__all__ = ["fleet", "fleet_made"]
+from tests.pricing.closing.conftest import BOOK_TOML, HOUR_NS, T0_NS, S, begun, slice_, us, write
 
 NOW_US = us(3 * 3600)
 

@@ -9,9 +9,6 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.alerts import log
 from rose.pricing.alerts.log import DELIVERED, FAILED, QUEUED, Entry
 from rose.pricing.alerts.message import Message
-from tests.pricing.closing.conftest import fleet, fleet_made
-
-__all__ = ["fleet", "fleet_made"]
 
 
 def test_a_message_stands_as_its_last_try_ended(fleet: Path, message: Message) -> None:

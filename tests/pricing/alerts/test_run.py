@@ -24,9 +24,7 @@ from rose.pricing.closing.period import day_of
 from rose.pricing.money import PricingError
 from rose.pricing.watch import budget
 from tests.pricing.alerts.servers import Posted, Web, mails
-from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS, weeks, weeks_made
-
-__all__ = ["weeks", "weeks_made"]
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS
 
 #: An hour into 2026-06-17, whose two days before end with the odd one.
 NOW_US = (T0_NS + 16 * DAY_NS) // 1000 + 3_600_000_000

@@ -10,9 +10,7 @@ from rose.pricing.annotations.feedback import Subject
 from rose.pricing.closing.period import of_day
 from rose.pricing.money import PricingError
 from rose.pricing.watch import anomaly
-from tests.pricing.closing.conftest import BOOK, weeks, weeks_made
-
-__all__ = ["weeks", "weeks_made"]
+from tests.pricing.closing.conftest import BOOK
 
 ODD = Subject("live", date(2026, 6, 15), "idle")
 

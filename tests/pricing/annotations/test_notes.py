@@ -12,9 +12,6 @@ from rose.ledger.verify import CLOSING_WRITER, verify
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.annotations import notes
 from rose.pricing.money import PricingError
-from tests.pricing.closing.conftest import fleet, fleet_made
-
-__all__ = ["fleet", "fleet_made"]
 
 
 def test_a_note_is_kept_by_day_and_removed_by_another_event(fleet: Path) -> None:

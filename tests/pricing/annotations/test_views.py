@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 from rose.pricing.annotations import views
 from rose.pricing.money import PricingError
-from tests.pricing.closing.conftest import fleet, fleet_made
-
-__all__ = ["fleet", "fleet_made"]
 
 
 def test_the_last_view_of_a_name_holds_until_it_is_removed(fleet: Path) -> None:

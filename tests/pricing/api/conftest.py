@@ -17,23 +17,7 @@ import pytest
 from rose.pricing.api import server
 from rose.pricing.api.ledgers import named
 from rose.pricing.api.work import Limits
-from tests.pricing.closing.conftest import (
-    BOOK_TOML,
-    DAY_NS,
-    HOUR_NS,
-    T0_NS,
-    closed,
-    closed_made,
-    fleet,
-    fleet_made,
-    weeks,
-    weeks_made,
-)  # fmt: skip
-from tests.pricing.spend.conftest import half_closed, half_closed_made
-
-__all__ = [
-    "closed", "closed_made", "fleet", "fleet_made", "half_closed", "half_closed_made", "weeks", "weeks_made",
-]  # fmt: skip
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, HOUR_NS, T0_NS
 
 #: Two days after the hour that `fleet` worked.
 NOW_NS = T0_NS + 2 * DAY_NS

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from tests.pricing.closing.conftest import BOOK, BOOK_TOML, HOUR_NS, T0_NS, begu
 
 
 @pytest.fixture(scope="module")
-def hour(fleet_made: Path) -> tuple[pl.DataFrame, Evidence]:
-    frame = charges.price(fleet_made, BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame
-    return frame, gather(fleet_made, DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS))
+def hour(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[pl.DataFrame, Evidence]:
+    root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("hour") / "ledger"))
+    frame = charges.price(root, BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame
+    return frame, gather(root, DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS))
 
 
 def wrong(steps: Iterator[Step]) -> list[str]:
@@ -55,14 +57,14 @@ def test_what_the_events_do_not_say_shows(
     assert any(says in text for text in wrong(links(rows, rows, BOOK, T0_NS, evidence)))
 
 
-def test_tokens_that_cost_nothing_count_alike(fleet_made: Path, hour: tuple[pl.DataFrame, Evidence]) -> None:
+def test_tokens_that_cost_nothing_count_alike(fleet: Path, hour: tuple[pl.DataFrame, Evidence]) -> None:
     free = pricebook.parse(
         BOOK_TOML.replace("input_usd_per_million = 1", "input_usd_per_million = 0").replace(
             "output_usd_per_million = 3", "output_usd_per_million = 0"
         ),
         "free.toml",
     )
-    rows = charges.price(fleet_made, free, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
+    rows = charges.price(fleet, free, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
     assert wrong(audit_steps.capacity(rows, rows, free, T0_NS, hour[1])) == []
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import strategies as st
 
 from benchmarks import price_book
@@ -179,30 +177,6 @@ def write(
     return root
 
 
-@pytest.fixture(scope="session")
-def fleet_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("fleet") / "ledger", fleet_events())
-
-
-@pytest.fixture
-def fleet(fleet_made: Path, tmp_path: Path) -> Path:
-    """A ledger of `fleet_events`, of provenance live; its bill is $3.60 + $0.20 for the sync + $0.06875 for energy."""
-    return Path(shutil.copytree(fleet_made, tmp_path / "ledger"))
-
-
-@pytest.fixture(scope="session")
-def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("closed") / "ledger"))
-    close(root)
-    return root
-
-
-@pytest.fixture
-def closed(closed_made: Path, tmp_path: Path) -> Path:
-    """`fleet` with its hour closed, as 2026-06-01T00-live-1."""
-    return Path(shutil.copytree(closed_made, tmp_path / "closed"))
-
-
 CLOSE_ID = "2026-06-01T00-live-1"
 #: 550 Wh at $0.10 and PUE 1.25 are $0.06875.
 BILL_NANO = 3_600_000_000 + 200_000_000 + 68_750_000
@@ -217,8 +191,7 @@ def late_slice() -> events.Event:
     return slice_(3300, idle=300)
 
 
-@pytest.fixture(scope="session")
-def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def weeks_events() -> list[events.Event]:
     """Twenty days, from 2026-06-01 on, of one serving device that works 1 h a day; on the 15th it works 3 h."""
     made: list[events.Event] = begun()
     for day in range(20):
@@ -228,9 +201,4 @@ def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.append(slice_(at_s + hours * 3600, idle=(24 - hours) * 3600))
         made.append(turn(f"t{day}", at_s + 60, 1_000_000))
         made += judged(f"t{day}", at_s + 90, accepted=True)
-    return write(tmp_path_factory.mktemp("weeks") / "ledger", [*made, *ended(20 * 86_400)])
-
-
-@pytest.fixture
-def weeks(weeks_made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(weeks_made, tmp_path / "weeks"))
+    return [*made, *ended(20 * 86_400)]

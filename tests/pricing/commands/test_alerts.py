@@ -13,9 +13,8 @@ from rose.pricing.commands.alerts import alerts_app
 from rose.pricing.jobs import planned
 from tests.pricing.alerts.conftest import hook, secret_file, webhook_channel
 from tests.pricing.alerts.servers import Web
-from tests.pricing.closing.conftest import weeks, weeks_made
 
-__all__ = ["hook", "secret_file", "webhook_channel", "weeks", "weeks_made"]
+__all__ = ["hook", "secret_file", "webhook_channel"]
 
 app = typer.Typer()
 app.add_typer(alerts_app, name="alerts")

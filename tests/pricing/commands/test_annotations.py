@@ -10,9 +10,7 @@ from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.annotations import note_app, view_app
 from rose.pricing.commands.books import books_app
-from tests.pricing.closing.conftest import BOOK_TOML, weeks, weeks_made
-
-__all__ = ["weeks", "weeks_made"]
+from tests.pricing.closing.conftest import BOOK_TOML
 
 app = typer.Typer()
 app.add_typer(note_app, name="note")

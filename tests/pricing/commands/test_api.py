@@ -19,9 +19,7 @@ from typer.testing import CliRunner, Result
 
 from rose.pricing.api import metrics
 from rose.pricing.commands.api import DEFAULT_PORT, api_app
-from tests.pricing.closing.conftest import BOOK_TOML, fleet, fleet_made
-
-__all__ = ["fleet", "fleet_made"]
+from tests.pricing.closing.conftest import BOOK_TOML
 
 ROOT = Path(__file__).parents[3]
 ROSE = str(Path(sys.executable).with_name("rose"))

@@ -11,9 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.changes import changes_command
-from tests.pricing.closing.conftest import BOOK_TOML, weeks, weeks_made
-
-__all__ = ["weeks", "weeks_made"]
+from tests.pricing.closing.conftest import BOOK_TOML
 
 app = typer.Typer()
 app.command("changes")(changes_command)

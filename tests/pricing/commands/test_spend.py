@@ -13,19 +13,7 @@ from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.price import check
 from rose.pricing.commands.spend import cost_command, forecast_command
-from tests.pricing.closing.conftest import (
-    BILL_NANO,
-    BOOK_TOML,
-    begun,
-    fleet,
-    fleet_events,
-    fleet_made,
-    weeks_made,
-    write,
-)
-from tests.pricing.spend.conftest import half_closed, half_closed_made
-
-__all__ = ["fleet", "fleet_made", "half_closed", "half_closed_made", "weeks_made"]
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, begun, fleet_events, write
 
 app = typer.Typer()
 app.command("cost")(cost_command)

@@ -24,7 +24,7 @@ from tests.pricing.closing.conftest import (
     fleet_events,
     write,
 )
-from tests.pricing.spend.conftest import CLOSE_ID
+from tests.pricing.conftest import WEEK_CLOSE_ID
 
 USD = 10**9
 TEN_DAYS = Period(T0_NS, T0_NS + 10 * DAY_NS)
@@ -51,7 +51,7 @@ def test_closed_days_are_those_of_the_books_and_open_ones_live(half_closed: Path
         (day, day // 10, 0)
     }
     assert {(line.closed_nano, line.corrections_nano, line.open_nano) for line in made.lines[7:]} == {(0, 0, day)}
-    assert dict(made.closes) == {CLOSE_ID: 1}
+    assert dict(made.closes) == {WEEK_CLOSE_ID: 1}
     assert made.open == (Period(T0_NS + 7 * DAY_NS, T0_NS + 10 * DAY_NS),)
     assert made.bill_nano == made.total.cost_nano == 10 * day + 7 * day // 10
 

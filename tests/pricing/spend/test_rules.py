@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -20,7 +21,7 @@ from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import gather
 from rose.pricing.spend.rules import of_gathered, priced_by
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS, close
-from tests.pricing.spend.conftest import CLOSE_ID
+from tests.pricing.conftest import WEEK_CLOSE_ID
 from tests.pricing.spend.test_credits import credit
 from tests.pricing.spend.test_shared import CITED, USD, book_with, shared
 
@@ -121,14 +122,15 @@ def test_each_hour_is_under_the_rules_of_the_book_that_priced_it(half_closed: Pa
     assert cost.total.shared_nano == 30 * USD
     dearer = BOOK_TOML.replace("3.60", "3.97").replace('version = "1"', 'version = "3"')
     ruled = pricebook.parse(dearer + shared(usd_per_month="60", split='"even"') + CITED, "ruled.toml")
-    assert restate(root, CLOSE_ID, "shared costs", ruled, now_us=(T0_NS + 23 * DAY_NS) // 1000)
+    assert restate(root, WEEK_CLOSE_ID, "shared costs", ruled, now_us=(T0_NS + 23 * DAY_NS) // 1000)
     assert by_team(root, TEN_DAYS, book_with(PLATFORM)).total.shared_nano == 44 * USD
     assert [span.to_ns - span.from_ns for span, _ in priced_by(root, gather(root, TEN_DAYS, ruled))] == [10 * DAY_NS]
 
 
 @pytest.fixture(scope="module")
-def asked(weeks_made: Path) -> Callable[[PriceBook, Period], Cost]:
-    return lambda book, period: by_team(weeks_made, period, book)
+def asked(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[PriceBook, Period], Cost]:
+    root = Path(shutil.copytree(weeks_made, tmp_path_factory.mktemp("asked") / "ledger"))
+    return lambda book, period: by_team(root, period, book)
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])

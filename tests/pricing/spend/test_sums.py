@@ -9,12 +9,12 @@ from rose.pricing.closing import store
 from rose.pricing.closing.records import postings
 from rose.pricing.money import PricingError
 from rose.pricing.spend import sums
-from tests.pricing.spend.conftest import CLOSE_ID
+from tests.pricing.conftest import WEEK_CLOSE_ID
 
 
 def test_sums_of_postings_are_kept_once_and_sum_to_what_was_posted(half_closed: Path) -> None:
     root = half_closed / "ledger"
-    posted = postings(root)[CLOSE_ID]
+    posted = postings(root)[WEEK_CLOSE_ID]
     assert sums.keep(root, posted) == 2
     files = sorted((root / sums.FOLDER).iterdir())
     assert len(files) == 4
@@ -29,7 +29,7 @@ def test_sums_of_postings_are_kept_once_and_sum_to_what_was_posted(half_closed: 
 
 def test_sums_that_are_not_what_was_posted_are_made_again(half_closed: Path) -> None:
     root = half_closed / "ledger"
-    posting = postings(root)[CLOSE_ID][0]
+    posting = postings(root)[WEEK_CLOSE_ID][0]
     path = sums.of_posting(root, posting, "hour")
     assert isinstance(path, Path)
     whole = path.read_bytes()
@@ -48,8 +48,8 @@ def test_sums_that_are_not_what_was_posted_are_made_again(half_closed: Path) -> 
 
 def test_sums_are_made_of_frozen_rows_that_are_as_they_were(half_closed: Path) -> None:
     root = half_closed / "ledger"
-    posting = postings(root)[CLOSE_ID][0]
-    frozen = store.folder(root, CLOSE_ID) / posting.rows_file
+    posting = postings(root)[WEEK_CLOSE_ID][0]
+    frozen = store.folder(root, WEEK_CLOSE_ID) / posting.rows_file
     frozen.chmod(0o600)
     frozen.write_bytes(frozen.read_bytes()[:-1] + b"x")
     with pytest.raises(PricingError, match="was changed after it was frozen"):
@@ -59,5 +59,5 @@ def test_sums_are_made_of_frozen_rows_that_are_as_they_were(half_closed: Path) -
 def test_where_the_folder_cannot_be_written_to_the_rows_are_given(half_closed: Path) -> None:
     root = half_closed / "ledger"
     (root / sums.FOLDER).write_text("in the way")
-    made = sums.of_posting(root, postings(root)[CLOSE_ID][0], "hour")
+    made = sums.of_posting(root, postings(root)[WEEK_CLOSE_ID][0], "hour")
     assert isinstance(made, pl.DataFrame)
