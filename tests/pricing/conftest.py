@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from rose import events
-from rose.ledger.writer import LedgerWriter
 from rose.pricing import console
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
+from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
+from rose.pricing.run import report
 from rose.pricing.table import Element
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
 
@@ -48,17 +49,13 @@ def printed(parts: Iterable[Element]) -> str:
 def write_ledger(tmp_path: Path) -> WriteLedger:
     """Write events to a ledger as the run `run`; call again to add events of another writer, run or provenance."""
 
-    def write(
+    def to_ledger(
         made: Iterable[events.Event], *, root: Path | None = None, writer: str = "test", run_id: str = "run",
         provenance: events.Provenance = "replay",
     ) -> Path:  # fmt: skip
-        root = root or tmp_path / "ledger"
-        with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
-            for event in made:
-                ledger.record(event, durable=False)
-        return root
+        return write(root or tmp_path / "ledger", made, writer, provenance, run_id)
 
-    return write
+    return to_ledger
 
 
 @pytest.fixture
@@ -67,10 +64,28 @@ def sample_made() -> list[events.Event]:
     return sample_events()
 
 
+@pytest.fixture(scope="session")
+def sample_written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `sample` is a copy of: none reads it, so that no copy has the catalog of another folder."""
+    return write(tmp_path_factory.mktemp("sample") / "ledger", sample_events(), provenance="replay")
+
+
 @pytest.fixture
-def sample(write_ledger: WriteLedger, sample_made: list[events.Event]) -> Path:
+def sample(sample_written: Path, tmp_path: Path) -> Path:
     """A ledger small enough to price by hand; see `sample_events`."""
-    return write_ledger(sample_made)
+    return Path(shutil.copytree(sample_written, tmp_path / "ledger"))
+
+
+@pytest.fixture(scope="session")
+def sample_kept(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`sample` for tests that only read it."""
+    return Path(shutil.copytree(sample_written, tmp_path_factory.mktemp("kept") / "ledger"))
+
+
+@pytest.fixture(scope="session")
+def sample_report(sample_kept: Path) -> Report:
+    """The report of its run."""
+    return report.build(sample_kept, "run")
 
 
 def sample_events() -> list[events.Event]:

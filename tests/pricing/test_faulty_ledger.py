@@ -13,6 +13,7 @@ from rose.events import KINDS, Event
 from rose.ledger import rows, segments
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.document import Report
 from rose.pricing.run import report
 from tests.long_form import usual
 from tests.pricing.conftest import sample_events
@@ -32,8 +33,8 @@ def _damaged(event: Event) -> list[rows.Row]:
 
 
 @pytest.mark.parametrize("kind", sorted({event.kind for event in sample_events()})[:: usual(12, long=1)])
-def test_a_report_is_that_of_the_events(kind: str, sample: Path) -> None:
-    before = dataclasses.asdict(report.build(sample))
+def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: Report) -> None:
+    before = dataclasses.asdict(sample_report)
     example = next(event for event in sample_events() if event.kind == kind)
     LedgerWriter.open(sample, "damage", "run", "replay").close()
     tail = segments.recover(sample, "damage")

@@ -93,8 +93,8 @@ def test_the_interval_holds_the_figure_and_knows_no_order() -> None:
 
 
 @pytest.mark.parametrize("way", breakdown.WAYS)
-def test_the_sample_by_hand(sample: Path, way: breakdown.By) -> None:
-    with closing(catalog.connect(sample)) as connection:
+def test_the_sample_by_hand(sample_kept: Path, way: breakdown.By) -> None:
+    with closing(catalog.connect(sample_kept)) as connection:
         set_variables(connection, run_id="run", part=way)
         group_parts = rows(connection, "answers/group_parts")
     # 100 tokens that a preemption threw away belong to none; no trajectory of the sample has a policy version.

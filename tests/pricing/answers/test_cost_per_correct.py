@@ -31,21 +31,16 @@ SampleCosts = tuple[Groups, TokenCost, dict[str, Tokens]]
 EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
-#: Priced once: nothing changes it.
-PRICED: list[SampleCosts] = []
 
 
-@pytest.fixture
-def sample_costs(request: pytest.FixtureRequest) -> SampleCosts:
-    if not PRICED:
-        sample: Path = request.getfixturevalue("sample")
-        allocation = allocate(charges.price(sample, BOOK, run_id="run"))
-        with closing(catalog.connect(sample)) as connection:
-            made = tokens.count(connection, "run")
-            borrow = marginal(connection, "run", allocation, BOOK)
-            cost = cost_per_correct.token_cost(allocation, made, borrow, EXACT)
-            PRICED.append((cost_per_correct.groups(connection, "run"), cost, made))
-    return PRICED[0]
+@pytest.fixture(scope="module")
+def sample_costs(sample_kept: Path) -> SampleCosts:
+    allocation = allocate(charges.price(sample_kept, BOOK, run_id="run"))
+    with closing(catalog.connect(sample_kept)) as connection:
+        made = tokens.count(connection, "run")
+        borrow = marginal(connection, "run", allocation, BOOK)
+        cost = cost_per_correct.token_cost(allocation, made, borrow, EXACT)
+        return cost_per_correct.groups(connection, "run"), cost, made
 
 
 #: What the sample's borrow added to the bill; tests/pricing/borrowing/test_marginal.py has it by hand.

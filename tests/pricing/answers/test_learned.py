@@ -74,8 +74,8 @@ def test_ends_never_overlap_and_intervals_hold_their_share(counts: list[tuple[in
         assert low - 1e-9 <= end.share <= high + 1e-9
 
 
-def test_the_ledger_s_counts_are_the_report_s_in_any_number_of_stretches(sample: Path) -> None:
-    with catalog.connect(sample) as connection:
+def test_the_ledger_s_counts_are_the_report_s_in_any_number_of_stretches(sample_kept: Path) -> None:
+    with catalog.connect(sample_kept) as connection:
         set_variables(connection, run_id="run", period_end_ns=2**62)
         groups = cost_per_correct.groups(connection, "run")
         for blocks in (1, 200):
@@ -88,8 +88,8 @@ def test_the_ledger_s_counts_are_the_report_s_in_any_number_of_stretches(sample:
         assert stretches(rows(connection, "answers/accepted")) == []
 
 
-def test_the_interval_of_a_run_is_the_one_of_its_accept_rate(sample: Path) -> None:
-    with catalog.connect(sample) as connection:
+def test_the_interval_of_a_run_is_the_one_of_its_accept_rate(sample_kept: Path) -> None:
+    with catalog.connect(sample_kept) as connection:
         set_variables(connection, run_id="run", part="step", blocks=1)
         (whole,) = stretches(rows(connection, "answers/accepted"))
         groups = cost_per_correct.groups(connection, "run")

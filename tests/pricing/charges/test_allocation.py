@@ -38,8 +38,8 @@ def allocated(root: Path) -> Allocation:
     return allocate(charges.price(root, BOOK, run_id="run"))
 
 
-def test_time_and_dollars_of_the_sample(sample: Path) -> None:
-    allocation = allocated(sample)
+def test_time_and_dollars_of_the_sample(sample_kept: Path) -> None:
+    allocation = allocated(sample_kept)
     # Two hours at 2.35, and 2 GB of weights between regions at 0.02.
     assert allocation.cost_nano_usd == 4_740_000_000
     assert allocation.amortized_nano_usd() == {

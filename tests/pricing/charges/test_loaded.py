@@ -43,8 +43,8 @@ def test_the_idle_of_a_device_that_did_nothing_goes_to_what_its_pool_is_for() ->
     assert by_work(fully_load(frame(rows))) == {"rollout": 7, "unaccounted": 1}
 
 
-def test_the_sample_s_views_have_the_same_total_day_by_day(sample: Path) -> None:
-    result = charges.price(sample, load("example"))
+def test_the_sample_s_views_have_the_same_total_day_by_day(sample_kept: Path) -> None:
+    result = charges.price(sample_kept, load("example"))
     loaded = fully_load(result.frame)
     assert loaded["loaded_nano"].sum() == result.total_nano
     assert set(loaded["work"]) <= set(WORK)

@@ -169,9 +169,10 @@ def fleet_events() -> list[events.Event]:
 
 
 def write(
-    root: Path, made: Iterable[events.Event], writer: str = "test", provenance: events.Provenance = "live"
-) -> Path:
-    with LedgerWriter.open(root, writer, "run", provenance) as ledger:
+    root: Path, made: Iterable[events.Event], writer: str = "test", provenance: events.Provenance = "live",
+    run_id: str = "run",
+) -> Path:  # fmt: skip
+    with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
         for event in made:
             ledger.record(event, durable=False)
     return root

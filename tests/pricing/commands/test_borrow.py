@@ -32,26 +32,26 @@ def output(*arguments: str, code: int = 0) -> str:
         (["compare"], ["useful tokens otherwise", "Where borrowing stops paying", "worth it"]),
     ],
 )
-def test_each_command_prints_tables_with_their_stamp(sample: Path, command: list[str], words: list[str]) -> None:
-    text = output(*command, "--ledger", str(sample), "--run", "run")
+def test_each_command_prints_tables_with_their_stamp(sample_kept: Path, command: list[str], words: list[str]) -> None:
+    text = output(*command, "--ledger", str(sample_kept), "--run", "run")
     assert all(word in text for word in [*words, "USD, "]), text
 
 
 @pytest.mark.long
-def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample: Path) -> None:
-    document = json.loads(output("price", "--ledger", str(sample), "--json"))
+def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample_kept: Path) -> None:
+    document = json.loads(output("price", "--ledger", str(sample_kept), "--json"))
     total = document["total"]["in_all"]
     assert total["value"] == sum(term["in_all"]["value"] or 0 for term in document["terms"].values())
     assert (total["unit"], total["view"], total["provenance"]) == ("nano_usd", "marginal", "replay")
 
 
 @pytest.mark.long
-def test_a_span_file_is_charged_and_a_wrong_one_refused(sample: Path, tmp_path: Path) -> None:
+def test_a_span_file_is_charged_and_a_wrong_one_refused(sample_kept: Path, tmp_path: Path) -> None:
     file = tmp_path / "spans.csv"
     file.write_text("device_id,from,to\ns0,2026-06-01T00:00:00Z,2026-06-01T00:30:00Z\n", encoding="utf-8")
-    assert "avoidable device time" in output("price", "--ledger", str(sample), "--gave-back", str(file))
+    assert "avoidable device time" in output("price", "--ledger", str(sample_kept), "--gave-back", str(file))
     file.write_text("device_id,from,to\ns0,soon,later\n", encoding="utf-8")
-    assert "line 2: from must be a time" in output("compare", "--ledger", str(sample), "--gave-back", str(file), code=2)
+    assert "line 2: from must be a time" in output("compare", "--ledger", str(sample_kept), "--gave-back", str(file), code=2)
 
 
 @pytest.mark.long
@@ -64,5 +64,5 @@ def test_a_ledger_that_does_not_verify_is_refused_or_marked(sample: Path) -> Non
     assert "UNVERIFIED LEDGER" in output("price", "--ledger", str(sample), "--allow-unverified")
 
 
-def test_an_unknown_run_is_said(sample: Path) -> None:
-    assert "no run 'nope'" in output("provision", "--ledger", str(sample), "--run", "nope", code=2)
+def test_an_unknown_run_is_said(sample_kept: Path) -> None:
+    assert "no run 'nope'" in output("provision", "--ledger", str(sample_kept), "--run", "nope", code=2)

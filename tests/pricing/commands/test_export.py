@@ -53,9 +53,9 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
 
 
 @pytest.mark.long
-def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> None:
+def test_check_names_what_is_wrong_and_exits_1(sample_kept: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
-    assert run("focus", "--ledger", sample, *HOUR, "-o", path).exit_code == 0
+    assert run("focus", "--ledger", sample_kept, *HOUR, "-o", path).exit_code == 0
     path.write_text(path.read_text().replace("Recurring", "Weekly"))
     result = run("check", path)
     assert result.exit_code == 1
@@ -81,14 +81,14 @@ def test_workbook_and_report(sample: Path, close_id: str, tmp_path: Path) -> Non
     assert f"Closed period {close_id}" in (tmp_path / "close.html").read_text()
 
 
-def test_a_file_is_replaced_only_when_forced(sample: Path, tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_when_forced(sample_kept: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_text("mine")
-    refused = run("focus", "--ledger", sample, *HOUR, "--out", path)
+    refused = run("focus", "--ledger", sample_kept, *HOUR, "--out", path)
     assert refused.exit_code == 2
     assert "--force" in words(refused)
     assert path.read_text() == "mine"
-    assert run("focus", "--ledger", sample, *HOUR, "--out", path, "--force").exit_code == 0
+    assert run("focus", "--ledger", sample_kept, *HOUR, "--out", path, "--force").exit_code == 0
     assert path.read_text() != "mine"
 
 
@@ -109,10 +109,10 @@ def test_a_file_is_replaced_only_when_forced(sample: Path, tmp_path: Path) -> No
     ],
 )
 def test_what_cannot_be_done_is_named(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+    sample_kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ROSE_LEDGER", str(sample))
+    monkeypatch.setenv("ROSE_LEDGER", str(sample_kept))
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert says in words(result)

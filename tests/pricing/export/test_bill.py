@@ -28,17 +28,17 @@ def test_a_period_is_one_part_that_is_not_invoiced(period_bill: Bill, busy: Path
 
 
 @pytest.mark.long
-def test_a_whole_run_has_what_borrowing_added(sample: Path) -> None:
+def test_a_whole_run_has_what_borrowing_added(sample_kept: Path) -> None:
     book = pricebook.load("example")
-    made = bill.of_period(sample, book, run_id="run")
-    assert made.marginal_nano == report.build(sample, "run", book).marginal["total"].value
+    made = bill.of_period(sample_kept, book, run_id="run")
+    assert made.marginal_nano == report.build(sample_kept, "run", book).marginal["total"].value
     begin = made.charges.from_ns
-    hour = bill.of_period(sample, book, from_ns=begin, to_ns=begin + HOUR_NS, run_id="run")
+    hour = bill.of_period(sample_kept, book, from_ns=begin, to_ns=begin + HOUR_NS, run_id="run")
     assert hour.marginal_nano is None
 
 
-def test_an_open_period_is_billed_over_whole_hours(sample: Path) -> None:
-    made = bill.of_period(sample, pricebook.load("example"))
+def test_an_open_period_is_billed_over_whole_hours(sample_kept: Path) -> None:
+    made = bill.of_period(sample_kept, pricebook.load("example"))
     assert made.charges.from_ns % HOUR_NS == made.charges.to_ns % HOUR_NS == 0
     assert made.charges.from_ns <= made.stamp.from_ns < made.stamp.to_ns <= made.charges.to_ns
 

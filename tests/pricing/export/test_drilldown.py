@@ -90,6 +90,6 @@ def test_corrections_are_shown_apart(tables: dict[str, Table], close_bill: Bill,
     assert (open_period.rows, "not closed" in open_period.notes[0]) == ((), True)
 
 
-def test_a_run_without_tags_is_unallocated(sample: Path) -> None:
-    made = billing.of_period(sample, pricebook.load("example"))
+def test_a_run_without_tags_is_unallocated(sample_kept: Path) -> None:
+    made = billing.of_period(sample_kept, pricebook.load("example"))
     assert [row[0] for row in drilldown.tables(made)[0].rows] == [drilldown.UNALLOCATED]

@@ -107,16 +107,16 @@ def test_tags_and_teams_are_the_run_s(rows: pl.DataFrame) -> None:
 
 
 @pytest.mark.long
-def test_a_team_that_is_not_known_is_no_account(sample: Path, tmp_path: Path) -> None:
-    bill = billing.of_period(sample, pricebook.load("example"), run_id="run")
+def test_a_team_that_is_not_known_is_no_account(sample_kept: Path, tmp_path: Path) -> None:
+    bill = billing.of_period(sample_kept, pricebook.load("example"), run_id="run")
     focus.write(bill, tmp_path / "f.parquet")
     assert pl.read_parquet(tmp_path / "f.parquet")["SubAccountId"].null_count() > 0
     assert bill.charges.frame["team"].unique().to_list() == ["unallocated"]
 
 
 @pytest.mark.long
-def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample: Path, tmp_path: Path) -> None:
-    bill = billing.of_period(sample, pricebook.load("example"), run_id="run")
+def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample_kept: Path, tmp_path: Path) -> None:
+    bill = billing.of_period(sample_kept, pricebook.load("example"), run_id="run")
     focus.write(bill, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
     assert bill.marginal_nano is not None

@@ -18,7 +18,6 @@ from rose.pricing.export.context import Before, Context, Point, TeamBudget
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.run import report
 from rose.pricing.watch import budget
 from tests.pricing.export.conftest import HOUR_NS, NAME, PERIOD
 
@@ -65,11 +64,6 @@ def bill_page(close_bill: Bill, tmp_path_factory: pytest.TempPathFactory) -> str
     return path.read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def built(sample: Path) -> Report:
-    return report.build(sample, "run")
-
-
 def test_a_page_needs_nothing_but_itself(bill_page: str) -> None:
     assert not re.search(r"https?:|src=|href=|@import|url\(|<script|<link", bill_page)
     assert "@media print" in bill_page
@@ -96,10 +90,10 @@ def test_a_close_shows_every_drill_down(bill_page: str, close_bill: Bill) -> Non
     assert sum("USD, live" in word for word in page.words) > len(drilldown.tables(close_bill))
 
 
-def test_a_run_shows_every_figure_of_its_report(built: Report, tmp_path: Path) -> None:
-    done = html.write_run(built, tmp_path / "r.html", NO_CONTEXT)
+def test_a_run_shows_every_figure_of_its_report(sample_report: Report, tmp_path: Path) -> None:
+    done = html.write_run(sample_report, tmp_path / "r.html", NO_CONTEXT)
     page = Page((tmp_path / "r.html").read_text())
-    shown = list(figures(built.to_json()))
+    shown = list(figures(sample_report.to_json()))
     assert done.rows == len(shown) > 100
     for name, figure in shown:
         assert name in page.words
@@ -112,27 +106,27 @@ def test_a_run_shows_every_figure_of_its_report(built: Report, tmp_path: Path) -
     assert any("prompts x0.1" in word for word in page.words)
 
 
-def test_figures_not_to_be_trusted_are_under_a_banner(built: Report, period_bill: Bill, tmp_path: Path) -> None:
+def test_figures_not_to_be_trusted_are_under_a_banner(sample_report: Report, period_bill: Bill, tmp_path: Path) -> None:
     assert 'role="alert"' not in html._page("t", period_bill.stamp, [], [])
     for n, stamp in enumerate(
-        dataclasses.replace(built.stamp, **changed)  # type: ignore[arg-type]
+        dataclasses.replace(sample_report.stamp, **changed)  # type: ignore[arg-type]
         for changed in ({"verified": False}, {"provenance": "simulated"})
     ):
-        html.write_run(dataclasses.replace(built, stamp=stamp), tmp_path / f"r{n}.html", NO_CONTEXT)
+        html.write_run(dataclasses.replace(sample_report, stamp=stamp), tmp_path / f"r{n}.html", NO_CONTEXT)
         text = (tmp_path / f"r{n}.html").read_text()
         assert text.index('role="alert"') < text.index("<section>")
         assert ("UNVERIFIED LEDGER", "SIMULATED")[n] in text
 
 
-def test_a_page_says_up_to_when_the_ledger_was_verified(built: Report, close_bill: Bill, tmp_path: Path) -> None:
-    html.write_run(built, tmp_path / "r.html", NO_CONTEXT, verification="verified until now: sound")
+def test_a_page_says_up_to_when_the_ledger_was_verified(sample_report: Report, close_bill: Bill, tmp_path: Path) -> None:
+    html.write_run(sample_report, tmp_path / "r.html", NO_CONTEXT, verification="verified until now: sound")
     assert "verified; now verified until now: sound" in (tmp_path / "r.html").read_text()
     html.write_bill(close_bill, tmp_path / "b.html", CONTEXT)
     assert f"verified; now {close_bill.verification}" in (tmp_path / "b.html").read_text()
 
 
-def test_the_same_report_is_the_same_bytes(built: Report, close_bill: Bill, tmp_path: Path) -> None:
-    for write, what in ((html.write_run, built), (html.write_bill, close_bill)):
+def test_the_same_report_is_the_same_bytes(sample_report: Report, close_bill: Bill, tmp_path: Path) -> None:
+    for write, what in ((html.write_run, sample_report), (html.write_bill, close_bill)):
         write(what, tmp_path / "a.html", CONTEXT, force=True)  # type: ignore[operator]
         write(what, tmp_path / "b.html", CONTEXT, force=True)  # type: ignore[operator]
         assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
@@ -162,20 +156,20 @@ def test_a_page_opens_with_what_it_cost_and_what_came_before(bill_page: str, clo
     assert bill_page.count('<tr class="alarm">') == 1, "the budget that did not last"
 
 
-def test_without_a_time_before_a_page_says_why(built: Report, tmp_path: Path) -> None:
-    html.write_run(built, tmp_path / "r.html", NO_CONTEXT)
+def test_without_a_time_before_a_page_says_why(sample_report: Report, tmp_path: Path) -> None:
+    html.write_run(sample_report, tmp_path / "r.html", NO_CONTEXT)
     text = (tmp_path / "r.html").read_text()
     lead = text[: text.index("<dl>")]
     assert "This run cost" in lead
-    assert f"Cash saved: {built.savings.cash_saved.text}" in lead
-    assert f"Capacity avoided (hypothetical, on no bill): {built.savings.capacity_avoided.text}" in lead
+    assert f"Cash saved: {sample_report.savings.cash_saved.text}" in lead
+    assert f"Capacity avoided (hypothetical, on no bill): {sample_report.savings.capacity_avoided.text}" in lead
     assert "cannot be compared with the run before: no run of its provenance began earlier" in lead
 
 
 def test_every_symbol_of_a_page_is_defined_and_what_auditors_want_is_in_its_appendix(
-    built: Report, close_bill: Bill, bill_page: str, tmp_path: Path
+    sample_report: Report, close_bill: Bill, bill_page: str, tmp_path: Path
 ) -> None:
-    html.write_run(built, tmp_path / "r.html", NO_CONTEXT)
+    html.write_run(sample_report, tmp_path / "r.html", NO_CONTEXT)
     for text in (bill_page, (tmp_path / "r.html").read_text()):
         body, appendix = text.split("Appendix", 1)
         assert "SHA-256" not in body
@@ -215,8 +209,8 @@ def test_budgets_stand_beside_what_their_month_cost(closed: tuple[Path, str], tm
 
 
 @pytest.mark.long
-def test_a_run_stands_beside_the_run_before(sample: Path) -> None:
+def test_a_run_stands_beside_the_run_before(sample_kept: Path, sample_report: Report) -> None:
     book = pricebook.load("example")
-    surroundings = context.of_run(sample, "run", book, provenance=report.build(sample, "run", book).stamp.provenance)
+    surroundings = context.of_run(sample_kept, "run", book, provenance=sample_report.stamp.provenance)
     assert surroundings.before.total_nano is None
     assert "no run of its provenance began earlier" in surroundings.before.why

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from rose import events
+from rose.pricing.document import Report
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
-from rose.pricing.run import report
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
@@ -16,14 +16,14 @@ T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 
 
 @pytest.mark.long
-def test_a_run_is_priced_as_the_report_prices_it(sample: Path) -> None:
-    built = report.build(sample)
-    with priced(sample) as run:
-        assert (run.run, run.stamp, run.book_facts) == (built.run, built.stamp, built.price_book)
+def test_a_run_is_priced_as_the_report_prices_it(sample_kept: Path, sample_report: Report) -> None:
+    with priced(sample_kept) as run:
+        assert (run.run, run.stamp) == (sample_report.run, sample_report.stamp)
+        assert run.book_facts == sample_report.price_book
         assert run.began_ns == T0_NS
         assert run.cpm_usd == 2
-        assert run.allocation.cost_nano_usd == built.amortized["total"].value
-        blended = built.cost_per_correct["blended"].measured
+        assert run.allocation.cost_nano_usd == sample_report.amortized["total"].value
+        blended = sample_report.cost_per_correct["blended"].measured
         assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
         figure = run.number(0.5, "share", interval=Interval(low=0.25, high=None))
         assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
@@ -32,12 +32,12 @@ def test_a_run_is_priced_as_the_report_prices_it(sample: Path) -> None:
         assert (nothing.text, nothing.interval_text) == ("not enough data", "")
 
 
-def test_what_cannot_be_priced_is_refused(sample: Path) -> None:
-    with pytest.raises(PricingError, match="no run ''"), priced(sample, ""):
+def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:
+    with pytest.raises(PricingError, match="no run ''"), priced(sample_kept, ""):
         pass
-    with pytest.raises(PricingError, match="no run 'nope'"), priced(sample, "nope"):
+    with pytest.raises(PricingError, match="no run 'nope'"), priced(sample_kept, "nope"):
         pass
-    with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample, price_book="nowhere.toml"):
+    with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample_kept, price_book="nowhere.toml"):
         pass
 
 

@@ -13,6 +13,7 @@ from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.console import WIDTH
+from rose.pricing.document import Report
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import priced, report, tables
@@ -31,8 +32,8 @@ def figures(node: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_the_report_of_the_sample(sample: Path) -> None:
-    out = json.loads(json.dumps(report.build(sample).to_json()))
+def test_the_report_of_the_sample(sample_report: Report) -> None:
+    out = json.loads(json.dumps(sample_report.to_json()))
     assert out["run"]["status"] == "running"
     assert out["stamp"]["period"] == {"from": "2026-06-01T00:00:00.000000Z", "to": "2026-06-01T01:00:00.000000Z"}
     assert out["amortized"]["total"]["value"] == out["fully_loaded"]["total"]["value"] == 4_740_000_000
@@ -82,18 +83,18 @@ def test_the_report_of_the_sample(sample: Path) -> None:
 
 
 def test_the_same_ledger_and_book_give_the_same_bytes(
-    sample: Path, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
+    sample_kept: Path, sample_report: Report, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
 ) -> None:
-    once = json.dumps(report.build(sample).to_json())
-    assert json.dumps(report.build(sample).to_json()) == once
+    once = json.dumps(sample_report.to_json())
+    assert json.dumps(report.build(sample_kept).to_json()) == once
     # Written again in another order, through two writers: the same facts.
     again = write_ledger(sample_made[::2], root=tmp_path / "again", writer="z")
     write_ledger(sample_made[1::2][::-1], root=again, writer="a")
     assert json.dumps(report.build(again).to_json()) == once
 
 
-def test_every_figure_says_what_it_is(sample: Path) -> None:
-    every_figure = figures(report.build(sample).to_json())
+def test_every_figure_says_what_it_is(sample_report: Report) -> None:
+    every_figure = figures(sample_report.to_json())
     assert len(every_figure) > 100
     for figure in every_figure:
         assert figure["unit"]
@@ -104,8 +105,8 @@ def test_every_figure_says_what_it_is(sample: Path) -> None:
 
 
 @pytest.mark.long
-def test_sums_of_the_json_are_exact(sample: Path) -> None:
-    out = report.build(sample).to_json()
+def test_sums_of_the_json_are_exact(sample_report: Report) -> None:
+    out = sample_report.to_json()
     for view in ("amortized", "fully_loaded"):
         parts = {name: figure["value"] for name, figure in out[view].items()}
         assert parts.pop("total") == sum(parts.values()) == sum(row["cost"]["value"] for row in out["devices"])
@@ -141,9 +142,9 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
     assert "not enough data" in printed(tables.tables(built))
 
 
-def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_full_price(sample: Path) -> None:
+def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_full_price(sample_kept: Path) -> None:
     book = pricebook.parse(EXAMPLE.replace("idle_anyway = true", "idle_anyway = false"), "book.toml")
-    out = report.build(sample, price_book=book).to_json()
+    out = report.build(sample_kept, price_book=book).to_json()
     lines = out["cost_per_correct"]
     # The device time that could have been avoided, and the terms of the borrow on top.
     assert lines["opportunistic"]["token_cost"]["value"] == round((940_000_000 + 62_715_000) / 1400 * 10**6)
@@ -152,14 +153,14 @@ def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_
 
 
 @pytest.mark.long
-def test_a_stated_probability_charges_in_proportion_and_silence_shows_both_ends(sample: Path) -> None:
+def test_a_stated_probability_charges_in_proportion_and_silence_shows_both_ends(sample_kept: Path) -> None:
     likely = EXAMPLE.replace("idle_anyway = true", "idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1")
-    out = report.build(sample, price_book=pricebook.parse(likely, "book.toml")).to_json()
+    out = report.build(sample_kept, price_book=pricebook.parse(likely, "book.toml")).to_json()
     assert out["borrow"]["idle_anyway"] == 0.9
     assert out["savings"]["added"]["value"] == 94_000_000 + 62_715_000
     assert out["savings"]["cash_saved"]["value"] == 164_500_000 - 94_000_000 - 62_715_000
     silent = pricebook.parse(EXAMPLE.replace("idle_anyway = true", ""), "book.toml")
-    built = report.build(sample, price_book=silent)
+    built = report.build(sample_kept, price_book=silent)
     out = built.to_json()["savings"]
     assert out["cash_saved"]["value"] is None
     assert "the price book states no idle_anyway" in out["cash_saved"]["why"]
@@ -203,9 +204,9 @@ def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
         report.build(sample)
 
 
-def test_an_unknown_run_and_an_empty_ledger_are_refused(sample: Path, write_ledger: Any, tmp_path: Path) -> None:
+def test_an_unknown_run_and_an_empty_ledger_are_refused(sample_kept: Path, write_ledger: Any, tmp_path: Path) -> None:
     with pytest.raises(PricingError, match="no run 'other'"):
-        report.build(sample, "other")
+        report.build(sample_kept, "other")
     with pytest.raises(PricingError, match="no run yet"):
         report.build(write_ledger([], root=tmp_path / "empty"))
 
@@ -242,8 +243,8 @@ def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path)
     assert "UNVERIFIED LEDGER" in printed(tables.tables(built))
 
 
-def test_the_tables_fit_and_show_view_currency_and_provenance(sample: Path) -> None:
-    text = shown(tables.tables(report.build(sample, price_book=OURS)))
+def test_the_tables_fit_and_show_view_currency_and_provenance(sample_kept: Path) -> None:
+    text = shown(tables.tables(report.build(sample_kept, price_book=OURS)))
     assert max(len(line) for line in text.splitlines()) <= WIDTH
     titles = [line for line in text.splitlines() if "USD, replay]" in line]
     assert len(titles) == 8

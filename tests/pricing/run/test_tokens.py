@@ -14,8 +14,8 @@ def counted(root: Path) -> dict[str, Tokens]:
         return count(connection, "run")
 
 
-def test_tokens_of_the_sample_by_place_and_fate(sample: Path) -> None:
-    counts = counted(sample)
+def test_tokens_of_the_sample_by_place_and_fate(sample_kept: Path) -> None:
+    counts = counted(sample_kept)
     assert counts["borrowed"].by_fate == {"accepted": 1000, "rejected": 400, "stale": 1000, "lost": 1100, "open": 0}
     assert counts["dedicated"].by_fate == {"accepted": 2000, "rejected": 2600, "stale": 0, "lost": 0, "open": 1000}
     assert counts["unallocated"].generated == 0

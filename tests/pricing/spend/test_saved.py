@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,21 +19,22 @@ from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import ENDS, Saved, saved, summed
-from tests.pricing.closing.conftest import DAY_NS, T0_NS
+from tests.pricing.closing.conftest import DAY_NS, T0_NS, write
 from tests.pricing.conftest import OURS, WriteLedger, printed, us
 
 DAY, NEXT = Period(T0_NS, T0_NS + DAY_NS), Period(T0_NS + DAY_NS, T0_NS + 2 * DAY_NS)
 
 
-@pytest.fixture
-def ended(sample: Path, write_ledger: WriteLedger) -> Path:
-    """The sample's run, ended, and one that has begun and made nothing yet."""
-    write_ledger([events.Run(action="ended", name="by hand", at_us=us(3600))], root=sample, writer="end")
+@pytest.fixture(scope="module")
+def ended(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's run, ended, and one that has begun and made nothing yet; no test writes to it."""
+    root = Path(shutil.copytree(sample_written, tmp_path_factory.mktemp("ended") / "ledger"))
+    write(root, [events.Run(action="ended", name="by hand", at_us=us(3600))], "end", "replay")
     started = events.Run(action="started", name="new", at_us=us(7200), tags_json='{"team": "research"}')
-    return write_ledger([started], root=sample, writer="other", run_id="new")
+    return write(root, [started], "other", "replay", "new")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fleet_saved(ended: Path) -> Saved:
     return saved(ended, DAY, "example", now_ns=T0_NS + 1)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +14,12 @@ from rose.pricing.figures import BLENDED
 from rose.pricing.run.priced import priced
 from rose.pricing.run.token_spread import UNKNOWN
 
-#: Without a breakdown, then with each; priced once, since nothing changes them.
-DOCUMENTS: list[Answers] = []
 
-
-@pytest.fixture
-def documents(request: pytest.FixtureRequest) -> list[Answers]:
-    if not DOCUMENTS:
-        with priced(request.getfixturevalue("sample")) as priced_run:
-            DOCUMENTS.extend(answers(priced_run, way) for way in (None, *breakdown.WAYS))
-    return DOCUMENTS
+@pytest.fixture(scope="module")
+def documents(sample_kept: Path) -> list[Answers]:
+    """Without a breakdown, then with each."""
+    with priced(sample_kept) as priced_run:
+        return [answers(priced_run, way) for way in (None, *breakdown.WAYS)]
 
 
 def test_the_document_of_the_sample(documents: list[Answers]) -> None:

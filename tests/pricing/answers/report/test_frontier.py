@@ -57,8 +57,8 @@ def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Ca
     json.dumps(document.to_json(), allow_nan=False)
 
 
-def test_the_dollars_of_the_sample(sample: Path) -> None:
-    with priced(sample) as run:
+def test_the_dollars_of_the_sample(sample_kept: Path) -> None:
+    with priced(sample_kept) as run:
         document = outlook(run)
     spend = {name: figure.value for name, figure in document.spend.items()}
     # Two half hours of 720 s of serving at $2.35 an hour.

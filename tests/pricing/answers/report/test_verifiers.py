@@ -27,7 +27,7 @@ source_date = 2026-05-01
 """
 
 
-def test_verifiers_on_probes_of_a_file(sample: Path, tmp_path: Path) -> None:
+def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.toml"
     book.write_text(pricebook.load("example").text + TWO_VERIFIERS)
     lines = ["probe,verifier,probability,correct"]
@@ -35,7 +35,7 @@ def test_verifiers_on_probes_of_a_file(sample: Path, tmp_path: Path) -> None:
         lines += [f"p{n},careful,{0.9 if n % 2 else 0.1},{n % 2}", f"p{n},hasty,1,{n % 2}"]
     probes = tmp_path / "probes.csv"
     probes.write_text("\n".join(lines))
-    with priced(sample, price_book=book) as run:
+    with priced(sample_kept, price_book=book) as run:
         document = procurement(run, probes)
         strict = procurement(run, probes, 0.95)
         per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
@@ -62,8 +62,8 @@ def test_verifiers_on_probes_of_a_file(sample: Path, tmp_path: Path) -> None:
     json.dumps(document.to_json(), allow_nan=False)
 
 
-def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(sample: Path) -> None:
-    with priced(sample) as run:
+def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(sample_kept: Path) -> None:
+    with priced(sample_kept) as run:
         document = procurement(run)
         (v,) = document.verifiers
         # t0 and t2 accepted and correct, t4 accepted and wrong; stale or not.
@@ -75,10 +75,10 @@ def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(sample: Pa
             procurement(run, threshold=0.5)
 
 
-def test_without_a_probe_there_is_nothing_to_score(sample: Path, tmp_path: Path) -> None:
+def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: Path) -> None:
     empty = tmp_path / "probes.csv"
     empty.write_text("probe,verifier,probability,correct\n")
-    with priced(sample) as run:
+    with priced(sample_kept) as run:
         run.connection.execute("UPDATE verdict SET correct = NULL")
         with pytest.raises(PricingError, match="no verdict of run 'run' has its truth recorded"):
             procurement(run)

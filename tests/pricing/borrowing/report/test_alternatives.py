@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rose.pricing.borrowing import alternatives as counterfactual
+from rose.pricing.borrowing.alternatives import Comparison
+from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report import alternatives as compare
 from rose.pricing.borrowing.report import tables
 from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Saving
@@ -21,8 +23,8 @@ T0_NS = 1_780_272_000 * 10**9
 S = 10**9
 
 
-def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) -> None:
-    document = compare.build(sample, "run")
+def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample_kept: Path) -> None:
+    document = compare.build(sample_kept, "run")
     assert document.tokens.value == 1400
     charged, dedicated = document.charged.value, document.ways[DEDICATED]
     assert charged is not None
@@ -48,19 +50,19 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) 
 
 
 @pytest.mark.long
-def test_a_loss_is_called_one(sample: Path, tmp_path: Path) -> None:
+def test_a_loss_is_called_one(sample_kept: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.toml"
     dear = EXAMPLE.replace('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5')
     book.write_text(dear, encoding="utf-8")
-    text = " ".join(compare.build(sample, "run", book).says)
+    text = " ".join(compare.build(sample_kept, "run", book).says)
     assert "Against dedicated devices: borrowing came out dearer, and how sure that is cannot be told" in text
     assert "borrowing does not pay as soon as" in text
     assert "tokens are wasted" not in text
 
 
 @pytest.mark.long
-def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample: Path) -> None:
-    document = compare.build(sample, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
+def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample_kept: Path) -> None:
+    document = compare.build(sample_kept, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
     assert document.charged.value is not None
     # The whole hour at $2.35, energy and transfer on top.
     assert document.charged.value > 2_350_000_000
@@ -75,6 +77,13 @@ def way(low: float | None, high: float | None) -> Alternative:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def compared(sample_kept: Path) -> tuple[Comparison, Marginal]:
+    with priced(sample_kept, "run") as run:
+        made = counterfactual.compare(run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads)
+        return made, run.borrow
+
+
 @pytest.mark.parametrize(
     ("low", "high", "judged"),
     [
@@ -83,9 +92,10 @@ def way(low: float | None, high: float | None) -> Alternative:
         (None, None, "borrowing came out cheaper, and how sure that is cannot be told (energy: a guess)"),
     ],
 )
-def test_a_judgement_rests_on_the_interval(low: float | None, high: float | None, judged: str, sample: Path) -> None:
-    with priced(sample, "run") as run:
-        comparison = counterfactual.compare(run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads)
-        one = dataclasses.replace(comparison, alternatives=(way(low, high),), flip=None, multiplier=None)
-        (line,) = compare.says(one, run.borrow)
+def test_a_judgement_rests_on_the_interval(
+    low: float | None, high: float | None, judged: str, compared: tuple[Comparison, Marginal]
+) -> None:
+    comparison, borrow = compared
+    one = dataclasses.replace(comparison, alternatives=(way(low, high),), flip=None, multiplier=None)
+    (line,) = compare.says(one, borrow)
     assert line.startswith(f"Against dedicated devices: {judged}.")

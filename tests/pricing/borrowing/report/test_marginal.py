@@ -30,9 +30,9 @@ def every_term(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_column_sums_to_the_nano_dollar(sample: Path, every_term: Path) -> None:
+def test_every_column_sums_to_the_nano_dollar(sample_kept: Path, every_term: Path) -> None:
     span = Span("s0", T0_NS + 1, T0_NS + 1999 * S)
-    document = marginal.build(sample, "run", every_term, by_lease=True, gave_back=[span])
+    document = marginal.build(sample_kept, "run", every_term, by_lease=True, gave_back=[span])
     assert sum(row.in_all.value or 0 for row in document.terms.values()) == document.total.in_all.value
     for name in TERMS:
         assert sum(lease.terms[name].value or 0 for lease in document.leases) == (
@@ -73,20 +73,20 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
 
 
 @pytest.mark.long
-def test_the_same_ledger_gives_the_same_bytes(sample: Path, every_term: Path) -> None:
-    first = to_json(marginal.build(sample, "run", every_term, by_lease=True))
-    assert first == to_json(marginal.build(sample, "run", every_term, by_lease=True))
+def test_the_same_ledger_gives_the_same_bytes(sample_kept: Path, every_term: Path) -> None:
+    first = to_json(marginal.build(sample_kept, "run", every_term, by_lease=True))
+    assert first == to_json(marginal.build(sample_kept, "run", every_term, by_lease=True))
 
 
 @pytest.mark.long
-def test_a_span_of_a_device_that_lends_nothing_is_refused(sample: Path) -> None:
+def test_a_span_of_a_device_that_lends_nothing_is_refused(sample_kept: Path) -> None:
     with pytest.raises(PricingError, match="'r0', which would have been given back, is no serving device"):
-        marginal.build(sample, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
+        marginal.build(sample_kept, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
 
 
 @pytest.mark.long
-def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) -> None:
-    parts = list(tables.price(marginal.build(sample, "run", every_term, by_lease=True)))
+def test_the_tables_say_what_each_term_rests_on(sample_kept: Path, every_term: Path) -> None:
+    parts = list(tables.price(marginal.build(sample_kept, "run", every_term, by_lease=True)))
     cells = [cell for part in parts if isinstance(part, Table) for row in part.texts() for cell in row]
     assert any("413 W from idle to full load, assumed" in cell for cell in cells)
     text = printed(parts)

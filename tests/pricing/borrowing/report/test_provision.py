@@ -94,8 +94,8 @@ def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
 
 
 @pytest.mark.long
-def test_too_little_is_said_and_nothing_is_booked(sample: Path, book: Path) -> None:
-    document = provision.build(sample, "run", book)
+def test_too_little_is_said_and_nothing_is_booked(sample_kept: Path, book: Path) -> None:
+    document = provision.build(sample_kept, "run", book)
     # The sample's slices carry no lease, so nothing was lent by them.
     assert (document.accrued.value, document.accrued.text) == (None, "nothing was lent")
     assert all(row.provision_per_device_hour.value is None for row in document.rates.values())
@@ -118,6 +118,6 @@ def test_a_book_without_a_penalty_provides_nothing_and_says_why(write_ledger: An
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 100_000])
-def test_a_horizon_divides_a_day(sample: Path, seconds: int) -> None:
+def test_a_horizon_divides_a_day(sample_kept: Path, seconds: int) -> None:
     with pytest.raises(PricingError, match="must be whole seconds that divide a day"):
-        provision.build(sample, "run", horizon_s=seconds)
+        provision.build(sample_kept, "run", horizon_s=seconds)

@@ -19,12 +19,12 @@ from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS, run
 
 
 @pytest.mark.long
-def test_it_is_made_of_the_same_documents_as_are_asked_for_alone(sample: Path) -> None:
-    document = risk.build(sample)
-    assert document.compare == alternatives.build(sample)
-    assert document.price == marginal.build(sample)
-    assert document.provision == provision.build(sample)
-    assert document.spikes == spikes.build(sample)
+def test_it_is_made_of_the_same_documents_as_are_asked_for_alone(sample_kept: Path) -> None:
+    document = risk.build(sample_kept)
+    assert document.compare == alternatives.build(sample_kept)
+    assert document.price == marginal.build(sample_kept)
+    assert document.provision == provision.build(sample_kept)
+    assert document.spikes == spikes.build(sample_kept)
     assert document.cash_saved.value == document.compare.savings.cash_saved.value
 
 

@@ -41,8 +41,8 @@ def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -
 
 
 @pytest.mark.long
-def test_no_figure_goes_without_its_view_and_provenance(sample: Path) -> None:
-    text = printed(tables.compare(alternatives.build(sample, "run")))
+def test_no_figure_goes_without_its_view_and_provenance(sample_kept: Path) -> None:
+    text = printed(tables.compare(alternatives.build(sample_kept, "run")))
     assert text.count("; USD, replay, EXAMPLE PRICES, not yours]") == 4
     assert "Price book example" in text
     assert "2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z" in text

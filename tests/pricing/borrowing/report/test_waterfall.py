@@ -20,9 +20,9 @@ from rose.pricing.borrowing.report.waterfall import (
 )
 
 
-@pytest.fixture
-def made(sample: Path) -> Waterfall:
-    return waterfall.build(sample)
+@pytest.fixture(scope="module")
+def made(sample_kept: Path) -> Waterfall:
+    return waterfall.build(sample_kept)
 
 
 def running(parts: tuple[Part, ...]) -> dict[str, int]:
@@ -37,10 +37,10 @@ def running(parts: tuple[Part, ...]) -> dict[str, int]:
 
 
 @pytest.mark.long
-def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Waterfall, sample: Path) -> None:
+def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Waterfall, sample_kept: Path) -> None:
     wholes = {part.name: part.nano for part in made.parts if part.whole}
     assert running(made.parts) == {name: wholes[name] for name in (BORROWED, ADDED)}
-    compared = alternatives.build(sample)
+    compared = alternatives.build(sample_kept)
     assert wholes == {
         DEDICATED: compared.savings.capacity_avoided.value,
         BORROWED: compared.borrowed_cost.value,
