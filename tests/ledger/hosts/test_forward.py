@@ -231,14 +231,14 @@ def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(cent
 
 
 def test_a_killed_forwarder_is_succeeded_by_another(centre, far, url, write):
-    write(80)
+    write(30)
     with programs.started(_ROSE, "ledger", "forward", "--ledger", far, "--to", url) as (process, _):
-        until(lambda: held(centre) > 10)
+        until(lambda: held(centre) > 5)
         process.kill()
     assert process.exitcode == -signal.SIGKILL
     with forwarder(far, url) as made:
         assert made.once().problems == {}
-    check_whole(centre, 80)
+    check_whole(centre, 30)
 
 
 def test_a_wrong_token_is_no_reason_to_go_on_silently(centre, far, write):

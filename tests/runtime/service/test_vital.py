@@ -45,8 +45,10 @@ _STAY = "time.sleep(60)\n"
 @pytest.mark.parametrize(
     ("program", "log"),
     [
-        (_CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log"),
-        pytest.param(_CENTRAL, "logs/ledger-gateway.log", marks=pytest.mark.long),
+        pytest.param(
+            _CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log", marks=pytest.mark.long
+        ),
+        (_CENTRAL, "logs/ledger-gateway.log"),
         pytest.param(_KEEPER, "state/f/logs/keeper.log", marks=pytest.mark.long),
         pytest.param(_HOST, "state/f/local/logs/host.log", marks=pytest.mark.long),
     ],

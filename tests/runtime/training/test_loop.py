@@ -65,7 +65,7 @@ def end_at(monkeypatch, owner, name, when, call):
 
 
 def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_path, tiny_policy, monkeypatch):
-    points = usual(POINTS[1:4], long=POINTS)
+    points = usual(POINTS[2:4], long=POINTS)
     steps = len(points) + 1
     recorded, said = Recorded(), []
     rollouts = engine(tmp_path / "staging")

@@ -78,6 +78,7 @@ def raw(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_reward_rises_over_a_few_steps(warm: Path) -> None:
     trainer = Trainer(warm, TrainingConfig(learning_rate=3e-4))
 

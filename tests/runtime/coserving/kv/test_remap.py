@@ -85,7 +85,7 @@ class Engine:
         return all(bool((buffer[slots] == value).all()) for buffer in (*self.pool.k_buffer, *self.pool.v_buffer))
 
 
-@pytest.mark.parametrize("v_head_dim", [DIM, 3 * DIM])
+@pytest.mark.parametrize("v_head_dim", [pytest.param(DIM, marks=pytest.mark.long), 3 * DIM])
 def test_sglang_has_its_pool_in_memory_that_can_go(v_head_dim):
     engine = Engine(v_head_dim=v_head_dim)
     pool = engine.pool
