@@ -22,6 +22,7 @@ from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.turns import Turn, at_once
 from rose.runtime.transfer.wire.receiver import Receiver
+from tests.long_form import usual
 from tests.runtime.coserving.hand_made_engine import random_weights, stepped
 from tests.runtime.transfer.apply.test_device import on_each_device, versions
 
@@ -50,7 +51,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 @on_each_device
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=usual(25, long=100))
 @given(made=versions())
 def test_a_patch_of_bits_is_that_of_tensors(where: str, made: tuple[str, Bits, Bits]) -> None:
     dtype, base, new = made

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, flat_regions, grid, overlapping
+from tests.long_form import usual
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -24,7 +25,7 @@ def mask(shape: tuple[int, ...], region: Region | None) -> np.ndarray:
     return filled
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -55,7 +56,7 @@ def test_regions_have_an_order_a_hash_and_a_readable_form() -> None:
     assert Region.whole(()).elements == 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -68,7 +69,7 @@ def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject
     assert len(regions) <= max(1, 2 * len(shape) - 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -82,7 +83,7 @@ def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
             assert box.intersect(region) in (None, box)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=usual(25, long=100), deadline=None)
 @given(st.data())
 def test_an_overlap_is_found_exactly_when_there_is_one(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
