@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, KINDS, NOT_MEASURED, Event, Lease, Request
-from rose.ledger import rows
+from rose.ledger import layout, rows
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _ID = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -87,3 +89,8 @@ def request_event() -> Callable[..., Request]:
         return Request(**{**usual, **fields})
 
     return make
+
+
+def copied(made: Path, root: Path) -> Path:
+    """A copy of a ledger, at `root`. Who reads it makes its catalog, which holds the path of its folder."""
+    return Path(shutil.copytree(made, root, ignore=shutil.ignore_patterns(layout.CATALOG)))

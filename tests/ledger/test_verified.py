@@ -12,16 +12,23 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
+
+
+@pytest.fixture(scope="module")
+def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    root = tmp_path_factory.mktemp("made") / "ledger"
+    for _ in range(2):
+        with LedgerWriter.open(root, "w", "r") as writer:
+            writer.record(lease())
+    compaction.compact(root, grace_s=3600)
+    rollup.roll_up(root)
+    return root
 
 
 @pytest.fixture
-def root(tmp_path: Path, lease: Any) -> Path:
-    for _ in range(2):
-        with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-            writer.record(lease())
-    compaction.compact(tmp_path / "ledger", grace_s=3600)
-    rollup.roll_up(tmp_path / "ledger")
-    return tmp_path / "ledger"
+def root(root_made: Path, tmp_path: Path) -> Path:
+    return copied(root_made, tmp_path / "ledger")
 
 
 def _newest(root: Path) -> Path:

@@ -13,21 +13,32 @@ from rose.ledger import segments
 from rose.ledger.commands import ledger_app
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 Run = Callable[..., Result]
 
 
+@pytest.fixture(scope="module")
+def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    """A ledger of one compacted file that is old and rolled up."""
+    root = tmp_path_factory.mktemp("made") / "ledger"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
+        with LedgerWriter.open(root, "w", "r") as writer:
+            for _ in range(5):
+                writer.record(lease(at_us=1_700_000_000_000_000))
+    compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    return root
+
+
 @pytest.fixture
-def run(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `rose ledger` on a ledger of one compacted file that is old and rolled up."""
+def run(root_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `rose ledger` on a copy of `root_made`."""
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
     monkeypatch.setenv("ROSE_LEDGER", str(tmp_path / "ledger"))
     monkeypatch.chdir(tmp_path)
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-        for _ in range(5):
-            writer.record(lease(at_us=1_700_000_000_000_000))
-    compaction.compact(tmp_path / "ledger", grace_s=0)
-    rollup.roll_up(tmp_path / "ledger")
+    copied(root_made, tmp_path / "ledger")
     return lambda *arguments, **options: CliRunner().invoke(ledger_app, arguments, **options)
 
 

@@ -16,6 +16,7 @@ from rose.ledger.commands import query_command, schema_command, sql_command
 from rose.ledger.hosts import gateway
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 app = typer.Typer()
 app.command("sql")(sql_command)
@@ -23,17 +24,23 @@ app.command("query")(query_command)
 app.command("schema")(schema_command)
 
 
+@pytest.fixture(scope="module")
+def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    root = tmp_path_factory.mktemp("made") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for n in range(3):
+            at_us = 1_793_491_200_000_000 + n * 2_000_000
+            writer.record(lease(lease_id=f"l{n}", device_id=f"d{n}", at_us=at_us, expires_at_us=at_us + 1))
+    return root
+
+
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(root_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ledger in the folder where a user would look for it: three leases granted at 2026-11-01, :02 and :04."""
     monkeypatch.chdir(tmp_path)
     for name in ("ROSE_LEDGER", "ROSE_LEDGER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    with LedgerWriter.open("ledger", "w", "r") as writer:
-        for n in range(3):
-            at_us = 1_793_491_200_000_000 + n * 2_000_000
-            writer.record(lease(lease_id=f"l{n}", device_id=f"d{n}", at_us=at_us, expires_at_us=at_us + 1))
-    return tmp_path / "ledger"
+    return copied(root_made, tmp_path / "ledger")
 
 
 def run(*arguments: str | Path, stdin: str | None = None) -> Result:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from rose.ledger import layout, segments
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 from tests.ledger.growth.archives import DAY_US, FIRST_US
 
 
@@ -46,4 +46,4 @@ def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Pat
 
 @pytest.fixture
 def archivable(archivable_made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(archivable_made, tmp_path / "ledger"))
+    return copied(archivable_made, tmp_path / "ledger")

@@ -19,6 +19,7 @@ from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import copied
 from tests.long_form import usual
 
 #: Reads until told to stop. The seqs of a writer have no gap, so a right total is always the highest seq plus one.
@@ -42,14 +43,22 @@ print(reads, before)
 """
 
 
-@pytest.fixture
-def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
     """A ledger whose writer left three closed epochs of two segments and one that is being written."""
+    root = tmp_path_factory.mktemp("made") / "ledger"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+        with LedgerWriter.open(root, "w", "r") as writer:
+            for n in range(7):
+                writer.record(lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None))
+    return root
+
+
+@pytest.fixture
+def root(root_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-        for n in range(7):
-            writer.record(lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None))
-    return tmp_path / "ledger"
+    return copied(root_made, tmp_path / "ledger")
 
 
 def _events(root: Path) -> list[Any]:

@@ -6,7 +6,6 @@ a lock in compliance mode, which S3 does.
 
 from __future__ import annotations
 
-import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,37 +13,21 @@ from typing import Any
 import pyarrow.dataset
 import pytest
 
-from rose.ledger import layout, segments
+from rose.ledger import layout
 from rose.ledger.growth import archive as archiving
-from rose.ledger.growth import compaction, rollup
+from rose.ledger.growth import compaction
 from rose.ledger.growth.archive import archive, restore
 from rose.ledger.growth.object_lock import ObjectLock
 from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from rose.ledger.writer import LedgerWriter
 
 LOCK = ObjectLock(days=30)
 
 
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
-    """A ledger of three compacted files and an open epoch, all of them old, and rolled up."""
-    root = tmp_path_factory.mktemp("pristine") / "ledger"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-        for n in range(12):
-            with LedgerWriter.open(root, "w", "r") as writer:
-                writer.record(lease(lease_id=f"l{n}", at_us=1_700_000_000_000_000))
-            if n in (5, 7, 9):
-                compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
-    return root
-
-
 @pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "ledger"))
+def root(archivable: Path) -> Path:
+    return archivable
 
 
 @pytest.fixture(scope="module")

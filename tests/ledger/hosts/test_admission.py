@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,16 +19,24 @@ from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 
-@pytest.fixture
-def store(tmp_path):
-    return tmp_path / "tokens.json"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, lease):
+    """A folder with the ledger of a centre, the spool of another host, and tokens."""
+    folder = tmp_path_factory.mktemp("made")
+    for root, names in (("centre", ["local"]), ("spool", ["rack-7.agent", "rack-8.agent"])):
+        for name in names:
+            with LedgerWriter.open(folder / root, name, "r") as writer:
+                writer.record(lease())
+    return folder
 
 
-@pytest.fixture
-def secrets(store):
+@pytest.fixture(scope="module")
+def secrets(made):
     """Tokens by name, each with one scope."""
+    store = made / "tokens.json"
     return {
         "rack-7": tokens.create(store, "rack-7", append=("rack-7.*",)),
         "program": tokens.create(store, "program", append=("gateway",)),
@@ -37,10 +46,14 @@ def secrets(store):
 
 
 @pytest.fixture
-def root(tmp_path, lease):
-    with LedgerWriter.open(tmp_path / "centre", "local", "r") as writer:
-        writer.record(lease())
-    return tmp_path / "centre"
+def store(made, secrets, tmp_path):
+    """The file of those tokens."""
+    return Path(shutil.copy(made / "tokens.json", tmp_path / "tokens.json"))
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    return copied(made / "centre", tmp_path / "centre")
 
 
 @pytest.fixture
@@ -51,11 +64,8 @@ def url(root, store, secrets):
 
 
 @pytest.fixture
-def spool(tmp_path, lease):
-    for name in ("rack-7.agent", "rack-8.agent"):
-        with LedgerWriter.open(tmp_path / "spool", name, "r") as writer:
-            writer.record(lease())
-    return tmp_path / "spool"
+def spool(made, tmp_path):
+    return copied(made / "spool", tmp_path / "spool")
 
 
 @contextmanager
