@@ -154,7 +154,7 @@ def test_every_hostile_statement_is_refused_or_stopped(root: Path) -> None:
         return comment, outcome, time.monotonic() - began
 
     # Some of those that the check refuses, too: that it stands before the query.
-    tried = sorted(texts.keys() - refused)[:: usual(10, long=1)] + sorted(refused)[:: usual(80, long=20)]
+    tried = sorted(texts.keys() - refused)[:: usual(30, long=1)] + sorted(refused)[:: usual(80, long=20)]
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(attempt, tried))
     assert files(root.parent) == before
