@@ -30,10 +30,18 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `rose ledger` in a folder that has a ledger."""
-    root = layout.create(tmp_path / "ledger")
+    _make(tmp_path)
+    return _runs_in(tmp_path, monkeypatch)
+
+
+def _make(folder: Path) -> None:
+    root = layout.create(folder / "ledger")
     ledgers.write(root, "a", epochs=2)
     ledgers.write(root, "b")
-    monkeypatch.chdir(tmp_path)
+
+
+def _runs_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.delenv("ROSE_LEDGER", raising=False)
     return lambda *words: CliRunner().invoke(cli.app, ["ledger", *map(str, words)])
@@ -77,6 +85,18 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
     assert json.loads(run("verify", "--against", "kept", "--json").stdout)["ok"] is False
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with a receipt, a damaged one, an empty folder and another ledger beside it; nothing changes them."""
+    folder = tmp_path_factory.mktemp("folder")
+    _make(folder)
+    (folder / "empty").mkdir()
+    (folder / "kept.json").write_bytes(receipt.take(folder / "ledger").content())
+    (folder / "damaged.json").write_bytes((folder / "kept.json").read_bytes()[:-9])
+    ledgers.write(layout.create(folder / "other"), "a")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -103,18 +123,18 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
     ],
 )
 def test_what_cannot_be_carried_out_gives_exit_code_2(
-    run: Run, tmp_path: Path, words: tuple[str, ...], says: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "kept.json").write_bytes(receipt.take(tmp_path / "ledger").content())
-    (tmp_path / "damaged.json").write_bytes((tmp_path / "kept.json").read_bytes()[:-9])
-    ledgers.write(layout.create(tmp_path / "other"), "a")
-    before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and path.suffix == ".json")
-    done = run(*words)
+    before = _documents(folder)
+    done = _runs_in(folder, monkeypatch)(*words)
     assert done.exit_code == 2, done.output
     assert says in done.stderr
     if words[0] == "receipt":
-        assert sorted(path for path in tmp_path.rglob("*") if path.is_file() and path.suffix == ".json") == before
+        assert _documents(folder) == before
+
+
+def _documents(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix == ".json")
 
 
 def test_a_copy_is_kept_elsewhere(run: Run, tmp_path: Path) -> None:
