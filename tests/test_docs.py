@@ -53,6 +53,8 @@ ENDLESS = {
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
 NEED_SERVER = (["attach", "--url"], ["alerts", "send"], ["alerts", "run"])
+#: Those that price the recorded ledger for seconds, as others do: all the same, they are parsed in the suite.
+LONG = r"rose (borrow compare --ledger|correct (frontier|verifiers)|reconcile .* --json$)"
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
@@ -149,7 +151,14 @@ def workplace(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("document", "line"), [pair for pair in commands() if runs(words_of(pair[1]))])
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        pytest.param(*pair, marks=pytest.mark.long if re.match(LONG, pair[1]) else ())
+        for pair in commands()
+        if runs(words_of(pair[1]))
+    ],
+)
 def test_a_documented_command_runs(workplace, monkeypatch, document, line):
     if SAMPLE in line and not (workplace / SAMPLE).exists():
         pytest.skip(f"{SAMPLE} is not recorded yet; CONTRIBUTING.md says how")
