@@ -39,11 +39,11 @@ time.sleep(600)
 """
 
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=30.0, every_s=0.01):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 class Host:

@@ -31,11 +31,11 @@ from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand
 SECOND = 1_000_000_000
 
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=30.0, every_s=0.005):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.005)
+        time.sleep(every_s)
 
 
 class Device:
@@ -290,9 +290,9 @@ def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start,
             ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(coalesce(l.closed_at, now()))
         GROUP BY ALL
     """
-    until(lambda: {row[0]: row[1] >= 3 for row in device.rows(windows)} == {False: True, True: True})
+    until(lambda: {row[0]: row[1] >= 3 for row in device.rows(windows)} == {False: True, True: True}, every_s=0.2)
     reasons = "SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'"
-    until(lambda: device.rows(lent) and (WITHHELD,) in device.rows(reasons))
+    until(lambda: device.rows(lent) and (WITHHELD,) in device.rows(reasons), every_s=0.2)
     device.close()
     rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
     assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]

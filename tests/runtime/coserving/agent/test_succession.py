@@ -52,7 +52,7 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     until(lambda: host.lent)
     page = ArbiterPage(host.spec.page)
     # A slice is in the ledger, and a second that is in none yet.
-    until(lambda: host.rows("SELECT count(*) FROM device_slice WHERE lease_id IS NOT NULL")[0][0] >= 1)
+    until(lambda: host.rows("SELECT count(*) FROM device_slice WHERE lease_id IS NOT NULL")[0][0] >= 1, every_s=0.2)
     engine = LastingEngine(replace(host.spec.rollout, port=record.port))
     turns = []
     turn = threading.Thread(
