@@ -51,7 +51,9 @@ def test_a_span_file_is_charged_and_a_wrong_one_refused(sample_kept: Path, tmp_p
     file.write_text("device_id,from,to\ns0,2026-06-01T00:00:00Z,2026-06-01T00:30:00Z\n", encoding="utf-8")
     assert "avoidable device time" in output("price", "--ledger", str(sample_kept), "--gave-back", str(file))
     file.write_text("device_id,from,to\ns0,soon,later\n", encoding="utf-8")
-    assert "line 2: from must be a time" in output("compare", "--ledger", str(sample_kept), "--gave-back", str(file), code=2)
+    assert "line 2: from must be a time" in output(
+        "compare", "--ledger", str(sample_kept), "--gave-back", str(file), code=2
+    )
 
 
 @pytest.mark.long

@@ -118,7 +118,9 @@ def test_figures_not_to_be_trusted_are_under_a_banner(sample_report: Report, per
         assert ("UNVERIFIED LEDGER", "SIMULATED")[n] in text
 
 
-def test_a_page_says_up_to_when_the_ledger_was_verified(sample_report: Report, close_bill: Bill, tmp_path: Path) -> None:
+def test_a_page_says_up_to_when_the_ledger_was_verified(
+    sample_report: Report, close_bill: Bill, tmp_path: Path
+) -> None:
     html.write_run(sample_report, tmp_path / "r.html", NO_CONTEXT, verification="verified until now: sound")
     assert "verified; now verified until now: sound" in (tmp_path / "r.html").read_text()
     html.write_bill(close_bill, tmp_path / "b.html", CONTEXT)
