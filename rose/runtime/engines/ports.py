@@ -6,8 +6,10 @@ workers listen below them (10002 to 19999) and SGLang's ranks meet above them (2
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 from rose.errors import UserError
@@ -24,13 +26,19 @@ def free_port(*hosts: str) -> int:
     """A port that a server can listen on at all `hosts`, loopback if none are named, and that no other call gives while
     this process lives.
 
-    Raises UserError if there is none.
+    Raises UserError if there is none, or if this host has not all of these addresses.
     """
     hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):
-        if claim(port) and all(_can_listen(host, port) for host in hosts):
-            return port
+        if (claimed := _claimed(port)) is None:
+            continue
+        with ExitStack() as unless_given:
+            unless_given.callback(claimed.close)
+            if all(_can_listen(host, port) for host in hosts):
+                unless_given.pop_all()
+                _claims.append(claimed)
+                return port
     raise UserError(
         f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free on {' and '.join(hosts)}: stop what listens "
         "there, or name ports in the fleet file"
@@ -40,14 +48,21 @@ def free_port(*hosts: str) -> int:
 def claim(port: int) -> bool:
     """Have no call of `free_port`, of whichever process, give a port while this process lives; False if another has
     claimed it, or this one before."""
+    if (claimed := _claimed(port)) is None:
+        return False
+    _claims.append(claimed)
+    return True
+
+
+def _claimed(port: int) -> socket.socket | None:
+    """The claim to a port, until it is closed; None if it is another's."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0rose-port-{port}")
     except OSError:
         claim.close()
-        return False
-    _claims.append(claim)
-    return True
+        return None
+    return claim
 
 
 def outside_ephemeral() -> list[int]:
@@ -65,8 +80,13 @@ def listen_once(host: str, port: int) -> None:
 
 
 def _can_listen(host: str, port: int) -> bool:
+    """Raises UserError for an address at which no port can be listened on."""
     try:
         listen_once(host, port)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise UserError(
+            f"no server can listen on {host}: {error.strerror}; name an address that this host has"
+        ) from None
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import json
 import os
@@ -95,14 +96,17 @@ class EngineSpec:
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raises AddressInUseError naming the port and its user-visible purpose if no server can listen there."""
+    """Raises AddressInUseError naming the port and its user-visible purpose if it is another's, EngineError if no
+    server can listen there for another reason."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
-        raise AddressInUseError(
-            f"port {port} for {what} cannot be used ({error.strerror}): "
-            "free it, name another, or leave `port` out to take any free one"
-        ) from None
+        cannot = f"port {port} for {what} cannot be used ({error.strerror}): "
+        if error.errno == errno.EADDRINUSE:
+            way_out = "free it, name another, or leave `port` out to take any free one"
+            raise AddressInUseError(cannot + way_out) from None
+        way_out = f"{host} must be an address of this host, and {port} a port that this user may use"
+        raise EngineError(cannot + way_out) from None
 
 
 def has_embedded_server() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from rose.errors import UserError
 from rose.runtime.engines import ports
 from rose.runtime.engines.ports import free_port, listen_once
+from rose.runtime.engines.sglang import AddressInUseError, EngineError, require_free_port
 
 
 @pytest.fixture
@@ -55,6 +57,30 @@ def test_nor_is_one_given_that_somebody_had_before_and_claimed_again(few):
 def test_one_that_something_listens_on_is_not_given(few, host):
     with socket.create_server((host, few[0])):
         assert {free_port(), free_port()} == set(few[1:])
+
+
+def test_an_address_that_is_another_host_s_is_said_and_costs_no_port(few):
+    for hosts in (["203.0.113.1"], ["127.0.0.1", "203.0.113.1"]):
+        with pytest.raises(UserError, match=r"listen on 203\.0\.113\.1: .*name an address that this host has"):
+            free_port(*hosts)
+    assert {free_port() for _ in few} == set(few)
+
+
+def test_ports_that_were_all_in_use_are_given_once_they_are_not(few):
+    with ExitStack() as stack:
+        for port in few:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        with pytest.raises(UserError, match="none of the ports"):
+            free_port()
+    assert {free_port() for _ in few} == set(few)
+
+
+def test_only_a_port_that_is_another_s_is_in_use(few):
+    with socket.create_server(("127.0.0.1", few[0])), pytest.raises(AddressInUseError, match="free it, name another"):
+        require_free_port(few[0], "the test")
+    with pytest.raises(EngineError, match=r"203\.0\.113\.1 must be an address of this host") as caught:
+        require_free_port(few[0], "the test", "203.0.113.1")
+    assert not isinstance(caught.value, AddressInUseError)
 
 
 def test_one_whose_last_connections_are_closing_can_be_used():
