@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterable
 
 import psutil
 
-from rose.config import ConfigError, FleetConfig
+from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -40,7 +41,7 @@ def check_host(config: FleetConfig) -> None:
     _check_activation(config)
     _check_devices(config)
     _check_kernels(config)
-    _check_serving(config)
+    check_serving(config.device)
     _check_memory(config)
     _check_port(config.serving.port, "serving.port", "127.0.0.1")
     _check_folders(config)
@@ -141,8 +142,9 @@ def _check_activation(config: FleetConfig) -> None:
         )
 
 
-def _check_serving(config: FleetConfig) -> None:
-    for device in config.device:
+def check_serving(devices: Iterable[DeviceConfig]) -> None:
+    """Raises PreflightError for the first device whose own server does not answer."""
+    for device in devices:
         if device.serving_url is not None and not serving.answers(device.serving_url):
             raise PreflightError(
                 f"device {device.id!r}: no SGLang server answers at serving_url {device.serving_url}: start it, or "

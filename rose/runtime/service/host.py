@@ -262,12 +262,14 @@ class HostRunner:
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         path = self.plan.state / _CHECKED
-        if not self.plan.config.hosts or (path.exists() and path.read_text() == self.plan.run_id):
-            return
-        preflight.check_host(own)
-        if (notice := preflight.notice(own)) is not None:
-            self._say(notice)
-        path.write_text(self.plan.run_id)
+        if self.plan.config.hosts and not (path.exists() and path.read_text() == self.plan.run_id):
+            preflight.check_host(own)
+            if (notice := preflight.notice(own)) is not None:
+                self._say(notice)
+            path.write_text(self.plan.run_id)
+        elif own.coserving.enabled and not (self.plan.memory / _FREE).exists():
+            # After a boot: what a server has yet to take of a GPU is neither free nor a rollout engine's to take first.
+            preflight.check_serving(device for device in own.device if device.gpu is not None)
 
     def _take_cores(self, own: FleetConfig) -> None:
         """The cores that the host's own work may have: not those that serve."""

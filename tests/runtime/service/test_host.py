@@ -34,10 +34,14 @@ from rose.ledger.hosts import gateway, spool, tokens
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.runtime import preflight
 from rose.runtime.coserving.attach.attaching import has_engine
+from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineError, EngineProcess
+from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import memory, owner
@@ -45,6 +49,7 @@ from rose.runtime.service.host import HostActor, HostRunner
 from rose.runtime.service.places import Central, HostPlan
 from rose.runtime.serving import answers
 from tests.long_form import LONG
+from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.service import own_serving
 
 #: Jobs of a host give way to all else that the machine does.
@@ -211,6 +216,54 @@ def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: 
     try:
         until(lambda: runner.report().ready or not running.is_alive(), 60.0)
         assert runner.report().ready, runner.report().doing
+    finally:
+        runner.stop(leave=False)
+        running.join()
+        shutil.rmtree(plan.memory, ignore_errors=True)
+
+
+def lent_gpu(folder: Path, url: str) -> HostPlan:
+    """Host `near`, whose GPU `s` serves at `url` and is lent."""
+    plan = own_serving.plan_of(folder)
+    device, far = plan.config.device
+    device = device.model_copy(update={"gpu": 0, "cores": [], "serving_url": url})
+    lends = plan.config.coserving.model_copy(update={"enabled": True})
+    return replace(plan, config=plan.config.model_copy(update={"device": [device, far], "coserving": lends}))
+
+
+def test_after_a_boot_who_serves_on_a_lent_gpu_comes_before_its_memory_is_measured_or_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Noted(EngineProcess):
+        def launch(self) -> None:
+            done.append("launched")
+            raise EngineError("this test has no engines")
+
+    def measure(_memory: MemoryPlan) -> dict[str, int]:
+        done.append("measured")
+        return {"s": 80 << 30}
+
+    monkeypatch.setattr(preflight, "check_gpus", measure)
+    monkeypatch.setattr("rose.runtime.service.host._AGAIN_S", 0.05)
+    port = free_port()
+    plan = lent_gpu(tmp_path, f"http://127.0.0.1:{port}")
+    # The fleet run goes on, and the host was checked for it before the boot.
+    plan.state.mkdir(parents=True)
+    (plan.state / "checked").write_text(plan.run_id)
+    runner = HostRunner(plan, Noted)
+    running = threading.Thread(target=runner.run)
+    running.start()
+    try:
+        awaited = f"device 's': no SGLang server answers at serving_url http://127.0.0.1:{port}"
+        until(lambda: done or awaited in runner.report().doing)
+        assert done == []
+        PAGES.mkdir(exist_ok=True)
+        with served(Owner(PAGES), port):
+            until(lambda: "launched" in done or not running.is_alive())
+        assert done[:2] == ["measured", "launched"]
+        assert done.count("measured") == 1
     finally:
         runner.stop(leave=False)
         running.join()
