@@ -153,12 +153,12 @@ class EngineLives:
         self._dead = None
         self._changed()
 
-    def ended(self, engine: EngineProcess, reason: str) -> None:
+    def ended(self, engine: EngineProcess, reason: str, *, died: bool = True) -> None:
         self._accountant.started(monotonic_ns())
         self.sync = None
-        self._dead = f"the rollout engine died ({reason}) and is started again"
+        self._dead = f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
         # The lease first: turns that were on it go on elsewhere.
         self._changed()
         self.stop_guard()
         self._guard = None
-        self._record(rollout_event(self._spec, "died", engine.pid, reason=reason))
+        self._record(rollout_event(self._spec, "died" if died else "stopped", engine.pid, reason=reason))

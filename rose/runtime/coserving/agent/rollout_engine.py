@@ -13,6 +13,7 @@ import psutil
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError
+from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
@@ -24,6 +25,8 @@ BACK_OFF_MAX_S = 60.0
 #: An engine that lived for so long was sound: the next wait is the first one again.
 SOUND_NS = 120_000_000_000
 _LOOK_S = 0.1
+#: A serving engine that is away for so long finds the memory of its GPU free when it starts.
+AWAY_NS = 5_000_000_000
 #: One that is to be taken up answers within this.
 _ANSWER_S = 5.0
 #: What an engine that dies as it is started, or a host that lacks something for it, makes of starting it.
@@ -42,8 +45,8 @@ class Lives(Protocol):
     def adopted(self, engine: EngineProcess) -> str | None:
         """It answers, and has run since before this agent. Returns why it is of no use, None if it is."""
 
-    def ended(self, engine: EngineProcess, reason: str) -> None:
-        """It died, or could not be started. Nothing of it is left."""
+    def ended(self, engine: EngineProcess, reason: str, *, died: bool = True) -> None:
+        """It died, or could not be started, or was ended until there is room for it. Nothing of it is left."""
 
     def lost(self, pid: int, reason: str) -> None:
         """One that ran under an agent before this one has ended, or was ended since it could not be taken up."""
@@ -58,6 +61,9 @@ class RolloutEngine:
 
     `scheduling` says whether the engine's scheduler is there. SGLang's server goes on for seconds without it, answering
     nothing: an engine whose scheduler was there and is not any more has died.
+
+    A serving engine sizes its pool by what is free as it starts. So on a lent GPU the engine is started once a serving
+    engine is on the page, and ended when none was for a while.
     """
 
     def __init__(
@@ -128,6 +134,9 @@ class RolloutEngine:
         back_off_s = BACK_OFF_FIRST_S
         adopted = self._adopt()
         while not self._stopping.is_set():
+            if adopted is None and not self._has_room():
+                self._stopping.wait(_LOOK_S)
+                continue
             launched_ns = monotonic_ns()
             reason = self._live(launched_ns) if adopted is None else self._live_on(adopted, scheduled=True)
             adopted = None
@@ -220,7 +229,7 @@ class RolloutEngine:
 
     def _live_on(self, engine: EngineProcess, *, scheduled: bool, reason: str = "the process ended") -> str | None:
         """What is left of a life once the engine answers."""
-        self._up = True
+        self._up, died, room_ns = True, True, monotonic_ns()
         while engine.alive:
             if self._stopping.wait(_LOOK_S):
                 return None
@@ -228,12 +237,23 @@ class RolloutEngine:
             if before and not scheduled:
                 reason = "its scheduler ended"
                 break
+            if self._has_room():
+                room_ns = monotonic_ns()
+            elif monotonic_ns() - room_ns >= AWAY_NS:
+                reason, died = "no serving engine is on its GPU, and one that starts there comes first", False
+                break
         if self._stopping.is_set():
             return None
         self._up = False
-        self.dying = f"the rollout engine died ({reason}) and is started again"
+        self.dying = f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
         # What else it started is not left behind.
         engine.kill()
-        self._lives.ended(engine, reason)
+        self._lives.ended(engine, reason, died=died)
         self.dying = None
         return reason
+
+    def _has_room(self) -> bool:
+        """Whether nobody is to have the device's memory before this engine."""
+        spec = self._spec
+        lent_gpu = spec.gpu is not None and spec.plugin.gated
+        return not lent_gpu or spec.plugin.page is None or has_engine(spec.plugin.page)

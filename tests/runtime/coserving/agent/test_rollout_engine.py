@@ -12,9 +12,11 @@ import pytest
 
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
+from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.sglang import AddressInUseError, EngineError
+from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
@@ -34,9 +36,9 @@ class Lives:
         assert duration_ns > 0
         self._note("answers", engine)
 
-    def ended(self, engine, reason):
+    def ended(self, engine, reason, *, died=True):
         assert not engine.alive
-        self._note(reason, engine)
+        self._note(reason if died else f"ended: {reason}", engine)
 
     def given_up(self):
         pass
@@ -290,3 +292,45 @@ def test_an_engine_that_is_being_taken_up_is_left_by_who_is_to_leave_it(left, li
     assert record.process() is not None
     assert EngineRecord.read(spec.plugin.page) == record
     assert lives.told == []
+
+
+@pytest.fixture
+def looks(tmp_path, lives, monkeypatch):
+    """Whether serving was there, as the engine of a lent GPU was told look by look."""
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    page, seen = ArbiterPage.create(tmp_path / "page"), []
+    monkeypatch.setattr(rollout_engine, "has_engine", lambda path: seen.append(has_engine(path)) or seen[-1])
+    spec = dataclasses.replace(stand_in_spec(tmp_path), gpu=0)
+    keeper = RolloutEngine(spec, lives, StandInEngine, persistent=True)
+    keeper.start()
+    yield seen
+    keeper.stop()
+    page.close()
+
+
+def test_the_engine_of_a_lent_gpu_leaves_the_memory_to_serving_that_starts(tmp_path, looks, lives, monkeypatch, gone):
+    monkeypatch.setattr(rollout_engine, "AWAY_NS", 1)
+    until(lambda: looks[:2] == [False, False])
+    assert lives.words == []
+    with OtherParty(tmp_path / "page", Party.SERVING):
+        first = lives.wait("answers")
+    ended = "ended: no serving engine is on its GPU, and one that starts there comes first"
+    lives.wait(ended)
+    assert gone(first.pid) == []
+    seen = len(looks)
+    until(lambda: looks[seen : seen + 2] == [False, False])
+    with OtherParty(tmp_path / "page", Party.SERVING):
+        lives.wait("answers", 2)
+    assert lives.words[:5] == ["launched", "answers", ended, "launched", "answers"]
+
+
+def test_that_of_serving_that_was_away_for_a_moment_goes_on(tmp_path, looks, lives, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "AWAY_NS", 3_600_000_000_000)
+    with OtherParty(tmp_path / "page", Party.SERVING):
+        engine = lives.wait("answers")
+    seen = len(looks)
+    until(lambda: False in looks[seen:])
+    with OtherParty(tmp_path / "page", Party.SERVING):
+        until(lambda: looks[-1])
+    assert lives.words == ["launched", "answers"]
+    assert engine.alive
