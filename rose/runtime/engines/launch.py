@@ -16,7 +16,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rose.runtime.engines import adoption, door
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.engines import adoption, door, placement
 
 if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
     from rose.runtime.engines import cpu
@@ -61,6 +62,8 @@ def serve(arguments: Sequence[str]) -> None:
 
     from rose.runtime.coserving.plugin import require_hooks
 
+    if (settings := PluginSettings.from_environment()) is not None and settings.role == "rollout":
+        placement.go_first_when_memory_runs_out()
     adoption.watch_from_within()
     door.open_from_within()
     load_plugins()

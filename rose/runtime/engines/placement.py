@@ -1,4 +1,4 @@
-"""Which cores a running engine's threads use, and how the kernel ranks them."""
+"""Which cores a running engine's threads use, and how the kernel ranks it, for its cores and for memory."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _LEAST_SESSION_NICE = 19
 #: What an engine's session weighs that shares its cores with no serving: a third of a session that feeds it or trains,
 #: which is enough for its turns not to be the last of a step.
 _LESS_SESSION_NICE = 5
+#: The kernel's highest OOM score: that of a process which uses all of the memory.
+_OOM_SCORE_FIRST = 1000
 
 
 def is_scheduler(process: psutil.Process) -> bool:
@@ -57,6 +59,13 @@ def place(
         if idle:
             shared = set(cores) != set(host_cores)
             _weigh_session(process.pid, _LEAST_SESSION_NICE if shared else _LESS_SESSION_NICE)
+
+
+def go_first_when_memory_runs_out() -> None:
+    """Have the kernel take this process, and what it starts from now on, before any other."""
+    # Everybody may raise his own; where /proc is there to be read only, it stays as it is.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_FIRST))
 
 
 def _threads(pid: int) -> list[int]:

@@ -31,6 +31,8 @@ _TEMPORARY = Path("/tmp")
 ENVIRONMENT = {
     # Actors have a niceness of their own; Ray would start them with 15, from which not everybody may go back.
     "RAY_worker_niceness": "0",
+    # An actor's would be 1000, and so that of serving that ROSE starts: the first to go when memory runs out.
+    "RAY_worker_oom_score_adjustment": "0",
     # It would hide the GPUs from actors that ask it for none, and with them from the engines that they start.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # A host that is gone is known to be after five seconds.

@@ -100,6 +100,8 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         assert titles(lent) == titles(own)
         # HTTP and text are threads of the scheduler, where SGLang has its server there.
         assert titles(lent) == ["rose.runtime.engines.launch forked", "sglang::scheduler"]
+        scores = {Path(f"/proc/{process.pid}/oom_score_adj").read_text() for process in lent._group()}
+        assert scores == {"1000\n"}
         # The kernel weighs threads by class and niceness within a session only: a lent engine's is that of serving.
         assert os.getsid(lent.pid) == fork_server.process.pid
         assert os.getsid(own.pid) == own.pid

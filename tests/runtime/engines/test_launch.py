@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 CORES = """
 import os
@@ -23,6 +26,23 @@ process = subprocess.Popen([sys.executable, "-c", child % os.getpid()], stdout=s
 process.stdout.readline()
 print(process.pid, flush=True)
 time.sleep(600)
+"""
+
+#: Serves without SGLang: prints the OOM score of what the server starts.
+SCORE = """
+import subprocess, sys
+from types import SimpleNamespace as Module
+def nothing(*_, **__): pass
+def run_server(_): subprocess.run(["cat", "/proc/self/oom_score_adj"], check=True)
+sys.modules.update({
+    "sglang.launch_server": Module(run_server=run_server),
+    "sglang.srt.plugins": Module(load_plugins=nothing),
+    "sglang.srt.server_args": Module(prepare_server_args=nothing),
+    "sglang.srt.utils": Module(kill_process_tree=nothing),
+    "rose.runtime.coserving.plugin": Module(require_hooks=nothing),
+})
+from rose.runtime.engines import launch
+launch.serve([])
 """
 
 
@@ -46,3 +66,12 @@ def test_it_dies_with_its_parent(gone):
     parent.kill()
     parent.wait()
     assert gone(parent.pid) == []
+
+
+@pytest.mark.parametrize("role", ["rollout", "serving"])
+def test_when_memory_runs_out_a_rollout_engine_goes_first_with_all_that_it_starts(role):
+    done = subprocess.run(
+        [sys.executable, "-c", SCORE],
+        env={**os.environ, "ROSE_PLUGIN_ROLE": role}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == ("1000\n" if role == "rollout" else Path("/proc/self/oom_score_adj").read_text())

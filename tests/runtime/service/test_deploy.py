@@ -112,3 +112,12 @@ def test_the_kubernetes_fleet_goes_together():
     assert secrets <= documents["Secret"]["stringData"].keys()
     ports = {port["port"] for port in documents["Service"]["spec"]["ports"]}
     assert ports == {fleet.gateway.port}
+
+
+def test_a_rollout_engine_that_the_kernel_took_takes_neither_its_unit_nor_serving_with_it():
+    for name in ("rose.service", "rose-ray.service"):
+        text = (DEPLOY / "systemd" / name).read_text()
+        # systemd would stop all of the unit, and a score of the unit's is serving's too, where ROSE starts it.
+        assert "\nOOMPolicy=continue\n" in text
+        assert "OOMScoreAdjust" not in text
+    assert local_ray.ENVIRONMENT["RAY_worker_oom_score_adjustment"] == "0"
