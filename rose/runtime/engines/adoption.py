@@ -20,11 +20,10 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rose.runtime.engines.forkserver import UNKNOWN_EXIT
+from rose.runtime.engines.forkserver import UNKNOWN_EXIT, installed_version
 
 if TYPE_CHECKING:
     from rose.runtime.engines.sglang import EngineSpec
@@ -39,6 +38,8 @@ _PF_EXITING = 0x4
 _MEASURED = "--mem-fraction-static="
 #: What an engine may differ in and still be the one that was asked for.
 _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
+
+_version = functools.cache(installed_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +232,3 @@ def _end(reason: str) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_S)
     os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-@functools.cache
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

@@ -2,7 +2,8 @@
 
 `ForkServer` starts and stops one; `fork_engine` asks one for an engine, from any process of the user that knows its
 path. The server dies with the process that started it. An engine lives as long as the process that asked for it, and
-does not need the server any more.
+does not need the server any more. A server forks the code that it loaded. It may outlive an update, as serving does
+where ROSE starts it, and refuses from then on.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
-#: A request is one packet: arguments and environment.
+#: A request is one packet: arguments, environment and code.
 PACKET_BYTES_MAX = 1 << 20
 #: How long to wait for an answer: the server may still be loading SGLang, beside others that do.
 _ANSWER_TIMEOUT_S = 60.0
@@ -95,6 +98,26 @@ class ForkServer:
             self.process.kill()
             self.process.wait()
         self.path.unlink(missing_ok=True)
+
+
+def installed_code() -> dict[str, str]:
+    """By its name, what tells the code that a process which starts now would have from any other."""
+    folder, changed_ns = Path(__file__).parents[2], 0
+    for path in folder.rglob("*.py"):
+        # Files come and go while they are installed.
+        with suppress(FileNotFoundError):
+            changed_ns = max(changed_ns, path.stat().st_mtime_ns)
+    # A version alone does not tell two checkouts from each other.
+    rose = f"{installed_version('rose-serving')} in {folder}, changed at {changed_ns}"
+    return {"ROSE": rose, "SGLang": installed_version("sglang")}
+
+
+def installed_version(package: str) -> str:
+    """Empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def server_environment() -> dict[str, str]:
@@ -173,9 +196,16 @@ def fork_engine(
 
     It writes to `log`, and is killed with its children when this process ends, unless it is told to outlive it.
     `own_session` puts it into a session of its own, which the kernel may weigh by itself. Blocks while the server loads
-    SGLang. Raises ForkError if there is no server, or it refuses.
+    SGLang. Raises ForkError if there is no server, or it refuses: it loaded other code than is installed
+    now, for one.
     """
-    message = {"arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
+    message = {
+        # Older servers, which look at no code, look for another name, and refuse.
+        "engine_arguments": list(arguments),
+        "environment": dict(environment),
+        "own_session": own_session,
+        "code": installed_code(),
+    }
     request = json.dumps(message).encode()
     try:
         requester = os.pidfd_open(os.getpid())

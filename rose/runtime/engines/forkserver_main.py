@@ -28,7 +28,7 @@ from typing import Any
 import setproctitle
 
 from rose.runtime.engines import adoption, launch
-from rose.runtime.engines.forkserver import PACKET_BYTES_MAX
+from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, installed_code
 
 #: Beginnings of names that SGLang and its libraries read while they are loaded.
 _READ_AT_LOAD = (
@@ -88,6 +88,7 @@ class Server:
     def __init__(self, listening: socket.socket, creator: int) -> None:
         #: As SGLang is loaded under, and what it sets while it is.
         self._environment = dict(os.environ)
+        self._code = installed_code()
         load()
         self._set_by_load = {k: v for k, v in os.environ.items() if self._environment.get(k) != v}
         # What is loaded stays: collections in the engines would only copy its pages.
@@ -142,8 +143,11 @@ class Server:
             os.killpg(pid, signal.SIGKILL)
 
     def _refusal(self, request: dict[str, Any]) -> str | None:
-        if "arguments" not in request:
+        if "engine_arguments" not in request:
             return "no arguments"
+        other = [name for name, code in self._code.items() if request.get("code", {}).get(name) != code]
+        if other:
+            return f"another {' and '.join(other)} is installed since it was started"
         names = differing(self._environment, request["environment"])
         if names:
             return f"SGLang is loaded under other values of {', '.join(names)}"
@@ -201,7 +205,7 @@ class Server:
                 end_with(requester)
             _apply({**request["environment"], **self._set_by_load})
             _fork_children()
-            launch.serve(request["arguments"])
+            launch.serve(request["engine_arguments"])
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1

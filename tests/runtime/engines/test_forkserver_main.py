@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, fork_engine
+from rose.runtime.engines import forkserver, forkserver_main
+from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, ForkError, fork_engine, installed_code
 from rose.runtime.engines.forkserver_main import differing
 
 #: Applies an environment in a process that has loaded what keeps copies, and prints what became of it.
@@ -107,3 +108,72 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
     del engine
     gc.collect()
     assert pidfds() == before
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    """Asks a server of this code for an engine, and returns why there is none: this process has threads already."""
+    # Both would stay with this process.
+    monkeypatch.setattr(forkserver_main, "load", lambda: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    creator = os.pidfd_open(os.getpid())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        server = forkserver_main.Server(listening, creator)
+
+        def ask():
+            answering = threading.Thread(target=server._accept)
+            answering.start()
+            with (tmp_path / "log").open("wb") as log, pytest.raises(ForkError) as caught:
+                fork_engine(tmp_path / "socket", [], dict(os.environ), log)
+            answering.join()
+            return str(caught.value).partition(" refused: ")[2]
+
+        yield ask
+        server._selector.close()
+    os.close(creator)
+
+
+def test_a_server_forks_only_the_code_that_is_installed_now(refused, tmp_path, monkeypatch):
+    assert refused() == "more than one thread runs in it"
+    code = installed_code()
+    for other in ("ROSE", "SGLang"):
+        monkeypatch.setattr(forkserver, "installed_code", lambda name=other: code | {name: "another"})
+        assert refused() == f"another {other} is installed since it was started"
+
+
+def test_an_update_is_known_by_version_and_files(tmp_path, monkeypatch):
+    file = tmp_path / "rose" / "runtime" / "engines" / "forkserver.py"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.setattr(forkserver, "__file__", str(file))
+    seen = [installed_code()]
+    monkeypatch.setattr(forkserver, "version", lambda _: "9")
+    seen.append(installed_code())
+    os.utime(file, ns=(1, 1))
+    seen.append(installed_code())
+    assert installed_code() == seen[-1]
+    assert len({code["ROSE"] for code in seen}) == 3
+    assert len({code["SGLang"] for code in seen}) == 2
+
+
+def test_a_server_that_compares_no_code_finds_no_arguments(tmp_path):
+    """Nor does it fork anything without."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+
+        def serve():
+            with listening.accept()[0] as connection:
+                packet, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 2)
+                for descriptor in received:
+                    os.close(descriptor)
+                reason = "no arguments" if "arguments" not in json.loads(packet) else "something else"
+                connection.send(json.dumps({"refused": reason}).encode())
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with (tmp_path / "log").open("wb") as log, pytest.raises(ForkError, match="refused: no arguments"):
+            fork_engine(tmp_path / "socket", [], {}, log)
+        server.join()
