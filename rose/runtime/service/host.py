@@ -188,7 +188,7 @@ class HostRunner:
         self._check(own)
         self._take_cores(own)
         writer = self._open_ledger()
-        urls = self._wait_serving() if owner.served(plan) else {}
+        urls = self._wait_serving()
         attached = [
             device if device.serving_url is not None or device.pool != "serving"
             else device.model_copy(update={"serving_url": urls[device.id]})

@@ -20,13 +20,21 @@ class OwnServing:
         self.down: dict[str, str] = {}
         self._plan = plan
         self._again_s = time.monotonic()
+        #: Whether the owner that runs is of this plan, and not of one before it.
+        self._ensured = False
 
     def look(self) -> dict[str, str]:
-        """The URLs of the engines that answer. Raises UserError and OSError if their owner cannot be started."""
+        """The URLs of the engines that answer. Raises UserError and OSError if their owner cannot be started, or one
+        that was started for other serving does not end."""
         plan = self._plan
-        if not owner.runs(plan) and time.monotonic() >= self._again_s:
+        if not owner.served(plan):
+            # Of a fleet file that had some, an owner may go on.
+            owner.stop(plan)
+            return {}
+        if not (self._ensured and owner.runs(plan)) and time.monotonic() >= self._again_s:
             self._again_s = time.monotonic() + _AGAIN_S
             owner.ensure(plan)
+            self._ensured = True
         urls, failures = owner.urls(plan), owner.failures(plan)
         self.down = {
             device_id: failures.get(device_id, "its serving engine is being started")

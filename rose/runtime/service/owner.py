@@ -45,6 +45,9 @@ from rose.runtime.serving import ServingDevice, ServingEngines
 _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
 #: In the folder of pages: what was free on GPUs before it started its first engine.
 _FREE = "serving.free.json"
+#: What an engine is started by, of a device that serves and of the section `serving`.
+_OF_DEVICE = {"id", "gpu", "cores", "kv_bytes", "serving_url"}
+_OF_SECTION = {"model", "port", "max_total_tokens", "extra_args"}
 _MODULE = __name__
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
@@ -60,9 +63,15 @@ def served(plan: HostPlan) -> list[str]:
 
 def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
     """Have the host's owner process run, and return the URLs of the devices' engines that answer by now. Engines of one
-    that died come back at their ports. A while after the end of the process `lives_with`, it ends by itself."""
+    that died come back at their ports. One that outlived a fleet with other serving is ended in order first. A while
+    after the end of the process `lives_with`, it ends by itself.
+
+    Raises DeploymentError if it does not start, or the other one does not end.
+    """
     state = plan.state
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if runs(plan) and not _serves(plan):
+        stop(plan)
     with (state / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,6 +149,29 @@ def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:
     free = preflight.check_gpus(memory)
     kept.write_text(json.dumps(free))
     return free
+
+
+def _serves(plan: HostPlan) -> bool:
+    """Whether the owner process that runs was started for the same serving. Plans are compared as this version reads
+    them: of one that it cannot read that is not known, and what serves goes on."""
+    with suppress(OSError, ValueError):
+        return _serving(_planned(plan.state)[0]) == _serving(plan)
+    return True
+
+
+def _serving(plan: HostPlan) -> object:
+    """What the host's serving engines are started by."""
+    own = plan.own
+    devices = [device.model_dump(include=_OF_DEVICE) for device in own.device if device.pool == "serving"]
+    return devices, own.serving.model_dump(include=_OF_SECTION)
+
+
+def _planned(state: Path) -> tuple[HostPlan, int | None]:
+    """What the owner process was told: its plan, and which process it lives with. Raises OSError and ValueError."""
+    told = json.loads((state / _PLAN).read_text())
+    config = FleetConfig.model_validate_json(json.dumps(told["config"]))
+    plan = HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")
+    return plan, told.get("lives_with")
 
 
 def _record(plan: HostPlan) -> dict[str, Any] | None:
@@ -337,11 +369,9 @@ def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> 
     state, lock = Path(sys.argv[1]), int(sys.argv[2])
     # It stays open for as long as this process lives, and nothing that is started here has it.
     os.set_inheritable(lock, False)
-    told = json.loads((state / _PLAN).read_text())
-    config = FleetConfig.model_validate_json(json.dumps(told["config"]))
     leftovers.remove_unused()
-    plan = HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")
-    _Owner(plan, told.get("lives_with"), make_engine).run()
+    plan, lives_with = _planned(state)
+    _Owner(plan, lives_with, make_engine).run()
 
 
 if __name__ == "__main__":

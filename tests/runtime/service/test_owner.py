@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 
 from rose.runtime import serving
 from rose.runtime.service import owner
+from rose.runtime.service.own_serving import OwnServing
 from rose.runtime.service.places import HostPlan
 from tests.runtime.service import own_serving
 from tests.runtime.service.own_serving import failing, record, until
@@ -161,3 +163,50 @@ def test_it_serves_nowhere_else_while_another_has_that_port(made):
         assert owner.urls(made) == {}
     until(serves(made))
     assert owner.urls(made) == urls
+
+
+def of_next_fleet(plan: HostPlan, device=None, more=(), **serving) -> HostPlan:
+    """The plan of a fleet run that follows, with `device` and `serving` changed and `more` devices."""
+    first, *others = plan.config.device
+    devices = [first.model_copy(update=device or {}), *more, *others]
+    section = plan.config.serving.model_copy(update=serving)
+    config = plan.config.model_copy(update={"device": devices, "serving": section})
+    return replace(plan, config=config, run_id="fleet-2")
+
+
+def test_one_that_outlived_its_fleet_serves_as_the_next_one_s_file_says(made):
+    owner.ensure(made)
+    until(serves(made))
+    former, url = owners(made), owner.urls(made)["s"]
+    more = made.config.device[0].model_copy(update={"id": "t", "cores": [1]})
+    following = of_next_fleet(made, more=[more])
+    looks = OwnServing(following)
+    until(lambda: looks.look().keys() == {"s", "t"})
+    assert looks.down == {}
+    assert owners(made) != former
+    assert len(owners(made)) == 1
+    assert all(serving.answers(now) for now in owner.urls(made).values())
+    # Nobody serves here any more, says the file after that.
+    assert OwnServing(of_next_fleet(made, device={"serving_url": url})).look() == {}
+    assert owners(made) == []
+
+
+def test_one_whose_serving_is_to_be_the_same_goes_on(made):
+    owner.ensure(made)
+    until(serves(made))
+    pids, urls = owners(made), owner.urls(made)
+    assert OwnServing(of_next_fleet(made, device={"device_class": "another"}, ttft_budget_ms=1.0)).look() == urls
+    assert owners(made) == pids
+    for changed in (
+        of_next_fleet(made, device={"id": "u"}),
+        of_next_fleet(made, device={"cores": [1]}),
+        of_next_fleet(made, model="another"),
+        of_next_fleet(made, port=29_999),
+        of_next_fleet(made, extra_args=["--another"]),
+    ):
+        assert not owner._serves(changed)
+    # What another version wrote and this one cannot read is left alone.
+    plan = made.state / "serving.plan.json"
+    plan.write_text(json.dumps({"config": {"of": "another version"}, "host": "near", "run_id": "fleet-1"}))
+    assert OwnServing(of_next_fleet(made, model="another")).look() == urls
+    assert owners(made) == pids
