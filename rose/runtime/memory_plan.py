@@ -115,7 +115,8 @@ class MemoryPlan:
                     workspace_bytes=ROLLOUT_WORKSPACE_BYTES,
                 )
             )
-        if device.id == trainer_device(self.config).id:
+        trainer = trainer_device(self.config)
+        if trainer is not None and device.id == trainer.id:
             parts.append(
                 MemoryPart(
                     name="trainer",
@@ -211,9 +212,10 @@ class MemoryPlan:
         )
 
 
-def trainer_device(config: FleetConfig) -> DeviceConfig:
-    """The device on which the trainer runs and to which its time is charged: the first dedicated one."""
-    return next(device for device in config.device if device.pool == "rollout")
+def trainer_device(config: FleetConfig) -> DeviceConfig | None:
+    """The device on which the trainer runs and to which its time is charged: the first dedicated one. One of several
+    hosts may have none."""
+    return next((device for device in config.device if device.pool == "rollout"), None)
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:

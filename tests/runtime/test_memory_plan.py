@@ -106,6 +106,15 @@ def test_the_parts_of_a_device_are_what_the_run_will_start_on_it(model):
     )
 
 
+def test_a_host_whose_gpus_all_serve_has_no_trainer(model):
+    made = fleet(lent={"serving_url": "http://127.0.0.1:30000"})
+    lent = made.device[0]
+    of_host = plan(made.model_copy(update={"device": [lent]}), model)
+    assert [part.name for part in of_host.parts(lent)] == ["rollout"]
+    of_host.check(lent, 40 * GIB)
+    assert 0 < of_host.memory_fraction(lent, "rollout", 40 * GIB) < 1
+
+
 def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(model):
     made = fleet(lent={"kv_bytes": 40 * GIB})
     with pytest.raises(DeviceMemoryError) as caught:
