@@ -183,7 +183,7 @@ def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, g
 def test_an_agent_whose_engine_is_kept_no_more_has_failed(start, monkeypatch):
     device = start()
 
-    def fails(*_):
+    def fails(*_, **__):
         raise LookupError("nowhere")
 
     monkeypatch.setattr(device.agent._lives, "ended", fails)
