@@ -222,7 +222,7 @@ def test_a_run_that_is_taken_over_waits_for_no_disk(tmp_path):
 
 def read_only(there, on):
     """Whether the controller's disk takes no change of its state."""
-    state = there.gateway.controller._state
+    state = there.gateway.controller.state
 
     async def set_it():
         state._connection.execute(f"PRAGMA query_only = {int(on)}")

@@ -15,6 +15,7 @@ from rose.pricing.answers.cost_per_correct import Groups, Interval, Resamples, T
 from rose.pricing.borrowing.marginal import marginal
 from rose.pricing.charges.allocation import allocate
 from rose.pricing.price_books import pricebook
+from rose.pricing.query import snapshot
 from rose.pricing.run import tokens
 from rose.pricing.run.token_spread import UNKNOWN, Spread
 from rose.pricing.run.tokens import Tokens
@@ -37,6 +38,7 @@ RUN_NS = 1_780_272_000 * 10**9
 def sample_costs(sample_kept: Path) -> SampleCosts:
     allocation = allocate(charges.price(sample_kept, BOOK, run_id="run"))
     with closing(catalog.connect(sample_kept)) as connection:
+        snapshot(connection, sample_kept, "run")
         made = tokens.count(connection, "run")
         borrow = marginal(connection, "run", allocation, BOOK)
         cost = cost_per_correct.token_cost(allocation, made, borrow, EXACT)
