@@ -19,14 +19,15 @@ _LOCKED_S = 10
 class TemporaryFolder:
     """A folder for this process, until `close`. What killed processes of this user left under its `prefix` is removed.
 
-    A context manager, which gives its path.
+    It lies in `home`, by default where temporary files do. A context manager, which gives its path.
     """
 
-    def __init__(self, prefix: str) -> None:
-        for leftover in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    def __init__(self, prefix: str, home: Path | None = None) -> None:
+        home = home or Path(tempfile.gettempdir())
+        for leftover in home.glob(f"{prefix}*"):
             with suppress(OSError):
                 _remove_unlocked(leftover)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
         # The kernel lets go of it when the process ends.
         self._descriptor = _opened(self.path)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 
 from rose.ledger import database, layout
+from rose.temporary import TemporaryFolder
 
 #: Older DuckDB clients can open a file of this version.
 _STORAGE_VERSION = "v1.5.0"
 #: Where a catalog is made if there is this much room, several times what it takes.
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
-#: A folder in which a catalog is made is locked by then, or was left behind by a process that was killed.
-_LOCKED_S = 10
 
 Connection = duckdb.DuckDBPyConnection
 
@@ -72,31 +68,13 @@ def _building() -> Iterator[Path]:
 
     What is raised inside is raised as OSError.
     """
-    prefix = "rose-catalog-"
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
-    home = _MEMORY if roomy else Path(tempfile.gettempdir())
-    for leftover in home.glob(f"{prefix}*"):
-        with suppress(OSError):
-            if time.time() - leftover.stat().st_mtime > _LOCKED_S:
-                with _locked_folder(leftover, fcntl.LOCK_NB):
-                    shutil.rmtree(leftover)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=home) as folder, _locked_folder(Path(folder)):
+    with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:
-            yield Path(folder) / layout.CATALOG
+            yield folder / layout.CATALOG
         except (duckdb.Error, OSError) as error:
             number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
             raise OSError(number, f"no catalog can be made in {folder}: {error}") from error
-
-
-@contextmanager
-def _locked_folder(folder: Path, flags: int = 0) -> Iterator[None]:
-    """Hold `folder` as one in which a catalog is being made; the kernel lets go of it when the process ends."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _close(connection: Connection) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import sql
 from rose.event_columns import all_columns
-from rose.ledger import catalog, catalog_file, layout
+from rose.ledger import catalog, layout
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
@@ -200,9 +201,11 @@ def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path:
     assert not list(root.glob(".*"))
     assert building.exists(), "it may be about to lock it"
     os.utime(building, (0, 0))
-    with catalog_file._locked_folder(building):
-        assert programs.run(code, root, tmp_path)[0] == 0
-        assert building.exists(), "it is at work still"
+    held = os.open(building, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert programs.run(code, root, tmp_path)[0] == 0
+    assert building.exists(), "it is at work still"
+    os.close(held)
     assert programs.run(code, root, tmp_path)[0] == 0
     assert not list(tmp_path.glob("rose-catalog-*"))
     with catalog.connect(root) as connection:
