@@ -22,6 +22,11 @@ _END_S = 5.0
 _PROGRAM = "from rose.runtime.rollout.worker import main; main()"
 
 
+def first_name(trajectory_id: str) -> str:
+    """Of a game, before it was played again."""
+    return trajectory_id.partition("~")[0]
+
+
 class WorkerError(UserError):
     """Workers die as fast as they are started."""
 
@@ -141,4 +146,4 @@ class Workers:
 
     def _renamed(self, games: Sequence[Game]) -> list[Game]:
         tries = next(self._repeated)
-        return [replace(game, trajectory_id=f"{game.trajectory_id.partition('~')[0]}~{tries}") for game in games]
+        return [replace(game, trajectory_id=f"{first_name(game.trajectory_id)}~{tries}") for game in games]

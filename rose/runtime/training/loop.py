@@ -28,7 +28,7 @@ from rose.runtime.rollout.agent import trajectory_event
 from rose.runtime.rollout.groups import groups_of
 from rose.runtime.rollout.trajectory import Trajectory as PlayedTrajectory
 from rose.runtime.rollout.worker import Game, Played
-from rose.runtime.rollout.workers import Workers
+from rose.runtime.rollout.workers import Workers, first_name
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.reporting import StepTimes, step_event, step_line, verdicts
 from rose.runtime.training.train_time import TrainTime
@@ -69,7 +69,7 @@ class _Rollouts:
             self.end(played.trajectory)
             return
         self.lost.append(played)
-        self.failed[_first_name(played.game.trajectory_id)] += loss.failed
+        self.failed[first_name(played.game.trajectory_id)] += loss.failed
 
     def end(self, trajectory: PlayedTrajectory) -> None:
         self.trajectories.append(trajectory)
@@ -82,7 +82,7 @@ class _Rollouts:
         others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
         for played in lost:
-            if others and self.failed[_first_name(played.game.trajectory_id)] >= _FAILED_MAX:
+            if others and self.failed[first_name(played.game.trajectory_id)] >= _FAILED_MAX:
                 self.end(played.trajectory)
             else:
                 again.append(played)
@@ -266,12 +266,7 @@ class TrainLoop:
 
 def _place(trajectory_id: str) -> tuple[str, ...]:
     """Of a trajectory in its step, whichever try at it this is."""
-    return tuple(part.zfill(6) for part in _first_name(trajectory_id).split("-"))
-
-
-def _first_name(trajectory_id: str) -> str:
-    """Of a game, before it was played again."""
-    return trajectory_id.partition("~")[0]
+    return tuple(part.zfill(6) for part in first_name(trajectory_id).split("-"))
 
 
 def _give_way(nice: int) -> None:
