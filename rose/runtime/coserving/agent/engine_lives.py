@@ -11,6 +11,7 @@ from rose.events import Event, Record, Sync
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.assignments import Assignments
 from rose.runtime.coserving.agent.device_events import rollout_event
+from rose.runtime.coserving.agent.rollout_engine import why_away
 from rose.runtime.coserving.weights.drift import DriftGuard
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.target import Target
@@ -156,7 +157,7 @@ class EngineLives:
     def ended(self, engine: EngineProcess, reason: str, *, died: bool = True) -> None:
         self._accountant.started(monotonic_ns())
         self.sync = None
-        self._dead = f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
+        self._dead = why_away(reason, died=died)
         # The lease first: turns that were on it go on elsewhere.
         self._changed()
         self.stop_guard()

@@ -33,6 +33,11 @@ _ANSWER_S = 5.0
 _NOT_STARTED = (UserError, OSError, psutil.Error, http.client.HTTPException, ValueError)
 
 
+def why_away(reason: str, *, died: bool) -> str:
+    """Why no turn can run on an engine that has ended, for `reason`, until it is started again."""
+    return f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
+
+
 class Lives(Protocol):
     """What is told of an engine's lives, from the thread that keeps it."""
 
@@ -245,7 +250,7 @@ class RolloutEngine:
         if self._stopping.is_set():
             return None
         self._up = False
-        self.dying = f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
+        self.dying = why_away(reason, died=died)
         # What else it started is not left behind.
         engine.kill()
         self._lives.ended(engine, reason, died=died)
