@@ -207,6 +207,7 @@ def _seen(fleet: Fleet, struck: list[Trial], tried: int) -> Seen:
         trials=list(struck),
         leases={host: list(watch.leases) for host, watch in fleet.watches.items()},
         work={host: list(watch.work) for host, watch in fleet.watches.items()},
+        ran={host: list(watch.ran) for host, watch in fleet.watches.items()},
         served=[Served(**one) for one in list(heard.served)],
         health=[Asked(**one) for one in list(heard.health)],
         controller=[Asked(**one) for one in list(heard.controller)],

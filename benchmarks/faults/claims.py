@@ -13,7 +13,7 @@ from benchmarks.faults.books import Books
 from benchmarks.faults.plan import HostName, Victim
 from benchmarks.faults.setting import DEVICES, ENGINES
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import LeaseSeen, back_ns, lease_end_ns, overrun_ns
+from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns, overrun_ns
 from benchmarks.fleet.claims import GROWTH_MAX
 from benchmarks.fleet.processes import Sample, growth, longest_lived
 from benchmarks.report import Report
@@ -65,6 +65,8 @@ class Seen:
     trials: Sequence[Trial]
     leases: dict[HostName, Sequence[LeaseSeen]]
     work: dict[HostName, Sequence[SpanRecord]]
+    #: What the rollout engines had of their cores.
+    ran: dict[HostName, Sequence[Ran]]
     served: Sequence[Served]
     health: Sequence[Asked]
     controller: Sequence[Asked]
@@ -112,8 +114,17 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
     times = _lease_times(seen, trial)
     if times is None or trial.fault.victim not in _ENDS_LEASE:
         return None
-    begin_ns, end_ns, next_ns = times
-    return (back_ns(seen.work[trial.fault.host], begin_ns, end_ns, next_ns) - trial.at_ns) / 1e9
+    host = trial.fault.host
+    return (back_ns(seen.work[host], seen.ran[host], *times) - trial.at_ns) / 1e9
+
+
+def step_ended_s(seen: Seen, trial: Trial) -> float | None:
+    """From the fault until the last step that the lease had let in ended, for what `device_back_s` has a time of."""
+    times = _lease_times(seen, trial)
+    if times is None or trial.fault.victim not in _ENDS_LEASE:
+        return None
+    # As if it had had the device all the time.
+    return (back_ns(seen.work[trial.fault.host], (), *times) - trial.at_ns) / 1e9
 
 
 def late_work_s(seen: Seen, trial: Trial) -> float:
@@ -294,6 +305,7 @@ def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
     return {
         **asdict(trial.fault), "number": trial.number, "cause": trial.fault.cause, "wanted": trial.wanted,
         "lease": trial.lease, "work_begun_after_lease_s": late_work_s(seen, trial),
+        "step_ended_s": step_ended_s(seen, trial),
         **{name: measure(seen, trial) for name, measure in _TIMES.items()},
         "seconds": (trial.until_ns - trial.at_ns) / 1e9, "steps": trial.steps,
         "requests": len(requests), "over_budget": sum(one.late for one in requests),

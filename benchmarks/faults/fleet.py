@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ class Fleet:
         )  # fmt: skip
         for name in HOSTS:
             self._attend(name)
-            watch = self.watches[name] = PageWatch(lambda name=name: self._page(name))  # type: ignore[misc]
+            watch = self.watches[name] = PageWatch(partial(self._page, name), partial(self._process, name))
             watch.start()
 
     def _serve(self, name: HostName) -> None:
@@ -269,6 +270,12 @@ class Fleet:
             if path.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
                 record: dict[str, Any] = json.loads(path.read_text())
                 return record
+        return None
+
+    def _process(self, name: HostName, number: int) -> psutil.Process | None:
+        """The process that has this number on that host."""
+        with suppress(psutil.Error):
+            return next((one for one in processes_of(self.hosts[name]) if number_inside(one) == number), None)
         return None
 
     def find(self, victim: Victim, name: HostName) -> list[psutil.Process]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Span, SpanRecord
@@ -14,6 +17,8 @@ from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Sp
 #: Between two looks at the lease; how exactly its end is known.
 LOOK_S = 0.005
 _LOOKS_PER_DRAIN = 10
+#: Looks at processor time that lie further apart say nothing of what was between them.
+_LOOKS_APART_NS = 1_000_000_000
 PAGE = 1_000_000
 
 
@@ -31,14 +36,28 @@ class LeaseSeen:
     without_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Until `at_ns` rollout engines had had `cpu_ns` of processor time, all that was seen of them together."""
+
+    at_ns: int
+    cpu_ns: int
+
+
 class PageWatch:
     """Reads a device's page, whoever makes it anew, and writes nothing to it. One thread, from `start` to `stop`.
 
-    `place` gives where the page lies, and what its host's clock has more than ours. Times are ours.
+    `place` gives where the page lies, and what its host's clock has more than ours; `process` the process that has a
+    number on that host. Times are ours.
     """
 
-    def __init__(self, place: Callable[[], tuple[Path, int]]) -> None:
-        self._place = place
+    def __init__(
+        self, place: Callable[[], tuple[Path, int]], process: Callable[[int], psutil.Process | None] = lambda _: None
+    ) -> None:
+        self._place, self._process = place, process
+        #: The rollout engine by its number there, and the processor time that it had when it was last looked at.
+        self._engine: tuple[int, psutil.Process | None, int] = (0, None, 0)
+        self._sought_ns = 0
         self._page: ArbiterPage | None = None
         self._ahead_ns = self._tail = self._pages = 0
         #: When it was last looked for another page, and for another lease.
@@ -49,6 +68,7 @@ class PageWatch:
         #: Rollout work alone, in the order in which it ended.
         self.work: list[SpanRecord] = []
         self.lost_spans = 0
+        self.ran: list[Ran] = [Ran(0, 0)]
 
     def start(self) -> None:
         self._thread.start()
@@ -94,6 +114,7 @@ class PageWatch:
                     if span.kind is Span.ROLLOUT
                 ]
                 self.lost_spans += lost
+                self._see_ran(page)
 
     def _see(self, number: int, expires_ns: int, looked_ns: int) -> None:
         last = self.leases[-1]
@@ -101,6 +122,26 @@ class PageWatch:
         if (number, expires_ns) != (last.number, last.expires_ns):
             self.leases.append(LeaseSeen(monotonic_ns(), number, expires_ns, self._looked_ns))
         self._looked_ns = looked_ns
+
+    def _see_ran(self, page: ArbiterPage) -> None:
+        now_ns, number = monotonic_ns(), page.get(Party.ROLLOUT, Field.PID)
+        known, process, before_ns = self._engine
+        if process is None or number != known:
+            if not number or now_ns - self._sought_ns < _LOOKS_APART_NS:
+                return
+            self._sought_ns, process = now_ns, self._process(number)
+            if process is None:
+                return
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            self._engine = (0, None, 0)
+            return
+        cpu_ns = int((times.user + times.system) * 1e9)
+        # What an engine took before it was first seen is none of a lease's.
+        more_ns = cpu_ns - before_ns if number == known else 0
+        self.ran.append(Ran(now_ns, self.ran[-1].cpu_ns + more_ns))
+        self._engine = (number, process, cpu_ns)
 
     def _find(self) -> None:
         """Have the page that lies there now."""
@@ -130,13 +171,24 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
     return expires_ns if expires_ns <= monotonic_ns() else None
 
 
-def back_ns(work: Sequence[SpanRecord], begin_ns: int, end_ns: int, next_ns: int) -> int:
-    """When rollouts that a lease let in were off the device: no earlier than its end, and with its last step.
+def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
+    """When serving had the device to itself: at the end of the lease, and later by what a step that was let in before
+    still took of the device. One that waits for serving, which has precedence on cores, takes nothing from it.
 
     The lease was in force in [begin_ns, end_ns), and the next one not before `next_ns`.
     """
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
-    return max(end_ns, last)
+    return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))
+
+
+def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
+    """Processor time that rollout engines had in that time; all of it where they were not looked at just then."""
+    first = bisect.bisect_right(ran, begin_ns, key=lambda one: one.at_ns) - 1
+    last = bisect.bisect_left(ran, end_ns, key=lambda one: one.at_ns)
+    if first < 0 or last >= len(ran):
+        return end_ns - begin_ns
+    unseen_ns = begin_ns - ran[first].at_ns + ran[last].at_ns - end_ns
+    return end_ns - begin_ns if unseen_ns > _LOOKS_APART_NS else ran[last].cpu_ns - ran[first].cpu_ns
 
 
 def overrun_ns(work: Sequence[SpanRecord], begin_ns: int, end_ns: int, next_ns: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import time
 from collections import Counter
 
+import psutil
 import pytest
 
 from benchmarks.faults import books, claims
@@ -17,7 +19,7 @@ from benchmarks.faults.books import Books, EngineChanged, Gap, LeaseChanged
 from benchmarks.faults.claims import Asked, Served
 from benchmarks.faults.plan import AWAY, Fault, Victim, faults
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, back_ns, lease_end_ns, overrun_ns
+from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, Ran, back_ns, lease_end_ns, overrun_ns
 from benchmarks.fleet.processes import Sample
 from benchmarks.report import ROOT, Report
 from rose.clock import monotonic_ns, utc_us
@@ -64,6 +66,7 @@ def seen(**changed):
         "trials": [trial()],
         "leases": both([lease(0, 0, 0), lease(1 * S, 4, 12 * S), lease(14 * S, 5, 17 * S)]),
         "work": both([work(9, 11), work(15, 16)]),
+        "ran": both([]),
         "served": [request(1, 2), request(9, 11), request(12, 13)],
         "health": [asked(11)],
         "controller": [asked(10), asked(12, {"serving-one-rollout": True})],
@@ -133,10 +136,35 @@ def test_a_lease_ends_when_it_is_withdrawn_or_expires():
 
 def test_a_step_that_outlasts_its_lease_keeps_the_device_until_it_ends():
     steps = [work(1, 2), work(4, 6), work(9, 10)]
-    assert back_ns(steps, 0, 5 * S, 8 * S) == 6 * S
-    assert back_ns(steps, 0, 7 * S, 8 * S) == 7 * S
+    assert back_ns(steps, (), 0, 5 * S, 8 * S) == 6 * S
+    assert back_ns(steps, (), 0, 7 * S, 8 * S) == 7 * S
     assert overrun_ns(steps, 0, 3 * S, 8 * S) == 1 * S
     assert overrun_ns(steps, 0, 5 * S, 8 * S) == 0
+
+
+def test_a_step_that_waits_for_serving_after_its_lease_takes_nothing_from_it():
+    steps, tenth = [work(4, 16)], S // 10
+    looks = [Ran(tenth * i, min(tenth * i, 5 * S) + max(0, tenth * i - 15 * S)) for i in range(200)]
+    # It ran until 5 s and from 15 s on: what it took after the end of its lease is what it kept from serving.
+    assert back_ns(steps, looks, 0, 6 * S, 18 * S) == 7 * S
+    assert back_ns(steps, looks, 0, 4 * S, 18 * S) == 6 * S, "a second before the wait, and one after it"
+    assert back_ns(steps, looks[:100], 0, 6 * S, 18 * S) == 16 * S, "not looked at until it had ended"
+    assert back_ns(steps, [*looks[:70], *looks[140:]], 0, 6 * S, 18 * S) == 7 * S
+    assert back_ns(steps, [*looks[:20], *looks[140:]], 0, 6 * S, 18 * S) == 16 * S, "not looked at as its lease ended"
+
+
+def test_the_watch_sees_what_a_rollout_engine_takes_of_its_core(tmp_path):
+    page = ArbiterPage.create(tmp_path / "page")
+    page.take(Party.ROLLOUT)
+    watch = PageWatch(lambda: (tmp_path / "page", 0), psutil.Process)
+    watch.start()
+    deadline = time.monotonic() + 30
+    while watch.ran[-1].cpu_ns < S // 2:
+        assert time.monotonic() < deadline
+        sum(range(100_000))
+    watch.stop()
+    assert watch.ran[1].cpu_ns == 0, "what was before the first look is not counted"
+    assert all(a.at_ns < b.at_ns and a.cpu_ns <= b.cpu_ns for a, b in itertools.pairwise(watch.ran))
 
 
 def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
@@ -219,6 +247,9 @@ def test_requests_in_flight_at_a_fault_or_sent_shortly_after_are_touched_by_it()
 def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
     assert claims.device_back_s(seen(), trial()) == 2.0
     assert claims.device_back_s(seen(work=both([work(11, 13)])), trial()) == 3.0
+    waited = seen(work=both([work(11, 13)]), ran=both([Ran(12 * S, 0), Ran(13 * S, S // 4)]))
+    assert claims.device_back_s(waited, trial()) == 2.25
+    assert claims.step_ended_s(waited, trial()) == 3.0
     lived_on = [lease(1 * S, 4, 12 * S), lease(2 * S, 4, 90 * S)]
     assert claims.device_back_s(seen(leases=both(lived_on)), trial()) is None
     soon = [lease(1 * S, 4, 12 * S), lease(round(15.01 * S), 5, 17 * S, without_ns=round(14.99 * S))]
