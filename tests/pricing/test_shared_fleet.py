@@ -18,6 +18,7 @@ from rose.cli import app
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
+from rose.pricing.charges.allocation import allocate
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.run import report
 from rose.pricing.run.tables import tables
@@ -275,3 +276,26 @@ def test_a_ledger_from_before_rl_runs_shared_fleets_is_charged_to_the_runs_of_it
     assert (frame["run_id"] == frame["fleet_run_id"]).all()
     run_id = frame["run_id"][0]
     assert charges.price(root, choice.choose(root, None), run_id=run_id).frame.equals(frame.filter(run_id=run_id))
+
+
+def test_what_a_fleet_leaves_idle_in_hours_without_a_run_is_none_of_that_run_s(tmp_path: Path) -> None:
+    """Red has the first hour of a dedicated device, nobody the second, and both runs a part of the third."""
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "fleet") as writer:
+        writer.record(events.Run(action="started", name="lab", at_us=_us(0)))
+        for run_id in RUNS[1:]:
+            writer.record(events.Run(action="started", name="grpo", run_id=run_id, at_us=_us(1)))
+        writer.record(
+            events.Device(
+                action="joined", device_id="r0", t_ns=T0_NS, pool="rollout", device_class="h100-sxm", at_us=_us(0)
+            )
+        )
+        writer.record(_slice(0, "r0", "red", None, rollout=1800, idle=1800))
+        writer.record(_slice(3600, "r0", None, None, idle=3600))
+        writer.record(_slice(7200, "r0", "red", None, rollout=300, idle=1500))
+        writer.record(_slice(9000, "r0", "blue", None, rollout=600, idle=1200))
+    parts = {
+        run_id: sum(device.shared_idle_ns for device in allocate(charges.price(root, BOOK, run_id=run_id)).devices)
+        for run_id in RUNS
+    }
+    assert parts == {"fleet": 0, "red": (1800 + 900) * S, "blue": 1800 * S}

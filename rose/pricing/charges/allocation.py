@@ -54,8 +54,8 @@ class DeviceCost:
     stays_ns: tuple[tuple[int, int], ...] = ()
     #: By bucket, what the run measured beyond `bucket_ns`: it is billed to others who held the device as well.
     others_ns: Mapping[str, Fraction] = field(default_factory=dict)
-    #: Of an RL run, its part of the idle time of a device that it shares, by its part of the rollout time there. It is
-    #: charged to the fleet, and in none of the others.
+    #: Of an RL run, its part of the idle time of a device that it shares, by its part of the rollout time there in each
+    #: UTC hour. It is charged to the fleet, and in none of the others.
     shared_idle_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -161,19 +161,24 @@ def allocate(charges: Charges) -> Allocation:
 
 
 def _shared_idle_ns(charges: Charges) -> dict[_Device, int]:
+    """Hour by hour: what the fleet left idle in an hour without the run is none of the run's."""
     if charges.fleet is None:
         return {}
     keys = ["device_id", "pool", "device_class"]
     times = (
         charges.fleet.filter(kind="capacity")
-        .group_by(keys)
+        .group_by(*keys, "hour")
         .agg(
             pl.col("ns").filter(bucket="idle").sum().alias("idle"),
             pl.col("ns").filter(bucket="rollout").sum().alias("all"),
             pl.col("ns").filter(bucket="rollout", run_id=charges.rl_run_id).sum().alias("own"),
         )
     )
-    return {(*device,): idle * own // total for *device, idle, total, own in times.iter_rows() if total}
+    parts: Counter[_Device] = Counter()
+    for device_id, pool, device_class, _, idle, total, own in times.iter_rows():
+        if own:
+            parts[device_id, pool, device_class] += idle * own // total
+    return dict(parts)
 
 
 def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
