@@ -25,8 +25,9 @@ from typing import IO
 
 #: A request is one packet: arguments, environment and code.
 PACKET_BYTES_MAX = 1 << 20
-#: How long to wait for an answer: the server may still be loading SGLang, beside others that do.
-_ANSWER_TIMEOUT_S = 60.0
+#: How long to wait for an answer: the server may still be loading SGLang, beside others that do, and a fresh process
+#: would have to load it as well and slow both down. A server that ends is heard of at once.
+_ANSWER_TIMEOUT_S = 300.0
 #: How long an engine's exit code may be under way after the engine has ended.
 _EXIT_TIMEOUT_S = 5.0
 _STOP_GRACE_S = 5.0

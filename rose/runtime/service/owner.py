@@ -248,6 +248,9 @@ class _Owner:
         for thread in threads:
             while thread.is_alive():
                 thread.join(_LOOK_S)
+                if self._stopping.is_set() and self._fork_server is not None:
+                    # An engine may wait for it, which may load for minutes; those that it forked need it no more.
+                    self._fork_server.stop()
                 with self._lock:
                     if self._unwritten is not None:
                         self._write()

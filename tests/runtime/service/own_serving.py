@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rose.config import FleetConfig
 from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.engines.forkserver import ForkServer
@@ -84,10 +86,21 @@ def failing(plan: HostPlan) -> Path:
     return path
 
 
+def waiting(plan: HostPlan) -> Path:
+    """While this file is there, engines of the host are forked by nobody; they say in the next that they wait."""
+    plan.logs.mkdir(parents=True, exist_ok=True)
+    path = (plan.logs / "s-serving.log").with_suffix(".waiting")
+    path.touch()
+    return path
+
+
 class StandInServing(EngineProcess):
     """It answers, takes pages, and lives as long as the thread that launched it, like any other."""
 
     def launch(self) -> None:
+        if (wanted := self.spec.log.with_suffix(".waiting")).exists():
+            wanted.write_text("it waits for the fork server")
+            psutil.wait_procs([one for one in psutil.Process().children() if "600" in one.cmdline()])
         require_free_port(self.spec.port, f"engine {self.spec.engine_id}")
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
         program = ["-c", "raise SystemExit('broken')"]

@@ -20,7 +20,7 @@ from rose.runtime.service import owner
 from rose.runtime.service.own_serving import OwnServing
 from rose.runtime.service.places import HostPlan
 from tests.runtime.service import own_serving
-from tests.runtime.service.own_serving import failing, record, until
+from tests.runtime.service.own_serving import failing, record, until, waiting
 
 
 @pytest.fixture
@@ -78,6 +78,14 @@ def test_one_that_is_being_started_is_ended_too(made):
     owner.stop(made)
     assert owners(made) == []
     assert owner.urls(made) == {}
+
+
+def test_one_whose_engine_waits_for_a_fork_server_that_still_loads_is_ended_too(made):
+    asked = waiting(made)
+    owner.ensure(made)
+    until(asked.read_text)
+    owner.stop(made)
+    assert owners(made) == []
 
 
 def test_it_is_known_and_ended_though_the_wall_clock_was_set_since_and_by_what_older_versions_said(made):
