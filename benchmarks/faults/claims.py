@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.faults.books import Books
-from benchmarks.faults.plan import HostName, Victim
+from benchmarks.faults.plan import Fault, HostName, Victim
 from benchmarks.faults.setting import DEVICES, ENGINES
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns, overrun_ns
@@ -29,6 +29,7 @@ _MUTE_MORE_MAX = 0.01
 _LONG_LIFE_S = 1800.0
 #: Parts whose end ends a lease at once, or changes an engine; the others' shows only if they had something to do.
 _TOLD = frozenset({Victim.SERVER, Victim.SCHEDULER, Victim.AGENT})
+_ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
 #: Parts that, while they are away, have somebody else end the lease by its time.
 _ENDS_LEASE = _TOLD | {Victim.NODE}
 
@@ -110,9 +111,10 @@ def _mute(asked: Sequence[Asked]) -> float:
 
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
-    it: when a worker dies, the lease goes on until there are no more turns. A host without power has none."""
+    it: when a worker dies, the lease goes on until there are no more turns, and an engine that stands still takes
+    nothing. A host without power has none."""
     times = _lease_times(seen, trial)
-    if times is None or trial.fault.victim not in _ENDS_LEASE:
+    if times is None or not _ends_lease(trial.fault):
         return None
     host = trial.fault.host
     return (back_ns(seen.work[host], seen.ran[host], *times) - trial.at_ns) / 1e9
@@ -121,10 +123,14 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
 def step_ended_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until the last step that the lease had let in ended, for what `device_back_s` has a time of."""
     times = _lease_times(seen, trial)
-    if times is None or trial.fault.victim not in _ENDS_LEASE:
+    if times is None or not _ends_lease(trial.fault):
         return None
     # As if it had had the device all the time.
     return (back_ns(seen.work[trial.fault.host], (), *times) - trial.at_ns) / 1e9
+
+
+def _ends_lease(fault: Fault) -> bool:
+    return fault.victim in _ENDS_LEASE and (fault.stop_s is None or fault.victim not in _ENGINE)
 
 
 def late_work_s(seen: Seen, trial: Trial) -> float:

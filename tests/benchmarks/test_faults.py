@@ -257,6 +257,10 @@ def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
     assert claims.late_work_s(seen(leases=both(soon)), trial()) == 0.0
     worker = trial(fault=Fault(Victim.WORKER, "one", "idle", 0.0))
     assert claims.device_back_s(seen(), worker) is None, "its lease is not the fault's to end"
+    still = trial(fault=Fault(Victim.SCHEDULER, "one", "idle", 0.0, stop_s=4.0))
+    assert claims.device_back_s(seen(), still) is None, "it takes nothing, and is told of nothing"
+    away = trial(fault=Fault(Victim.AGENT, "one", "idle", 0.0, stop_s=4.0))
+    assert claims.device_back_s(seen(), away) == 2.0
 
 
 def test_all_is_well_where_nothing_was_noticed():
