@@ -27,9 +27,9 @@ _LATE_MORE_MAX = 0.02
 _MUTE_MORE_MAX = 0.01
 #: Of a process that lives for so long it is claimed that its memory does not grow.
 _LONG_LIFE_S = 1800.0
-#: Parts whose end ends a lease at once, or changes an engine; the others' shows only if they had something to do.
-_TOLD = frozenset({Victim.SERVER, Victim.SCHEDULER, Victim.AGENT})
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
+#: Parts whose end ends a lease at once, or changes an engine; the others' shows only if they had something to do.
+_TOLD = _ENGINE | {Victim.AGENT}
 #: Parts that, while they are away, have somebody else end the lease by its time.
 _ENDS_LEASE = _TOLD | {Victim.NODE}
 
@@ -113,20 +113,20 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
     it: when a worker dies, the lease goes on until there are no more turns, and an engine that stands still takes
     nothing. A host without power has none."""
-    times = _lease_times(seen, trial)
-    if times is None or not _ends_lease(trial.fault):
-        return None
-    host = trial.fault.host
-    return (back_ns(seen.work[host], seen.ran[host], *times) - trial.at_ns) / 1e9
+    return _back_s(seen, trial, seen.ran[trial.fault.host])
 
 
 def step_ended_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until the last step that the lease had let in ended, for what `device_back_s` has a time of."""
+    # As if it had had the device all the time.
+    return _back_s(seen, trial, ())
+
+
+def _back_s(seen: Seen, trial: Trial, ran: Sequence[Ran]) -> float | None:
     times = _lease_times(seen, trial)
     if times is None or not _ends_lease(trial.fault):
         return None
-    # As if it had had the device all the time.
-    return (back_ns(seen.work[trial.fault.host], (), *times) - trial.at_ns) / 1e9
+    return (back_ns(seen.work[trial.fault.host], ran, *times) - trial.at_ns) / 1e9
 
 
 def _ends_lease(fault: Fault) -> bool:

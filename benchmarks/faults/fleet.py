@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -275,7 +275,7 @@ class Fleet:
     def _process(self, name: HostName, number: int) -> psutil.Process | None:
         """The process that has this number on that host."""
         with suppress(psutil.Error):
-            return next((one for one in processes_of(self.hosts[name]) if number_inside(one) == number), None)
+            return _numbered(processes_of(self.hosts[name]), number)
         return None
 
     def find(self, victim: Victim, name: HostName) -> list[psutil.Process]:
@@ -289,8 +289,8 @@ class Fleet:
                 page = self.watches[name].page
                 if page is None or not page.alive(Party.ROLLOUT):
                     return []
-                number = page.get(Party.ROLLOUT, Field.PID)
-                schedulers = [process for process in family if number_inside(process) == number]
+                scheduler = _numbered(family, page.get(Party.ROLLOUT, Field.PID))
+                schedulers = [] if scheduler is None else [scheduler]
                 if victim is Victim.SCHEDULER:
                     return schedulers
                 # A stand-in is one process, which nobody but the host's first one is the parent of.
@@ -351,3 +351,8 @@ def fill(fleet: Fleet) -> None:
 def empty(fleet: Fleet) -> None:
     """Give the room back that `fill` took."""
     fleet.hosts["one"].call("rm", "-f", f"{DISK}/ballast")
+
+
+def _numbered(family: Sequence[psutil.Process], number: int) -> psutil.Process | None:
+    """The one of a host's processes that has this number there."""
+    return next((process for process in family if number_inside(process) == number), None)

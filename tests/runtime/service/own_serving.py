@@ -80,16 +80,17 @@ def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 
 def failing(plan: HostPlan) -> Path:
     """While this file is there, engines of the host end at once."""
-    plan.logs.mkdir(parents=True, exist_ok=True)
-    path = (plan.logs / "s-serving.log").with_suffix(".broken")
-    path.touch()
-    return path
+    return _marked(plan, ".broken")
 
 
 def waiting(plan: HostPlan) -> Path:
-    """While this file is there, engines of the host are forked by nobody; they say in the next that they wait."""
+    """While this file is there, engines of the host wait for a fork server that never answers, and say so in it."""
+    return _marked(plan, ".waiting")
+
+
+def _marked(plan: HostPlan, suffix: str) -> Path:
     plan.logs.mkdir(parents=True, exist_ok=True)
-    path = (plan.logs / "s-serving.log").with_suffix(".waiting")
+    path = (plan.logs / "s-serving.log").with_suffix(suffix)
     path.touch()
     return path
 
