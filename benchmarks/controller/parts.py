@@ -7,7 +7,6 @@ done.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import random
 import sys
@@ -22,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling import collector
 from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.answers import read
@@ -82,7 +82,7 @@ async def controller(port: int, engine_port: int, folder: str) -> None:
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
     server = Gateway("127.0.0.1", port, model=_MODEL, state=Path(folder) / "state", writer=writer, fleet_run_id="fleet")
     await server.start()
-    gc.freeze()
+    collector.spare()
     _ready()
     await asyncio.Event().wait()
 

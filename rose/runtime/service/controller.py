@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import threading
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from rose.ledger.hosts import gateway as ledger_gateway
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
+from rose.runtime.scheduling import collector
 from rose.runtime.service import plan_json, vital
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.parts import STOPPING
@@ -105,8 +105,7 @@ class ControllerActor:
                     devices=[device.id for device in plan.config.device],
                 )
                 await gateway.start()
-                # What was loaded stays: it is not looked through again with every turn's garbage.
-                gc.freeze()
+                collector.spare()
                 self._doing = ""
                 self._say(f"listening on {config.host}:{plan.port}")
                 await self._ending.wait()
