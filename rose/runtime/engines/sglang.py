@@ -27,8 +27,10 @@ from rose.runtime.engines.adoption import DetachedProcess, EngineRecord
 from rose.runtime.engines.detach import start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
+from rose.runtime.engines.loading import Loading
 
 START_TIMEOUT_S = 300.0
+_LOADING_MAX = 4
 _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
 
@@ -185,12 +187,15 @@ class EngineProcess:
         return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the engine has answered one generation.
+        """Block until the engine has answered one generation: so long, and up to `_LOADING_MAX` times as long while it
+        goes on loading.
 
         Raises EngineError with the end of its log, AddressInUseError if it could not bind a port.
         """
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        began = now = time.monotonic()
+        loading = Loading(self._group, now)
+        # On a busy host it may hardly get the processor, or the disk.
+        while now - began < timeout_s or (loading.goes_on(now) and now - began < _LOADING_MAX * timeout_s):
             self._note_segments()
             if not self.alive:
                 code = None if self._process is None else self._process.poll()
@@ -203,8 +208,9 @@ class EngineProcess:
                 return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.25)
+            now = time.monotonic()
         self.stop()
-        raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
+        raise EngineError(self._diagnosis(f"did not answer within {now - began:.0f} s"))
 
     def settle(self) -> None:
         """Keep the engine to its cores, class and niceness from now on. Call it when the engine is ready."""
@@ -218,7 +224,8 @@ class EngineProcess:
         )
 
     def _group(self) -> list[psutil.Process]:
-        assert self._process is not None
+        if self._process is None:
+            return []
         leader = psutil.Process(self._process.pid)
         return [leader, *leader.children(recursive=True)]
 
