@@ -21,7 +21,7 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import catalog_file, database, layout, rows, sources
+from rose.ledger import catalog_file, code_cache, database, layout, rows, sources
 from rose.ledger.checks import definitions, schema_file
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
@@ -289,8 +289,23 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 
 @functools.cache
 def _template() -> bytes:
-    """A catalog over a ledger without events, once a process: making the views takes ten times as long as the rest."""
+    """A catalog over a ledger without events, once for this code: making the views takes ten times as long as the
+    rest."""
+    sources_of_nothing = [sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)]
+    made_of = [
+        duckdb.__version__,
+        catalog_file.STORAGE_VERSION,
+        # How it is made.
+        Path(__file__).read_text(),
+        sources.events(Path(), []),
+        *sources_of_nothing,
+        *_bodies().values(),
+        *(sql.read(f"views/{view}.sql") for view in VIEWS),
+    ]
+    return code_cache.kept("catalog.duckdb", __file__, "\n".join(made_of), _make_template)
 
+
+def _make_template() -> bytes:
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("BEGIN")
         nothing = sources.events(Path(), [])

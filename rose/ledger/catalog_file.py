@@ -15,7 +15,7 @@ from rose.ledger import database, layout
 from rose.temporary import TemporaryFolder
 
 #: Older DuckDB clients can open a file of this version.
-_STORAGE_VERSION = "v1.5.0"
+STORAGE_VERSION = "v1.5.0"
 #: Where a catalog is made if there is this much room, several times what it takes.
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 
@@ -36,7 +36,7 @@ def make(
     with _building() as path, database.connect() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
-            connection.execute(f"{attach} (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
+            connection.execute(f"{attach} (STORAGE_VERSION {quoted(STORAGE_VERSION)})")
         else:
             path.write_bytes(start)
             connection.execute(attach)
