@@ -75,6 +75,8 @@ def start(folder: Path) -> str:
             text=True,
             timeout=_START_TIMEOUT_S,
             check=False,
+            # A terminal that is closed ends what was started from it.
+            start_new_session=True,
         )
         output = done.stdout + done.stderr
         if done.returncode == 0:
@@ -83,6 +85,10 @@ def start(folder: Path) -> str:
             return address
     except (OSError, subprocess.TimeoutExpired) as error:
         output = str(error)
+    except BaseException:
+        # Whoever gives up waiting, as with Ctrl-C, is to leave nothing behind.
+        stop(folder)
+        raise
     stop(folder)
     raise DeploymentError(f"Ray did not start. `{' '.join(command)}` says:\n{output.strip()[-2000:]}")
 

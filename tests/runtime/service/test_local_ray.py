@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,3 +41,31 @@ def test_what_is_left_when_its_node_dies_ends_before_it_is_started_again(tmp_pat
     finally:
         local_ray.stop(tmp_path)
     assert servers(tmp_path) == []
+
+
+_START = """
+import sys
+from pathlib import Path
+from rose.runtime.service import local_ray
+local_ray.start(Path(sys.argv[1]))
+print("started", flush=True)
+"""
+
+
+def test_it_goes_on_when_the_terminal_that_it_was_started_at_is_closed(tmp_path):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", _START, str(tmp_path)])
+    try:
+        said = b""
+        # Reading fails once nobody has the other end.
+        with suppress(OSError):
+            while b"started" not in said and (more := os.read(terminal, 4096)):
+                said += more
+        os.close(terminal)
+        os.waitpid(pid, 0)
+        assert b"started" in said
+        time.sleep(1.0)
+        assert servers(tmp_path) == ["gcs_server", "raylet"]
+    finally:
+        local_ray.stop(tmp_path)
