@@ -20,6 +20,7 @@ from rose.client.background import BackgroundLoop
 from rose.client.control import call
 from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
 from rose.client.generation import Generation, Part
+from rose.client.stalls import Stalls
 from rose.client.turns import TurnClient
 from rose.client.verdicts import judged
 from rose.errors import UserError
@@ -129,7 +130,7 @@ class Run:
     ) -> list[Generation]:
         """One turn for each prompt, in their order; a prompt is a list of token ids, `sampling` SGLang's
         `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is
-        told every two seconds.
+        told every two seconds. If none is completed for ten, the logger `rose.client` warns of what they wait for.
 
         Raises what `TurnClient.turn` raises, of the first turn that fails, and RunTakenError or RunEndedError once the
         run is this client's no more; the others are given up.
@@ -149,13 +150,14 @@ class Run:
                 )
 
         pending = [loop.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, told = set(pending), time.monotonic()
+        waiting, told, stalls = set(pending), time.monotonic(), Stalls()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
                 self.check()
                 for future in done:
                     future.result()
+                stalls.look(self.address, len(waiting), moved=bool(done))
                 if progress is not None and waiting and time.monotonic() - told >= PROGRESS_S:
                     told = time.monotonic()
                     progress(len(pending) - len(waiting), len(pending))

@@ -29,13 +29,15 @@ class Engine:
         self.engine_id, self.pause_s, self.fetch, self.tokens = engine_id, pause_s, fetch, tokens
         self.run_id, self.version, self.held = None, 0, []
         self.requests = []
+        #: Why it is not at its target, as its agent would say.
+        self.failed = None
         self.port = free_port()
 
     def report(self):
         return EngineReport(
             engine_id=self.engine_id, device_id=f"device-of-{self.engine_id}", url=f"http://127.0.0.1:{self.port}",
             borrowed=False, alive=True, capacity=64, policy_version=self.version, lease_id=None, lease_left_ns=None,
-            slack_ok=True, run_id=self.run_id,
+            slack_ok=True, run_id=self.run_id, failed=self.failed,
         )  # fmt: skip
 
     def beat(self, control):
@@ -44,6 +46,8 @@ class Engine:
             reply = control.heartbeat(Heartbeat(device_id=f"device-of-{self.engine_id}", engines=[self.report()]))
             target = reply.targets.get(self.engine_id)
             if target is not None and (target.run_id, target.version) != (self.run_id, self.version):
+                if self.failed is not None:
+                    return
                 if self.fetch is not None:
                     self.fetch(target)
                 self.run_id, self.version = target.run_id, target.version

@@ -19,17 +19,20 @@ PROGRAMS = [
 EACH = "for number, program in enumerate({programs!r}): exec(compile(program, f'program {{number}}', 'exec'), {{}})"
 
 
-def run(program):
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+def run(program, cwd=None):
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False, cwd=cwd
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_programs_of_the_documents_run(tmp_path):
+def test_the_programs_of_the_documents_run(tmp_path, tiny_policy):
     assert PROGRAMS
+    (tmp_path / "policy").symlink_to(tiny_policy)
     with fleet(tmp_path, token="change-me") as there:
         here = [program.replace("http://127.0.0.1:30100", there.url) for program in PROGRAMS]
-        printed = run(EACH.format(programs=here)).splitlines()
+        printed = run(EACH.format(programs=here), cwd=tmp_path).splitlines()
         states = [run.facts.state for run in there.gateway.controller.runs]
     assert sum(line.startswith("ended") for line in printed) == len(PROGRAMS)
     assert states == ["closed"] * len(PROGRAMS)

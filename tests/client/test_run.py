@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from rose import client
+from rose.client import stalls
 from rose.events import Turn
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.gateway import turns
@@ -74,6 +75,27 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
     assert {event.event_id for event in recorded.of("step")} == {"step-0"}
     assert [event.action for event in recorded.of("run")] == ["started", "ended"]
     assert all(isinstance(turn, Turn) for turn in turns)
+
+
+def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
+    """As where the weights that it published are not those of the fleet's model."""
+    monkeypatch.setattr(stalls, "STALLED_S", 0.3)
+    engine = Engine()
+    engine.failed = "version 0 and the engine differ in tensors"
+    with fleet(tmp_path, engine) as there, open_run(there) as run, ThreadPoolExecutor(1) as pool:
+        run.publish({})
+        made = pool.submit(run.generate, [[1], [1, 2]], {"max_new_tokens": 2}, progress=None)
+        while not (said := [record.getMessage() for record in caplog.records if record.name == "rose.client"]):
+            time.sleep(0.05)
+        assert said == [
+            f"2 turns of run {run.run_id} wait: no engine holds its run's weights yet "
+            "(e0: version 0 and the engine differ in tensors)"
+        ]
+        time.sleep(1.0)
+        engine.failed = None
+        assert [generation.output_ids for generation in made.result(20)] == [[1, 2], [2, 3]]
+        # Once for the same reason.
+        assert len([record for record in caplog.records if record.name == "rose.client"]) == 1
 
 
 def test_a_turn_is_awaited_and_streamed_in_the_caller_s_loop(tmp_path):

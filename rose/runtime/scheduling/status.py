@@ -53,6 +53,7 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
     in_flight = sum(item.run_id == facts.run_id for worker in controller.workers for item in worker.in_flight.values())
     load = controller.loads.get(facts.run_id)
     turns = 0 if load is None else len(load.turns)
+    first = controller.queue.first(facts.run_id)
     return {
         "run_id": facts.run_id,
         "name": facts.name,
@@ -72,6 +73,8 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
         "trainer_device": facts.trainer_device,
         "turns_queued": max(0, turns - in_flight),
         "turns_in_flight": in_flight,
+        # What the first of those that are queued waits for.
+        "waits": None if first is None else why_waiting(controller, first),
         "turns_completed": 0 if load is None else load.completed,
         "tokens": 0 if load is None else load.tokens,
         "engines": [worker.report.engine_id for worker in controller.workers if worker.assigned == facts.run_id],

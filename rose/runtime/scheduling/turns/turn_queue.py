@@ -56,6 +56,11 @@ class TurnQueue:
         firsts = [waiting[0].since_ns for key, waiting in self._waiting.items() if key[0] == run_id and waiting]
         return now_ns - min(firsts, default=now_ns)
 
+    def first(self, run_id: str) -> Turn | None:
+        """The run's turn that came first of those that wait."""
+        firsts = [waiting[0].turn for key, waiting in self._waiting.items() if key[0] == run_id and waiting]
+        return min(firsts, key=lambda turn: turn.arrived_ns, default=None)
+
     def end(self, run_id: str) -> None:
         """Let go of the run's turns, which have been told that they are not to go on."""
         for key in [key for key in self._waiting if key[0] == run_id]:
