@@ -51,6 +51,9 @@ class Remembered:
     hosts: list[str] = field(default_factory=list)
     #: What the ledger knows of the fleet file, as JSON.
     config_json: str = ""
+    #: What the host of each device that it has, or had, is known by, its name first; nothing for the first host, which
+    #: stays that.
+    placed: dict[str, list[str]] = field(default_factory=dict)
     #: It was put down, and waits for the next start to go on.
     kept: bool = False
     #: The Ray cluster that it is on; empty where that is one of the first host's own, which its folder tells of.
@@ -141,6 +144,7 @@ class FleetMemory:
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
         check_fits(remembered, self._config)
+        remembered.placed |= _placed(self._config.model_dump(mode="json"))
         return remembered
 
     def _revoke(self, names: Iterable[str]) -> None:
@@ -234,6 +238,29 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
                 f"{'.'.join(path)} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
                 "that back; or, to have the new one, start the fleet with the old file and end the run by `rose down`"
             )
+    # Older versions noted nothing but the last file.
+    had = _placed(before) | remembered.placed
+    for device_id, host in _placed(now).items():
+        # It may have got another name, or another address.
+        if (other := had.get(device_id, host)) != host and not set(other) & set(host):
+            raise UserError(
+                f"device {device_id!r} is on {_shown(host)}, and fleet run {remembered.run_id} had it on "
+                f"{_shown(other)}: a host knows its own leases alone, and would give out names of theirs. Give it "
+                "another id, or put that back; or start the fleet with the old file and end the run by `rose down`"
+            )
+
+
+def _placed(fleet: dict[str, Any]) -> dict[str, list[str]]:
+    """As `Remembered.placed`, by a fleet file as JSON."""
+    known = {
+        host["name"]: [host[by] for by in ("name", "address", "resource") if host.get(by)]
+        for host in fleet.get("hosts", [])[1:]
+    }
+    return {device["id"]: known.get(device.get("host"), []) for device in fleet["device"]}
+
+
+def _shown(host: list[str]) -> str:
+    return repr(host[0]) if host else "the first host"
 
 
 def engines_token(folder: Path) -> str:

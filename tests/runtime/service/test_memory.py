@@ -60,6 +60,44 @@ def test_the_ledger_of_a_kept_run_may_be_named_from_another_folder_and_not_be_an
         memory.check_fits(kept, fleet_here.fleet(tmp_path, ledger="other"))
 
 
+def on_hosts(folder: Path, hosts: list[str], devices: dict[str, str]) -> config.FleetConfig:
+    tables = [f'[[host]]\nname = "{name}"\naddress = "10.0.0.{number}"' for number, name in enumerate(hosts, 1)]
+    for number, (name, host) in enumerate(devices.items()):
+        pool = "rollout" if number == 0 else "serving"
+        tables.append(f'[[device]]\nid = "{name}"\npool = "{pool}"\nhost = "{host}"\n{_ON_A_CORE}cores = [{number}]')
+    return fleet_here.fleet(folder, "\n".join(tables))
+
+
+_ON_A_CORE = 'device_class = "cpu-core"\nkv_bytes = 1\n'
+
+
+def test_a_device_of_a_run_that_goes_on_stays_on_its_host(tmp_path):
+    """Another host does not know its last lease, and would name its own after it: in the ledger they were one."""
+    before = on_hosts(tmp_path, ["a", "b", "c"], {"x": "a", "y": "b"})
+    first = FleetMemory(before)
+    began = first.begin()
+    began.config_json = before.model_dump_json()
+    first.write(began)
+    # The first host stays that, whatever it is called, and so does one at its address; a device may come, or go.
+    for second, devices in (
+        ("b", {"x": "a2", "y": "b", "z": "c"}),
+        ("b2", {"x": "a2", "y": "b2"}),
+        ("b2", {"x": "a2", "z": "c"}),
+    ):
+        after = on_hosts(tmp_path, ["a2", second, "c"], devices)
+        went_on = FleetMemory(after).begin()
+        went_on.config_json = after.model_dump_json()
+        first.write(went_on)
+    # Also one that was away meanwhile.
+    for devices in ({"x": "a2", "y": "c", "z": "c"}, {"x": "a2", "y": "a2", "z": "c"}):
+        with pytest.raises(UserError, match=r"device 'y' is on .*, and fleet run .* had it on 'b2'.*another id"):
+            FleetMemory(on_hosts(tmp_path, ["a2", "b2", "c"], devices)).begin()
+    # What an older version remembers of it is its last fleet file.
+    first.write(Remembered(run_id="r", config_json=before.model_dump_json()))
+    with pytest.raises(UserError, match=r"device 'y' is on 'c', and fleet run r had it on 'b'"):
+        FleetMemory(on_hosts(tmp_path, ["a", "b", "c"], {"x": "a", "y": "c"})).begin()
+
+
 def test_each_host_knows_the_fleet_run_of_its_agents(tmp_path):
     assert memory.run_at(tmp_path) is None
     memory.note_run(tmp_path, "r")
