@@ -121,6 +121,9 @@ class Receiver:
                 link = segments.link(header, sha256)
                 self._check_signed(path, link, tail)
                 self._tails.pop(header.writer)
+                if header.index == 0:
+                    # Whoever is not told that it stands goes on with the next one all the same.
+                    self._unshown.add(header.writer)
                 self._write(path, header.writer, content, new_epoch=header.index == 0)
                 if (header.writer, header.key) not in self._registered:
                     registry.note(self.root, header.writer, header.key, keys.load_or_make())

@@ -158,6 +158,10 @@ class Gateway:
             raise refused(_message(error)) from error
         except pa.ArrowNotImplementedError as error:
             raise GatewayError(f"what answers at {self.url} is not a gateway; check the address") from error
+        except pa.ArrowException as error:
+            # What Python raises for a wrong value or a missing key comes over as Arrow's own: nobody foresaw it there.
+            what = str(error).partition(". Detail:")[0]
+            raise refused(f"the gateway at {self.url} failed: {what}; see to its ledger and its version") from error
 
 
 def query(

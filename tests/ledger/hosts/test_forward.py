@@ -190,6 +190,22 @@ def test_damage_at_the_centre_holds_up_nobody_else(centre, far, write):
     assert "was changed after it was written" in progress.problems["host1-agent"]
 
 
+def test_what_the_gateway_does_not_foresee_ends_no_forwarder(centre, far, url, write):
+    """Nobody would start it again: its host's events would wait there without a word."""
+    write(1)
+    marker = (centre / layout.MARKER).read_bytes()
+    (centre / layout.MARKER).write_bytes(b"")
+    said = []
+    with forwarder(far, url, every_s=0.05, report=said.append) as made:
+        made.start()
+        until(lambda: said, 20.0)
+        assert "Expecting value" in said[0].problems["host1-agent"]
+        assert "Traceback" not in said[0].problems["host1-agent"]
+        (centre / layout.MARKER).write_bytes(marker)
+        until(lambda: said[-1].problems == {} and said[-1].waiting == 0)
+    check_whole(centre, 1)
+
+
 @pytest.mark.long
 def test_writers_go_on_while_the_gateway_is_away_and_later_everything_arrives(centre, far, write):
     with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
