@@ -120,7 +120,10 @@ class Keeper:
     def restart(self, name: str) -> None:
         """End the process of a part in order and have it started again, with what is installed there now. Returns once
         it is being started; raises DeploymentError, then too, if it did not end in order. `name`: as in `state`."""
-        part = next(part for part in self._parts if part.name == name)
+        part = next((part for part in self._parts if part.name == name), None)
+        if part is None:
+            why = self._fault or "a changed fleet file holds after `rose down --keep-runs` and `rose up`"
+            raise DeploymentError(f"the fleet that runs has no {name}: {why}")
         if part.actor is None:
             return
         self._say(f"{name} is started anew")

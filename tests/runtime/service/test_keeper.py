@@ -197,6 +197,14 @@ def test_a_part_that_does_not_stop_in_time_is_started_anew_and_that_is_said(tmp_
     stopped(keeper)
 
 
+def test_a_part_that_the_fleet_does_not_have_yet_is_named(tmp_path, monkeypatch):
+    """Whoever asks may have a fleet file that is newer than the keeper's."""
+    keeper = started(fleet(tmp_path), monkeypatch)
+    with pytest.raises(DeploymentError, match=r"has no host rack-3: .* `rose down --keep-runs` and `rose up`"):
+        keeper.restart("host rack-3")
+    stopped(keeper)
+
+
 @pytest.mark.parametrize("keep_runs", [True, False])
 def test_one_that_is_started_again_once_all_is_over_begins_nothing(tmp_path, monkeypatch, keep_runs):
     first = started(fleet(tmp_path), monkeypatch, start_id="monday")
