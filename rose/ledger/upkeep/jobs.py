@@ -254,8 +254,10 @@ def history(root: Path | str) -> dict[str, Last]:
 
 def due_us(job: Job, last: Last | None) -> int:
     """When a job is to run next, UTC microseconds since the Unix epoch; it may have passed."""
-    if last is None or last.succeeded_us is None:
-        return utc_us()
+    now_us = utc_us()
+    # By a clock that was put back since it succeeded later than now.
+    if last is None or last.succeeded_us is None or last.succeeded_us > now_us:
+        return now_us
     return last.succeeded_us + int(job.every_s * 1e6)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,6 +30,8 @@ from rose.ledger.upkeep.jobs import Job, JobRun
 _NICE = 19
 #: How long a job that is asked to stop may take to record that.
 _STOP_S = 10.0
+#: How often it is seen to that the wall clock, which says when jobs are due, was not put back.
+_LOOK_S = 10.0
 
 
 class Scheduler:
@@ -49,6 +51,7 @@ class Scheduler:
         self._mutex = threading.Lock()
         self._running: set[BaseProcess] = set()
         self._stopping = threading.Event()
+        self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
         """Begin: a job is first run one interval after its last success, and at once if that has passed."""
@@ -73,6 +76,16 @@ class Scheduler:
                 max_instances=1,
             )
         self._scheduler.start()
+        self._looking.start()
+
+    def _look(self) -> None:
+        """No job is due later than one interval from now, but where the clock was put back: then it is at once."""
+        while not self._stopping.wait(_LOOK_S):
+            now = datetime.now(UTC)
+            for job in self._jobs:
+                waiting = self._scheduler.get_job(job.name)
+                if waiting is not None and waiting.next_run_time > now + timedelta(seconds=job.every_s + _LOOK_S):
+                    waiting.modify(next_run_time=now)
 
     def stop(self) -> None:
         """Start no job any more and stop those that run; returns when they are gone."""
@@ -80,6 +93,8 @@ class Scheduler:
             self._stopping.set()
             for process in self._running:
                 process.terminate()
+        if self._looking.ident is not None:
+            self._looking.join()
         self._scheduler.shutdown()
 
     def _run(self, job: Job) -> None:

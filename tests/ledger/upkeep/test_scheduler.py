@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,26 @@ def test_what_was_missed_is_caught_up_at_once_and_what_is_not_due_waits(root: Pa
     assert result["pid"] != os.getpid()
     assert result["nice"] == 19, "at the lowest priority, also while it loads what it needs"
     assert history(root)["due"].missed == 6
+
+
+def test_a_clock_that_was_put_back_puts_no_job_off(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import scheduled_work
+
+    monkeypatch.setattr(scheduler, "_LOOK_S", 0.05)
+    # It succeeded by a clock that was a day ahead.
+    record(root, JobRun("j", "ok", utc_us() + 1440 * 60_000_000, 1, result={}))
+    ended: queue.Queue[JobRun] = queue.Queue()
+    running = Scheduler(root, [Job("j", scheduled_work.quick, 300)], ended.put)
+    running.start()
+    try:
+        assert ended.get(timeout=60).status == "ok"
+        # As one that is put back while it runs leaves it.
+        running._scheduler.modify_job("j", next_run_time=datetime.now(UTC) + timedelta(days=1))
+        assert ended.get(timeout=60).status == "ok"
+        time.sleep(0.3)
+        assert ended.empty()
+    finally:
+        running.stop()
 
 
 def test_a_killed_job_has_failed_and_the_next_run_catches_up(root: Path, tmp_path: Path) -> None:
