@@ -55,7 +55,11 @@ class HostConfig(Section):
 
 
 class DeviceConfig(Section):
-    id: str = Field(description="The device's name in the ledger and on screens.", min_length=1)
+    id: str = Field(
+        description="The device's name in the ledger, on screens and of folders: no '/' in it.",
+        min_length=1,
+        max_length=128,
+    )
     pool: Literal["serving", "rollout"] = Field(
         description="`serving` devices run the serving engine and lend what it leaves; `rollout` devices are dedicated "
         "to rollouts, and the first of them also runs the trainer."
@@ -80,6 +84,12 @@ class DeviceConfig(Section):
         description="Root URL of the SGLang server that serves on this device: ROSE attaches to it, and neither starts "
         "nor stops it. Left out, ROSE starts one itself.",
     )
+
+    @model_validator(mode="after")
+    def _can_name_a_folder(self) -> DeviceConfig:
+        if "/" in self.id or self.id in (".", "..") or not self.id.isprintable():
+            raise ValueError(f"device id {self.id!r} can name no folder: use letters, digits, '.', ':', '_' or '-'")
+        return self
 
     @model_validator(mode="after")
     def _has_something_to_run_on(self) -> DeviceConfig:

@@ -125,6 +125,14 @@ def test_no_number_is_infinite(field, value):
         config.parse(text + MINIMAL if not section else MINIMAL + text, "fleet.toml")
 
 
+@pytest.mark.parametrize("name", ["rack-1/gpu-0", "../../x", "..", ".", "gpu\\n0", "x" * 129])
+def test_a_device_s_id_names_a_folder_and_no_other_place(name):
+    """Its page, its staged weights and its logs lie under it, and it is in the paths of the controller."""
+    with pytest.raises(ConfigError, match=r"device.*[Ii]d"):
+        config.parse(MINIMAL.replace('"a"', f'"{name}"'), "fleet.toml")
+    assert config.parse(MINIMAL.replace('"a"', '"MIG-7:0 (rack.1)"'), "fleet.toml").device[0].id == "MIG-7:0 (rack.1)"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
