@@ -136,7 +136,8 @@ class Keeper:
         finally:
             # Whatever it is still at: once it was told to stop it does nothing else any more.
             with self._looking:
-                self._start_anew(part)
+                if not self._stopping.is_set():  # Else it is ended with the fleet.
+                    self._start_anew(part)
                 part.restarts = False
 
     def _start_anew(self, part: Part) -> None:

@@ -197,6 +197,24 @@ def test_a_part_that_does_not_stop_in_time_is_started_anew_and_that_is_said(tmp_
     stopped(keeper)
 
 
+def test_a_part_that_is_being_started_anew_when_the_fleet_is_put_down_ends_with_it(tmp_path, monkeypatch):
+    """Begun anew, it would grant leases, and be ended before it had ended them."""
+    keeper = started(fleet(tmp_path), monkeypatch)
+    let_go = threading.Event()
+    monkeypatch.setattr(Part, "let_go", let_go)
+    before = keeper._fabric.actors["host local"]._body
+    restarting = threading.Thread(target=keeper.restart, args=["host local"])
+    restarting.start()
+    until(lambda: keeper._parts[-1].restarts)
+    keeper.stop()
+    until(lambda: keeper._ending)
+    let_go.set()
+    restarting.join()
+    until(lambda: keeper.state().stopped)
+    assert keeper._fabric.actors["host local"]._body is before
+    assert {part.name: part.doing for part in keeper.state().parts}["host local"] == "stopped"
+
+
 def test_a_part_that_the_fleet_does_not_have_yet_is_named(tmp_path, monkeypatch):
     """Whoever asks may have a fleet file that is newer than the keeper's."""
     keeper = started(fleet(tmp_path), monkeypatch)
