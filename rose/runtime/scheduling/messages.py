@@ -6,7 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rose.event_fields import AMOUNT_MAX
+
 ID_LENGTH_MAX = 256
+_TOKEN_ID_MAX = 2**63 - 1
+#: A number that an event of the ledger can hold.
+Number = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
 
 
 class Message(BaseModel):
@@ -37,11 +42,11 @@ class TurnLabels(BaseModel):
 
     trajectory_id: str | None = None
     #: The oldest weights that the turn may be generated with; None: what the run's staleness bound allows.
-    version_min: int | None = Field(default=None, ge=0)
+    version_min: Number | None = None
     #: What the turn is in the ledger. None: the number of turns that the trajectory had before, for `turn`.
     group_id: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
-    step: int | None = Field(default=None, ge=0)
-    turn: int | None = Field(default=None, ge=0)
+    step: Number | None = None
+    turn: Number | None = None
     #: A turn of the run that comes again with its key is the same turn, and made once.
     key: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
 
@@ -52,7 +57,7 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     #: The first wrong token is enough to know: a prompt may have a hundred thousand.
-    input_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1, fail_fast=True)
+    input_ids: list[Annotated[int, Field(ge=0, le=_TOKEN_ID_MAX, strict=True)]] = Field(min_length=1, fail_fast=True)
     sampling_params: SamplingParams | None = None
     rose: TurnLabels | None = None
     #: As server-sent events while it is made, rather than whole.
@@ -219,7 +224,7 @@ class PublishVersion(Message):
     """The weights of a version can be fetched at `url`, with `token` if one is given."""
 
     fence: int = Field(ge=1)
-    version: int = Field(ge=0)
+    version: Number
     url: str = Field(min_length=1)
     token: str | None = Field(default=None, repr=False)
 

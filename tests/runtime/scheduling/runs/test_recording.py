@@ -8,12 +8,14 @@ import shutil
 import time
 
 import pytest
+from pydantic import ValidationError
 
 from rose.clock import monotonic_ns
+from rose.event_fields import AMOUNT_MAX
 from rose.events import Clock
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling.messages import GenerateRequest, OpenRun
+from rose.runtime.scheduling.messages import GenerateRequest, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder
 from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_fields
 from rose.runtime.scheduling.runs.registry import Runs
@@ -62,6 +64,22 @@ def test_what_a_client_may_not_record_is_refused_by_name(changes, named):
     with pytest.raises(EventRefusedError) as refused:
         client_event("r", VERDICT | changes)
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (GenerateRequest, {"input_ids": [1], "rose": {"step": AMOUNT_MAX + 1}}),
+        (GenerateRequest, {"input_ids": [1], "rose": {"turn": AMOUNT_MAX + 1}}),
+        (GenerateRequest, {"input_ids": [1], "rose": {"version_min": AMOUNT_MAX + 1}}),
+        (GenerateRequest, {"input_ids": [1 << 64]}),
+        (PublishVersion, {"fence": 1, "url": "http://a", "version": AMOUNT_MAX + 1}),
+    ],
+)
+def test_a_number_that_no_event_holds_is_refused_before_anything_is_made_of_it(kind, given):
+    """The turn would be made and answered, and missing in the ledger."""
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        kind.model_validate(given)
 
 
 def test_a_field_that_is_missing_is_named():
