@@ -111,6 +111,23 @@ def test_fields_the_gateway_does_not_read_are_passed_on_or_ignored():
     asyncio.run(scenario())
 
 
+def test_a_web_page_asks_a_gateway_without_a_token_for_nothing():
+    """A browser on its host sends what any page says, and says from where."""
+
+    async def scenario():
+        async with gateway(devices=["gpu-0"]) as (session, url):
+            for origin in ("http://elsewhere.example", "null", url):
+                async with session.post("/devices/gpu-0/drain", data=b"{}", headers={"Origin": origin}) as response:
+                    assert response.status == 403
+                    assert "gateway.token" in (await response.json())["error"]
+            assert (await post(session, "/devices/gpu-0/drain", {}))[0] == 200
+        async with gateway("secret", devices=["gpu-0"]) as (session, _):
+            async with session.post("/devices/gpu-0/drain", headers={"Origin": "http://a.example"}) as response:
+                assert response.status == 200
+
+    asyncio.run(scenario())
+
+
 def test_a_gateway_with_a_token_serves_nobody_without_it():
     async def scenario():
         async with gateway("secret") as (session, gateway_url):

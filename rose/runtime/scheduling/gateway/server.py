@@ -94,9 +94,12 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self._token is not None and not _same(_authorization(scope), f"Bearer {self._token}".encode()):
+            if self._token is not None and not _same(_sent(scope, b"authorization"), f"Bearer {self._token}".encode()):
                 refusal = failure(401, "send the gateway's token as `Authorization: Bearer ...`")
                 await refusal(scope, receive, send)
+            elif self._token is None and _sent(scope, b"origin"):
+                # Without one all of this host may ask, but not whatever page a browser on it shows.
+                await failure(403, "a web page may ask nothing here: set gateway.token")(scope, receive, send)
             elif turns.is_turn(scope):
                 try:
                     await turns.answer(self.controller, scope, receive, send)
@@ -134,8 +137,8 @@ def _refusal(error: Exception) -> Response:
             return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
 
 
-def _authorization(scope: Scope) -> bytes:
-    return next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+def _sent(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
 
 
 def _explain(error: ValidationError) -> str:
