@@ -1,13 +1,10 @@
--- Leases on serving devices by how they closed; an open one counts up to its expiry or `period_end_ns`.
--- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0;
-SELECT
-    coalesce(closed_by, 'open') AS closing,
-    count(*) AS leases,
-    sum(coalesce(
-        duration_ns,
-        greatest(least(getvariable('period_end_ns'), epoch_ns(expires_at)) - epoch_ns(granted_at), 0)
-    )) AS leased_ns
+-- Leases on serving devices by how they closed. Of RL runs that share a fleet each lease counts for the one that it was
+-- first granted for, so that those of all are the fleet's; `borrowing/leased_time` says how much of it each had.
+-- By hand: SET VARIABLE run_id = '...';
+SELECT coalesce(closed_by, 'open') AS closing, count(*) AS leases
 FROM lease
-WHERE getvariable('run_id') IN (run_id, rl_run_id)
+WHERE rl_run_id = getvariable('run_id')
+   OR run_id = getvariable('run_id')
+  AND run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
 GROUP BY ALL
 ORDER BY ALL;

@@ -189,6 +189,16 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path:
         assert [figure.text for figure in made.accept_by_step.values()] == ["100.0%", "0.0%"]
 
 
+def test_what_reports_of_the_runs_count_sums_to_the_fleets(root: Path) -> None:
+    """The lease is granted once, for red, and each run has half of its time."""
+    fleet, red, blue = (report.build(root, run_id, BOOK) for run_id in RUNS)
+    assert [made.leases["leased"].value for made in (fleet, red, blue)] == [2000 * S, 1000 * S, 1000 * S]
+    assert [made.leases["granted"].value for made in (fleet, red, blue)] == [1, 1, 0]
+    assert [made.leases["released"].value for made in (fleet, red, blue)] == [1, 1, 0]
+    assert [made.leased_unused.value for made in (fleet, red, blue)] == [200 * S, 0, 200 * S]
+    assert [made.syncs.count.value for made in (fleet, red, blue)] == [2, 1, 1]
+
+
 @pytest.mark.parametrize(("run_id", "accepted", "borrowed_s"), [("red", 300, 700), ("blue", 0, 600)])
 def test_a_report_of_an_rl_run_is_of_its_own_part(root: Path, run_id: str, accepted: int, borrowed_s: int) -> None:
     made = report.build(root, run_id, BOOK)
@@ -196,8 +206,6 @@ def test_a_report_of_an_rl_run_is_of_its_own_part(root: Path, run_id: str, accep
     assert made.run.run_id == run_id
     assert made.tokens["borrowed"]["accepted"].value == accepted
     assert made.borrow.borrowed.value == borrowed_s * S
-    assert made.leases["granted"].value == 1
-    assert made.syncs.count.value == 1
     # Fully loaded it bears its part of the idle time of the devices.
     assert made.fully_loaded["total"].value > made.amortized["total"].value  # type: ignore[operator]
     assert made.harvest_share.value is None

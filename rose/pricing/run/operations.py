@@ -91,7 +91,9 @@ def engines(make: Figures, ends: Sequence[Mapping[str, Any]]) -> Engines:
     )
 
 
-def leases(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+def leases(
+    make: Figures, totals: Sequence[Mapping[str, Any]], leased: Sequence[Mapping[str, Any]]
+) -> dict[str, Figure]:
     """Counts by closing, `granted`, and `leased` time. Raises PricingError for a closing that no lease can have."""
     counts = dict.fromkeys(CLOSINGS, 0)
     for row in totals:
@@ -101,7 +103,7 @@ def leases(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Figu
     return {
         "granted": make.number(sum(counts.values()), "count"),
         **{closing: make.number(number, "count") for closing, number in counts.items()},
-        "leased": make.number(sum(int(row["leased_ns"]) for row in totals), "ns"),
+        "leased": make.number(sum(row["leased_ns"] for row in leased), "ns"),
     }
 
 

@@ -23,7 +23,7 @@ from rose.pricing.document import Borrow, DeviceRow, Report, RunShare
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import rows
 from rose.pricing.run import price_lines
 from rose.pricing.run.operations import engines, latency, leases, preemptions, syncs
 from rose.pricing.run.priced import PricedRun, priced
@@ -63,7 +63,6 @@ def _build(run: PricedRun) -> Report:
     one_run_judged = judged["run_id"].n_unique() <= 1
     compared = alternatives.compare(run.charged, allocation, borrow, run.groups, [], run.cost.spreads, market=False)
     c3, c3_per_correct = price_lines.c3(run, drawn)
-    set_variables(connection, period_end_ns=run.stamp.to_ns)
     bucket_ns = allocation.bucket_ns()
     provisioned_ns = sum(bucket_ns.values())
     lent_ns = allocation.in_pools("serving").measured_ns()
@@ -106,7 +105,7 @@ def _build(run: PricedRun) -> Report:
         cost_per_correct=price_lines.price_lines(run, drawn),
         c3=c3,
         c3_per_correct=c3_per_correct,
-        leases=leases(make, rows(connection, "run/lease_totals")),
+        leases=leases(make, rows(connection, "run/lease_totals"), rows(connection, "borrowing/leased_time")),
         preemptions=preemptions(make, rows(connection, "run/preemption_totals")),
         syncs=syncs(make, rows(connection, "run/sync_totals")),
         engines=engines(make, rows(connection, "run/engine_ends")),
