@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rose.events import Device, DeviceSlice, Run
+from rose.events import Device, DeviceSlice, Run, Turn
 
 SECOND = 1_000_000_000
 DAY = date(2026, 11, 2)
@@ -92,6 +92,17 @@ def test_tokens_are_wasted_by_one_cause_each(rows):
     assert rows("borrowed_share_by_day", "borrowed_tokens", "dedicated_tokens", "borrowed_share") == [
         (35, 69, 35 / 104)
     ]
+
+
+def test_what_an_rl_run_made_on_a_shared_fleet_has_the_pool_of_the_fleets_device(tmp_path: Path, record, by_hand):
+    made = Turn(
+        at_us=at(2), run_id="grpo", fleet_run_id="r", device_id="s0", trajectory_id="t", turn=0, attempt=0,
+        outcome="completed", placement="lease", prompt_tokens=10, cached_tokens=0, output_tokens=7, queue_ns=0,
+        duration_ns=SECOND,
+    )  # fmt: skip
+    root = record(tmp_path / "ledger", [_device("joined", 0), made])
+    (found,) = by_hand(root, "borrowed_share_by_day", run_id="'grpo'")
+    assert (found["borrowed_tokens"], found["tokens"], found["borrowed_share"]) == (7, 7, 1.0)
 
 
 def test_device_time_is_shared_over_the_versions_of_a_step_to_the_nanosecond(rows):

@@ -16,7 +16,8 @@ SELECT
     coalesce(sum(turn.output_tokens) FILTER (device.pool = 'serving'), 0) / nullif(sum(turn.output_tokens), 0)
         AS borrowed_share
 FROM turn
-LEFT JOIN device USING (run_id, provenance, device_id)
+LEFT JOIN device
+    ON turn.fleet_run_id = device.run_id AND turn.provenance = device.provenance AND turn.device_id = device.device_id
 WHERE (getvariable('since') IS NULL OR turn.event_time >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR turn.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))
