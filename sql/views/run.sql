@@ -21,7 +21,7 @@ state AS (
         min(event_time) FILTER (action = 'started') AS started_at,
         arg_max(event_time, n) AS last_at,
         arg_max(action, n) AS last_action,
-        arg_max(reason, n) FILTER (action <> 'started') AS reason,
+        arg_max_null(reason, n) FILTER (action <> 'started') AS reason,
         arg_max(fleet_run_id, n) AS fleet_run_id,
         arg_max(name, n) AS name,
         arg_max(config_json, n) AS config_json,

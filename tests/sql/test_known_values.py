@@ -269,6 +269,13 @@ def test_a_run_is_told_in_one_row(rows):
     assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 5, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
 
 
+def test_a_run_that_was_resumed_has_the_reason_of_its_last_end(tmp_path: Path, record, by_hand):
+    actions: Any = (("started", None), ("ended", "not heard of"), ("started", None), ("ended", None))
+    made = [Run(at_us=at(n), action=action, name="grpo", reason=reason) for n, (action, reason) in enumerate(actions)]
+    (found,) = by_hand(record(tmp_path / "ledger", made), "run_overview")
+    assert (found["status"], found["reason"]) == ("ended", None)
+
+
 def test_energy_is_power_by_time(rows):
     columns = ("metered_ns", "energy_j", "power_mean_w", "power_max_w")
     # 100 W for 50 s and 200 W for 50 s.
