@@ -13,21 +13,31 @@ SELECT
     coalesce(
         rollout_run_id = getvariable('run_id')
             AND (lease_id IS NOT NULL OR (rollout_ns | sync_ns | activation_ns | headroom_ns) > 0), false
-    ) OR coalesce(train_run_id = getvariable('run_id') AND train_ns > 0, false) AS own
+    ) OR coalesce(train_run_id = getvariable('run_id') AND train_ns > 0, false) AS own,
+    -- Time that is assigned to nobody is another's only under a lease.
+    assigned_run_id <> getvariable('run_id') AND (lease_id IS NOT NULL OR assigned_run_id <> run_id) AS other
 FROM event
 SEMI JOIN fleet USING (run_id)
 WHERE kind = 'device_slice' AND (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 AND t0_ns < t1_ns
   AND (lease_id IS NOT NULL OR rollout_run_id IS NOT NULL OR train_run_id IS NOT NULL);
 
 INSERT INTO own_time
-SELECT run_id, device_id, min(t0_ns), max(t1_ns) FROM fleet_slice WHERE own GROUP BY run_id, device_id;
+WITH own AS (
+    SELECT run_id, device_id, min(t0_ns) AS from_ns, max(t1_ns) AS to_ns
+    FROM fleet_slice
+    WHERE own
+    GROUP BY run_id, device_id
+)
+SELECT o.run_id, o.device_id, o.from_ns, o.to_ns, min(s.t0_ns)
+FROM own AS o
+LEFT JOIN fleet_slice AS s ON s.run_id = o.run_id AND s.device_id = o.device_id AND s.other AND s.t0_ns >= o.to_ns
+GROUP BY ALL;
 
--- Time that is assigned to nobody is another's only under a lease.
 INSERT INTO other_run_slice
 SELECT s.run_id, s.device_id, greatest(s.t0_ns, o.from_ns), least(s.t1_ns, o.to_ns), s.lease_id IS NOT NULL
 FROM fleet_slice AS s
 JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id AND s.t0_ns < o.to_ns AND o.from_ns < s.t1_ns
-WHERE s.assigned_run_id <> getvariable('run_id') AND (s.lease_id IS NOT NULL OR s.assigned_run_id <> s.run_id);
+WHERE s.other;
 
 -- A lease is of the run that its first slice names from its grant on, then of the next one from where a slice names that,
 -- and of the last one to its end, so that the parts of all runs are the lease.

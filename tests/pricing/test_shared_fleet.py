@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rose import events
 from rose.cli import app
+from rose.clock import utc
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
@@ -197,6 +198,25 @@ def test_what_reports_of_the_runs_count_sums_to_the_fleets(root: Path) -> None:
     assert [made.leases["released"].value for made in (fleet, red, blue)] == [1, 1, 0]
     assert [made.leased_unused.value for made in (fleet, red, blue)] == [200 * S, 0, 200 * S]
     assert [made.syncs.count.value for made in (fleet, red, blue)] == [2, 1, 1]
+
+
+def test_an_engine_that_died_died_on_the_run_that_had_its_device_last(tmp_path: Path) -> None:
+    """Before red had s0, under red, under blue, as blue's lease had just ended, and after both runs."""
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "controller", "fleet") as writer:
+        for event in _events():
+            writer.record(event, durable=False)
+        for died_s in (300, 1000, 2000, 2601, 3500):
+            for action, at_s in (("started", died_s - 9), ("died", died_s)):
+                engine = events.Engine(
+                    action=action, engine_id="r0", device_id="s0", role="rollout", model="m", at_us=_us(at_s)  # type: ignore[arg-type]
+                )  # fmt: skip
+                writer.record(engine, durable=False)
+    ended = {
+        run_id: [end.ended for end in report.build(root, run_id, BOOK).engines.ends if end.ended] for run_id in RUNS
+    }
+    times = [utc(T0_NS + died_s * S) for died_s in (300, 1000, 2000, 2601, 3500)]
+    assert ended == {"fleet": times, "red": times[1:2], "blue": times[2:4]}
 
 
 @pytest.mark.parametrize(("run_id", "accepted", "borrowed_s"), [("red", 300, 700), ("blue", 0, 600)])
