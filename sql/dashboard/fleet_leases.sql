@@ -1,6 +1,7 @@
 -- The newest 500 leases of those in force in [from_ns, to_ns), newest first; `leases` is how many there were in all.
 -- `until` is when the lease closed, or for an open one its expiry or the end or last event of the run, whichever came
--- first.
+-- first. Of an RL run that shares a fleet it is every lease of which some event names the run, each with all of its time,
+-- whoever had it then.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH last AS (
     SELECT coalesce(
@@ -15,7 +16,10 @@ granted AS (
         coalesce(closed_by, 'open') AS closed_by, close_reason,
         kv_budget_granted_bytes, kv_budget_min_bytes, renewals, frozen
     FROM lease, last
-    WHERE getvariable('run_id') IN (run_id, rl_run_id) AND granted_at IS NOT NULL
+    WHERE granted_at IS NOT NULL
+      AND (run_id, lease_id) IN (
+          SELECT run_id, lease_id FROM lease_event WHERE getvariable('run_id') IN (run_id, rl_run_id)
+      )
 )
 SELECT
     lease_id, run_id, device_id, step, granted_at, until, closed_by, close_reason,

@@ -149,6 +149,26 @@ def test_an_engine_that_went_over_to_another_rl_run_is_gone(tmp_path: Path, kit:
     assert stand["run"] == ([(8, 0, False)], [1, 7, 8])
 
 
+def test_a_lease_that_went_over_to_another_rl_run_is_listed_and_opens_whole_for_both(tmp_path: Path, kit: Any) -> None:
+    def change(action: Any, rl_run_id: str, after_s: int, lease_id: str = "L") -> events.Lease:
+        return events.Lease(
+            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0, rl_run_id=rl_run_id,
+            expires_at_us=kit.us(60), at_us=kit.us(after_s),
+        )  # fmt: skip
+
+    made = [change("granted", "a", 10), change("renewed", "b", 20), change("released", "b", 30)]
+    root = kit.write(tmp_path / "ledger", [kit.started(), *made, change("granted", "b", 40, "M")])
+    (run,) = data.runs(root)
+    shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
+    for name, listed, granted in (("run", ["M", "L"], 2), ("a", ["L"], 1), ("b", ["M", "L"], 1)):
+        asked = dataclasses.replace(run, run_id=name)
+        assert data.in_window(root, "dashboard/fleet_leases", asked, shown)["lease_id"].to_list() == listed
+        opened = data.of_part(root, "dashboard/lease_events", asked, "L")
+        assert opened["action"].to_list() == ["granted", "renewed", "released"]
+        assert data.rows(root, "run/lease_totals", asked)["leases"].sum() == granted
+    assert data.of_part(root, "dashboard/lease_events", dataclasses.replace(run, run_id="a"), "M").is_empty()
+
+
 def test_a_preemption_opens_with_its_phases_and_its_lease(
     made: Path, run: data.Run, built: Report, open_page: Any, values: Any, said: Any
 ) -> None:
