@@ -17,7 +17,7 @@ SELECT
     count_if(judged) AS judged,
     count_if(accepted) AS accepted,
     count_if(accepted AND correct IS NOT NULL) AS audited,
-    count_if(accepted AND correct) AS audited_correct
+    count(*) FILTER (accepted AND correct) AS audited_correct
 FROM judged
 WHERE judged_at >= make_timestamp(getvariable('from_ns') // 1000)
   AND judged_at < make_timestamp(getvariable('to_ns') // 1000)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rose import events
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.closing.period import Period
 from rose.pricing.price_books import pricebook
@@ -95,6 +96,18 @@ def test_runs_have_what_they_cost_and_answered(fleet: Path, serve: Serve) -> Non
     assert (run["cost_nano"], run["totalCost"], run["view"]) == (BILL_NANO, "3.868750000", "amortized")
     assert (run["tokens"], run["judged"], run["accepted"], run["audited"]) == (300, 2, 1, 0)
     assert served.get("/runs", window="2026-06-02").data == []
+
+
+def test_where_all_judged_answers_were_accepted_and_none_was_audited_none_is_known_to_be_correct(
+    tmp_path: Path, serve: Serve
+) -> None:
+    made = [one for one in sample_events() if not isinstance(one, events.Verdict) or one.trajectory_id == "t5"]
+    served = serve(write(tmp_path / "ledger", made), price_book="example", now_ns=T0_NS + 2 * HOUR_NS)
+    (summary,) = served.get("/summary", window=DAY).data
+    assert summary["figures"]["answers_accepted"]["value"] == 1
+    assert summary["figures"]["cost_per_correct"]["value"] is None
+    (run,) = served.get("/runs", window=DAY).data
+    assert (run["judged"], run["accepted"], run["audited"], run["audited_correct"]) == (1, 1, 0, 0)
 
 
 def test_a_run_without_a_charge_has_no_cost(tmp_path: Path, serve: Serve) -> None:
