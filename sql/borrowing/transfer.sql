@@ -1,6 +1,7 @@
 -- Weight syncs to serving devices, failed ones included, by lease if `by_lease`, route and stretch between price changes.
 -- A sync under no lease was for the leases on its device until the next sync: by lease it comes back once for each of
--- them, with `sync` set and how long the lease lay in that time as `weight_ns` (NULL, NULL if there was none).
+-- them, with `sync` set and how much of the lease that was the run's lay in that time as `weight_ns` (NULL, NULL if there
+-- was none). Reads the table `lease_span`, which `lease_spans` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE by_lease = true;
 WITH pool AS (
@@ -21,23 +22,20 @@ sent AS (
     ASOF JOIN pool AS p ON s.device_id = p.device_id AND epoch_us(s.event_time) * 1000 >= p.since_ns
     WHERE run_id = getvariable('run_id') AND p.pool = 'serving'
 ),
-held AS (
-    SELECT
-        lease_id, device_id, epoch_ns(granted_at) AS t0_ns,
-        coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
-    FROM lease
-    WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
+used AS (
+    SELECT s.sync, h.lease_id, sum(least(h.t1_ns, s.to_ns) - greatest(h.t0_ns, s.from_ns)) AS weight_ns
+    FROM sent AS s
+    JOIN lease_span AS h ON h.device_id = s.device_id AND h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
+    WHERE getvariable('by_lease') AND s.lease_id IS NULL AND s.to_ns > s.from_ns
+    GROUP BY ALL
 )
 SELECT
-    coalesce(s.lease_id, h.lease_id) AS lease_id,
-    CASE WHEN h.lease_id IS NOT NULL THEN s.sync END AS sync,
-    s.route, s.segment,
-    least(h.t1_ns, s.to_ns) - greatest(h.t0_ns, s.from_ns) AS weight_ns,
+    coalesce(s.lease_id, u.lease_id) AS lease_id,
+    CASE WHEN u.lease_id IS NOT NULL THEN s.sync END AS sync,
+    s.route, s.segment, u.weight_ns,
     CAST(sum(s.wire_bytes) AS BIGINT) AS wire_bytes,
     count(*) AS syncs
 FROM sent AS s
-LEFT JOIN held AS h
-    ON getvariable('by_lease') AND s.lease_id IS NULL AND h.device_id = s.device_id
-   AND h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns AND h.t1_ns > h.t0_ns AND s.to_ns > s.from_ns
+LEFT JOIN used AS u USING (sync)
 GROUP BY ALL
 ORDER BY ALL;

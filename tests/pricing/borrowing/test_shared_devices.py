@@ -227,3 +227,24 @@ def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLed
     assert blue.terms["held_memory"].in_all.value == 0
     met = sum(one["second"] // WINDOW_S in lent and 40 <= one["second"] % WINDOW_S < 60 for one in ASKED)
     assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in blue.terms["provision"].rests_on
+
+
+def test_weights_for_a_lease_that_runs_had_in_turn_are_divided_by_what_was_each_runs_own(
+    write_ledger: WriteLedger, book: Path
+) -> None:
+    """Of the first lease red had 80 s, of the second all of its 100, and the weights came before both."""
+    first, second = [n for n in range(WINDOWS) if not WITHHELD[n]][:2]
+    made = [
+        part
+        for event in fleet(lambda _: "red", (first, second))
+        for part in (
+            handed_over(event) if isinstance(event, events.DeviceSlice) and number(event) == first else (event,)
+        )
+    ]
+    sent = events.Sync(
+        at_us=us(first * WINDOW_S), device_id="s0", rl_run_id="red", ok=True, base_version=None, encoding="dense",
+        wire_bytes=18 * 10**9, dense_bytes=18 * 10**9, total_ns=S, source="relay", route="inter-region",
+    )  # fmt: skip
+    document = marginal.build(write_ledger([*made, sent], run_id="fleet"), "red", book, by_lease=True)
+    parts = {row.lease_id: row.terms["transfer"].value for row in document.leases}
+    assert parts[f"L{first}"] * 5 == parts[f"L{second}"] * 4 > 0  # type: ignore[operator]
