@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_time_leased_and_not_used_is_idle_under_a_lease(rows):
     # Under a lease: [20, 50), [60, 90).
     columns = ("device_id", "unused_ns", "held_ns", "leased_ns", "unused_share")
     assert rows("leased_but_unused", *columns) == [("s0", *seconds(3, 7, 60), 0.05)]
+
+
+def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path: Path, record, by_hand):
+    made = [_device("joined", 0)]
+    for t0, rl_run_id in ((0, "a"), (3, "b"), (10, "a")):
+        made.append(replace(_idle(t0, t0 + 2), lease_id="L", rollout_run_id=rl_run_id))
+    root = record(tmp_path / "ledger", made)
+    unused = {
+        run_id: [row["unused_ns"] for row in by_hand(root, "leased_but_unused", run_id=f"'{run_id}'")]
+        for run_id in ("r", "a", "b")
+    }
+    assert unused == {"r": [6 * SECOND], "a": [4 * SECOND], "b": [2 * SECOND]}
 
 
 def test_harvested_is_rollout_time_of_what_serving_left(rows):

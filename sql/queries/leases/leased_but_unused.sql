@@ -7,8 +7,8 @@
 --
 -- `unused_ns` is idle time under a lease: serving left it, and the rollouts that the device was lent to had nothing to
 -- do there. `held_ns` is headroom under a lease: a rollout wanted it and was held for serving's sake. `leased_ns` is
--- all time under a lease. Slices end wherever a lease begins or ends, so nothing is estimated; one counts on the day
--- (UTC) it begins on.
+-- all time under a lease, of an RL run that shares a fleet while it had the lease. Slices end wherever a lease begins or
+-- ends, so nothing is estimated; one counts on the day (UTC) it begins on.
 SELECT
     date_trunc('day', slice.t0)::DATE AS day,
     slice.provenance, slice.device_id,
@@ -21,7 +21,7 @@ JOIN device USING (run_id, provenance, device_id)
 WHERE device.pool = 'serving' AND slice.lease_id IS NOT NULL
   AND (getvariable('since') IS NULL OR slice.t0_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
     AND (getvariable('until') IS NULL OR slice.t0_ns < epoch_ns(getvariable('until')::TIMESTAMP))
-    AND (getvariable('run_id') IS NULL OR slice.run_id = getvariable('run_id'))
+    AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (slice.run_id, slice.rollout_run_id))
     AND (getvariable('device_id') IS NULL OR slice.device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY day, slice.provenance, slice.device_id;
