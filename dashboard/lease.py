@@ -19,7 +19,7 @@ _TABLE = "fleet-leases"
 _MS = timedelta(milliseconds=1)
 
 
-def table(leases: pl.DataFrame, count: int) -> None:
+def table(run: Run, leases: pl.DataFrame, count: int) -> None:
     """The leases of the window; clicking one opens it."""
     if leases.is_empty():
         st.info("No lease was in force in this time.")
@@ -31,7 +31,8 @@ def table(leases: pl.DataFrame, count: int) -> None:
         on_select=lambda: _pick(leases), selection_mode="single-row", placeholder="",
     )  # fmt: skip
     which = "all" if leases.height == count else f"the newest {leases.height:,} of {count:,}"
-    st.caption(f"Source: `lease`, {which} of this time, newest first, times in UTC. Click a row to open it.")
+    whose = "" if run.is_of_fleet else " Seconds are all of a lease, also those in which another run had it."
+    st.caption(f"Source: `lease`, {which} of this time, newest first, times in UTC.{whose} Click a row to open it.")
 
 
 def opened(ledger: Path, run: Run) -> None:

@@ -100,7 +100,7 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
         ("latency", lanes.latency), ("preemptions", lanes.preemptions),
     ):  # fmt: skip
         frame.download(rows, title, label=f"{title.capitalize()} as CSV")
-    lease.table(lanes.leases, count)
+    lease.table(run, lanes.leases, count)
 
 
 def _holds(ledger: Path, run: Run, shown: Window) -> None:

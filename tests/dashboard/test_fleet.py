@@ -159,6 +159,25 @@ def test_tokens_that_were_not_recorded_are_unknown(tmp_path: Path, open_page: An
     assert (values(app)["Tokens kept"], values(app)["Tokens lost"]) == ("unknown", "unknown")
 
 
+def test_of_an_rl_run_the_table_of_leases_says_whose_their_seconds_are(
+    tmp_path: Path, open_page: Any, kit: Any, said: Any
+) -> None:
+    own = [
+        dataclasses.replace(one, rollout_run_id="a") if isinstance(one, events.DeviceSlice) else
+        dataclasses.replace(one, rl_run_id="a") if isinstance(one, events.Lease) else one
+        for one in (*kit.slices(0), *kit.leases(0))
+    ]  # fmt: skip
+    began = events.Run(action="started", name="grpo", run_id="a", fleet_run_id="run", at_us=kit.us(0))
+    ended = dataclasses.replace(began, action="ended", at_us=kit.us(30))
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), began, *own, ended])
+    told = "also those in which another run had it"
+    for run_id in ("run", "a"):
+        app = open_page(root, "fleet", run=run_id)
+        assert not app.exception
+        assert "Source: `lease`, all of this time" in said(app)
+        assert (told in said(app)) == (run_id == "a")
+
+
 @pytest.mark.long
 def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
     tmp_path: Path, open_page: Any, kit: Any, said: Any
