@@ -104,7 +104,7 @@ def test_recorded_decisions_are_charged_and_saved(write_ledger: Any, sample: Pat
     assert (after.cash_saved.value or 0) - (before.cash_saved.value or 0) == pytest.approx(hour - kept, abs=1)
     assert after.capacity_avoided.value == before.capacity_avoided.value
     assert "$2.35 of dedicated devices that recorded decisions let go" in after.rests_on["cash_saved"]
-    assert "no recorded decision let a dedicated device go" in before.rests_on["cash_saved"]
+    assert "no recorded decision of the run let a dedicated device go" in before.rests_on["cash_saved"]
 
 
 @pytest.mark.long

@@ -112,7 +112,7 @@ def purchase(bought: Bought) -> str:
 
 def _let_go(m: Marginal) -> str:
     if not m.let_go_usd:
-        return "no recorded decision let a dedicated device go"
+        return "no recorded decision of the run let a dedicated device go"
     return f"{_usd(m.let_go_usd)} of dedicated devices that recorded decisions let go"
 
 
