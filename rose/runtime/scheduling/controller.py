@@ -39,7 +39,7 @@ from rose.runtime.scheduling.messages import (
 )
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import EventWriter, Recorder
-from rose.runtime.scheduling.runs.registry import Run, Runs
+from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.stalls import excuse
 from rose.runtime.scheduling.status import why_waiting
@@ -103,14 +103,9 @@ class Controller:
         """Record what was not recorded before the last process of this state died, and look after time."""
         self._engines = EngineCalls()
         self.turns = TurnService(
-            self._engines,
-            self.queue,
-            self.trajectories,
-            self.answers,
-            self.recorder,
-            self.moved,
+            self._engines, self.queue, self.trajectories, self.answers, self.recorder, self.moved,
             lambda turn: why_waiting(self, turn),
-        )
+        )  # fmt: skip
         self.recorder.catch_up(self.answers.events_json())
         self._passed_ns = monotonic_ns()
         self._ticking = asyncio.create_task(self._tick())
@@ -137,6 +132,11 @@ class Controller:
     # ------------------------------------------------------------------ runs
 
     def open_run(self, request: OpenRun) -> Run:
+        device_id, known = request.trainer_device, self._device_ids()
+        if device_id is not None and self.expected_devices and device_id not in known:
+            raise RunRefusedError(
+                f"trainer_device is {device_id!r}, no device of the fleet{did_you_mean(device_id, known)}"
+            )
         run = self.runs.open(request, monotonic_ns())
         self._changed()
         return run
@@ -289,9 +289,11 @@ class Controller:
         self.drained.pop(device_id, None)
         self._drains_changed()
 
+    def _device_ids(self) -> set[str]:
+        return {device.device_id for device in self.devices} | self.drained.keys() | set(self.expected_devices)
+
     def _check_device(self, device_id: str) -> None:
-        known = {device.device_id for device in self.devices} | self.drained.keys() | set(self.expected_devices)
-        if device_id not in known:
+        if device_id not in (known := self._device_ids()):
             raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, known)}")
 
     def _drains_changed(self) -> None:

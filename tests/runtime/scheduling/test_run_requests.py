@@ -37,6 +37,23 @@ def test_a_run_is_opened_published_for_generated_through_and_closed():
     asyncio.run(scenario())
 
 
+def test_a_run_trains_on_a_device_of_the_fleet():
+    """Training time that nobody charges would be the fleet's, and nobody be told."""
+
+    async def scenario():
+        async with gateway(model="tiny", devices=("trainer-0",)) as (session, _):
+            wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
+            status, answer = await post(session, "/runs", wanted)
+            assert (status, answer["error"]) == (
+                409,
+                "trainer_device is 'trainer-1', no device of the fleet; did you mean 'trainer-0'?",
+            )
+            assert (await call(session, "GET", "/runs"))[1] == []
+            assert (await post(session, "/runs", {**wanted, "trainer_device": "trainer-0"}))[0] == 200
+
+    asyncio.run(scenario())
+
+
 def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(registry, "ENDED_MAX", 1)
 
