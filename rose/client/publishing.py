@@ -76,6 +76,10 @@ class WeightOrigin:
             self.fenced = True
             raise
 
+    def weights_sha256(self, version: int) -> str:
+        """Names the weights of a version that lies in the folder. Raises TransferError."""
+        return self._store.weights_sha256(version)
+
     def close(self) -> None:
         """Finish what is being written, let engines that are fetching finish too, and serve no more."""
         self._publisher.wait()

@@ -189,7 +189,8 @@ class Run:
         Returns once engines can fetch them, which they do by themselves; the tensors may change then. The newest
         `version` of the folder, given again, is not written again: engines are told anew where it is.
 
-        Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError.
+        Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError, and ClientError for a version that the
+        run has published with other weights, or newer ones.
         """
         self.check()
         origin = self._weights()
@@ -203,7 +204,7 @@ class Run:
                 self._call("POST", "/renew", {"expires_s": self._expires_s})
             raise
         message = {"version": version, "url": origin.url, "token": origin.token}
-        self._call("POST", "/versions", message)
+        self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
         self.version = version
         return version
 

@@ -92,6 +92,24 @@ def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
             assert second.publish(weights(1)) == 1
 
 
+def test_nor_may_it_be_another_from_another_folder(tmp_path):
+    """As where a trainer goes on without the folder that it had: what engines hold is known by its version alone."""
+    with fleet(tmp_path / "state") as there:
+        fields = {"name": "n", "model": MODEL}
+        first = client.open_run(there.url, folder=tmp_path / "first", **fields)
+        first.publish(weights(0))
+        first.publish(weights(1))
+        first.leave()
+        with client.open_run(there.url, resume=first.run_id, folder=tmp_path / "second", **fields) as second:
+            with pytest.raises(client.ClientError, match=r"version is 1, which run .* published with other weights"):
+                second.publish(weights(2), version=1)
+        with client.open_run(there.url, resume=first.run_id, folder=tmp_path / "third", **fields) as third:
+            # Here it is whole, and was a delta there.
+            assert third.publish(weights(1), version=1) == 1
+            assert there.gateway.controller.runs.get(first.run_id).facts.url == third._origin.url
+            assert third.publish(weights(2)) == 2
+
+
 def test_a_host_that_is_not_this_one_s_is_named(tmp_path):
     with fleet(tmp_path) as there, client.open_run(there.url, name="n", model=MODEL, host="203.0.113.7") as run:
         with pytest.raises(client.ClientError, match=r"host '203\.0\.113\.7' cannot be bound"):

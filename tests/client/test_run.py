@@ -36,6 +36,9 @@ class Announced:
     def publish(self, version, tensors):
         self.newest = version
 
+    def weights_sha256(self, version):
+        return "0" * 64
+
     def close(self):
         pass
 

@@ -227,6 +227,8 @@ class PublishVersion(Message):
     version: Number
     url: str = Field(min_length=1)
     token: str | None = Field(default=None, repr=False)
+    #: What tells them from other weights, if the client says it.
+    weights_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
 
 
 class RunEvents(Message):

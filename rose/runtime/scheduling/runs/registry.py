@@ -171,6 +171,12 @@ class Runs:
                 "is not loopback"
             )
         facts = run.facts
+        sha256s = {request.weights_sha256, facts.weights_sha256} - {None}
+        if request.version == facts.version and len(sha256s) > 1:
+            raise RunRefusedError(
+                f"version is {request.version}, which run {run_id!r} has published with other weights: publish these "
+                "as a newer one"
+            )
         if (request.version, request.url) == (facts.version, facts.url) and request.token == facts.token:
             return run
         if facts.version is not None and request.version <= facts.version:
@@ -181,7 +187,8 @@ class Runs:
             raise RunRefusedError(
                 f"version is {request.version}; run {run_id!r} has published {facts.version} and wants a newer one"
             )
-        self._change(run, replace(facts, version=request.version, url=request.url, token=request.token))
+        published = request.model_dump(include={"version", "url", "token", "weights_sha256"})
+        self._change(run, replace(facts, **published))
         return run
 
     def reach_step(self, run: Run, step: int) -> None:

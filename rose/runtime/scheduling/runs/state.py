@@ -64,6 +64,8 @@ class RunFacts:
     version: int | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
+    #: What tells the weights of that version from others, if its client said it.
+    weights_sha256: str | None = None
     #: The last step that was recorded.
     step: int | None = None
     closed_us: int | None = None

@@ -126,6 +126,11 @@ class VersionStore:
         check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=True)
         self._check_repeated(version, _digests(cuts))
 
+    def weights_sha256(self, version: int) -> str:
+        """What tells the weights of a version that is published from others, in whatever folder they are. Raises
+        TransferError."""
+        return self._catalog.any_of(version).weights_sha256
+
     def manifest(self, package: Package) -> Manifest:
         """The manifest of a package. Raises TransferError if it is damaged or gone."""
         return self._catalog.manifest(package)
