@@ -115,7 +115,8 @@ class EngineCalls:
             self._spawn(self._abort(report, item.request_id))
             # What was streamed before the engine was given up is kept. Who is cancelled as well as cut goes.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
-                turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
+                made = {} if turn.part is None else _made(turn.part)
+                turn.attempts.append(attempt | made | {"duration_ns": monotonic_ns() - began})
                 raise
             reply = _Reply(0, turn.part, "did not answer, and was given up")
         finally:
@@ -142,8 +143,7 @@ class EngineCalls:
             # The engine was brought to them under the turn: they are nobody's. What it made before is the turn's.
             attempt["error"] = "made tokens with another run's weights"
         meta = answer["meta_info"]
-        attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
-        attempt["output_tokens"] = len(answer.get("output_ids") or [])
+        attempt |= _made(answer)
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
         failed = broke or foreign
         if not failed and not aborted:
@@ -269,6 +269,12 @@ def _checked(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get("meta_info"), dict):
         raise ValueError("the answer has no meta_info, which SGLang's have")
     return answer
+
+
+def _made(answer: dict[str, Any]) -> dict[str, int]:
+    """How many tokens an engine made, and had of the prompt already, as an attempt's record says it."""
+    cached_tokens = int(answer["meta_info"].get("cached_tokens", 0))
+    return {"cached_tokens": cached_tokens, "output_tokens": len(answer.get("output_ids") or [])}
 
 
 def _text(body: bytes) -> str:

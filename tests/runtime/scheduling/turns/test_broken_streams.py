@@ -6,7 +6,17 @@ import asyncio
 
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from tests.runtime.scheduling.stand_ins import FakeAgent, FakeEngine, events, gateway, open_run, publish, serve
+from tests.runtime.scheduling.stand_ins import (
+    SERVERS,
+    FakeAgent,
+    FakeEngine,
+    events,
+    gateway,
+    open_run,
+    publish,
+    serve,
+    until,
+)
 
 STREAMED = {
     "input_ids": [1, 2],
@@ -77,3 +87,33 @@ def test_a_stream_that_breaks_off_after_its_end_is_complete():
         assert len(engine.requests) == 1
 
     asyncio.run(scenario())
+
+
+def test_what_was_made_of_a_stream_that_its_client_leaves_is_on_record(tmp_path):
+    """Somebody's device made it."""
+
+    async def scenario():
+        with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
+            engine = FakeEngine()
+            engine.pause_s = 0.05
+            async with gateway(writer=writer) as (session, _), serve(engine) as url:
+                opened = await open_run(session)
+                await publish(session, opened)
+                beating = asyncio.create_task(FakeAgent(session, engine, url).run())
+                async with session.post(f"/runs/{opened['run_id']}/generate", json=STREAMED) as response:
+                    seen = 0
+                    async for part in events(response):
+                        seen = len(part["output_ids"])
+                        if seen >= 3:
+                            break
+                    response.close()
+                load = SERVERS[0].controller.loads[opened["run_id"]]
+                await until(lambda: load.failed == 1)
+                beating.cancel()
+        return seen
+
+    seen = asyncio.run(scenario())
+    with catalog.connect(tmp_path) as connection:
+        ((outcome, tokens),) = connection.execute("SELECT outcome, output_tokens FROM turn").fetchall()
+    assert outcome == "failed"
+    assert seen <= tokens < 12
