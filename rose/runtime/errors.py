@@ -13,5 +13,9 @@ class DeploymentError(UserError):
     exit_code: ClassVar[int] = 1
 
 
+class FolderError(UserError, OSError):
+    """A folder that the fleet file names cannot be made."""
+
+
 class PartDiedError(Exception):
     """The actor is gone for good."""

@@ -10,12 +10,12 @@ import psutil
 
 from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
 from rose.runtime import memory_plan, serving
 from rose.runtime.engines import gpu
 from rose.runtime.engines.sglang import EngineError, require_free_port
+from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
+from rose.runtime.service import places
 
 #: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
 ENGINE_BYTES = 3 << 30
@@ -185,8 +185,9 @@ def _check_trace(config: FleetConfig) -> None:
 
 def _check_folders(config: FleetConfig) -> None:
     try:
-        layout.create(config.ledger.expanduser())
-    except LedgerError as error:
+        places.make_ledger(config)
+        places.make_state(places.state_folder(config))
+    except FolderError as error:
         raise PreflightError(str(error)) from None
     cache = config.cache.expanduser()
     try:

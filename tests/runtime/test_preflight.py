@@ -51,6 +51,14 @@ def test_an_error_comes_before_anything_is_started(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize("field", ["state", "ledger", "cache"])
+def test_a_folder_that_cannot_be_made_is_named_with_its_field(tmp_path, field):
+    (tmp_path / "file").touch()
+    folders = {name: tmp_path / name for name in ("state", "ledger", "cache")} | {field: tmp_path / "file" / "nope"}
+    with pytest.raises(PreflightError, match=f"{tmp_path}/file/nope.* set `{field}` "):
+        preflight._check_folders(fleet(gpus=False).model_copy(update=folders))
+
+
 def test_a_gpu_host_without_kernels_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(gpu, "has_kernels", lambda: False)
     monkeypatch.delenv(gpu.NATIVE_KERNELS, raising=False)

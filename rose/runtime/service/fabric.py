@@ -130,7 +130,9 @@ class Fabric:
         except ray.exceptions.ActorUnavailableError:
             raise UnreachableError("it is being started again, or its host is away") from None
         except ray.exceptions.RayActorError as error:
-            raise PartDiedError(str(error)) from None
+            # Of one that could not begin, the last line of its traceback says why.
+            why = str(error).strip().splitlines()[-1] if error.actor_init_failed else str(error)
+            raise PartDiedError(why) from None
 
     def end(self, actor: Any, *, again: bool = False) -> None:
         """End an actor for good, wherever it is; or, with `again`, have it started again."""

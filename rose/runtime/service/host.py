@@ -175,7 +175,7 @@ class HostRunner:
 
     def _begin(self) -> None:
         plan = self.plan
-        plan.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.make_state(plan.state)
         plan.memory.mkdir(parents=True, exist_ok=True, mode=0o700)
         note_run(plan.state, plan.run_id)
         self._say = logs.log_to(plan.logs / "host.log")

@@ -391,7 +391,7 @@ class Keeper:
         if self._writer is None:
             first, config = places.hosts(self._config)[0], self._config
             name = writer_name(first.name if config.hosts else config.host, "deployment")
-            self._writer = LedgerWriter.open(places.ledger(self._config), name, self._remembered.run_id)
+            self._writer = LedgerWriter.open(places.make_ledger(self._config), name, self._remembered.run_id)
         return self._writer
 
     def _say_failed(self, run: jobs.JobRun) -> None:

@@ -20,6 +20,7 @@ import psutil
 from rose import secret_file
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
+from rose.runtime.service import places
 
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 5.0
@@ -45,8 +46,9 @@ ENVIRONMENT = {
 
 
 def start(folder: Path) -> str:
-    """Start a Ray that remembers itself in `folder`, and return its address. Raises DeploymentError with its output."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Start a Ray that remembers itself in `folder`, and return its address. Raises DeploymentError with its output,
+    FolderError."""
+    places.make_state(folder)
     # What is left of one whose raylet or head died has the folder that is deleted below.
     stop(folder)
     secret_file.write(folder / _TOKEN, secrets.token_hex(32))

@@ -10,14 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from rose.runtime.engines.leftovers import LOGS_KEPT
+from rose.runtime.service.places import make_state
 
 #: A log that is longer is moved aside.
 LOG_BYTES_MAX = 32 << 20
 
 
 def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
-    """What writes lines with their time to a log, of which the last few are kept."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """What writes lines with their time to a log, of which the last few are kept. Raises FolderError."""
+    make_state(path.parent, 0o777)
     logger = logging.getLogger(f"rose.log.{path}")
     if not logger.handlers:
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=bytes_max, backupCount=LOGS_KEPT)

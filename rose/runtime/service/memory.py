@@ -20,7 +20,7 @@ from rose.errors import UserError
 from rose.ledger.hosts import tokens
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.state import hand_on_drains
-from rose.runtime.service.places import state_folder
+from rose.runtime.service.places import make_state, state_folder
 
 #: In the state folder of a fleet, on its first host.
 FILE = "fleet.json"
@@ -100,7 +100,7 @@ class FleetMemory:
         whoever else wants it. Raises KeptElsewhereError, which names who has it, and OSError."""
         if self._lock is not None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_state(self.folder)
         path = self.folder / _LOCK_FILE
         lock = path.open("a")
         try:
@@ -170,7 +170,7 @@ class FleetMemory:
         return remembered.kept and remembered.start_id == start_id
 
     def write(self, remembered: Remembered) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_state(self.folder)
         with self._writing:
             secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 

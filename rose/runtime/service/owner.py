@@ -38,6 +38,7 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.service import places
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingDevice, ServingEngines
@@ -66,10 +67,10 @@ def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
     that died come back at their ports. One that outlived a fleet with other serving is ended in order first. A while
     after the end of the process `lives_with`, it ends by itself.
 
-    Raises DeploymentError if it does not start, or the other one does not end.
+    Raises DeploymentError if it does not start, or the other one does not end, and FolderError.
     """
     state = plan.state
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    places.make_state(state)
     if runs(plan) and not _serves(plan):
         stop(plan)
     with (state / _LOCK).open("w") as lock:

@@ -10,6 +10,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rose.config import DeviceConfig, FleetConfig, HostConfig
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+from rose.runtime.errors import FolderError
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -62,6 +65,25 @@ def state_folder(config: FleetConfig) -> Path:
 def ledger(config: FleetConfig) -> Path:
     """The fleet's ledger on its first host; on each other one, the spool of what it sends there."""
     return config.ledger.expanduser().resolve()
+
+
+def make_state(folder: Path, mode: int = 0o700) -> None:
+    """Make a folder that is in the fleet's `state`. Raises FolderError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+    except OSError as error:
+        raise FolderError(
+            f"state: {folder} cannot be made ({error.strerror}): set `state` in the fleet file to a folder that this "
+            "user may write to"
+        ) from None
+
+
+def make_ledger(config: FleetConfig) -> Path:
+    """Make `ledger` if it is not there, and return it. Raises FolderError."""
+    try:
+        return layout.create(ledger(config))
+    except LedgerError as error:
+        raise FolderError(f"ledger: {error}; or set `ledger` in the fleet file to another folder") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

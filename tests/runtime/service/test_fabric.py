@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import ray
 
 from rose.errors import UserError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.errors import DeploymentError
+from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service import fabric
 from rose.runtime.service.fabric import Fabric
 
@@ -22,3 +23,17 @@ def test_an_address_at_which_nothing_listens_is_named(monkeypatch):
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(DeploymentError, match=f"no Ray cluster is at {address} .*refused.*correct `--address`"):
         Fabric("test").join(address)
+
+
+def test_of_an_actor_that_could_not_begin_the_reason_comes_first(monkeypatch):
+    traceback = "ray::Keeper.__init__() (pid=7)\n  File ...\nrose.runtime.errors.FolderError: state: /nope\n"
+    died = ray.exceptions.RayActorError(
+        error_msg=f"The actor died because of an error raised in its creation task, {traceback}", actor_init_failed=True
+    )
+
+    def get(*_, **__):
+        raise died
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(PartDiedError, match=r"^rose.runtime.errors.FolderError: state: /nope$"):
+        Fabric("test").answer(None, 1.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rose.runtime.errors import FolderError
 from rose.runtime.service import local_ray
 
 
@@ -69,3 +70,9 @@ def test_it_goes_on_when_the_terminal_that_it_was_started_at_is_closed(tmp_path)
         assert servers(tmp_path) == ["gcs_server", "raylet"]
     finally:
         local_ray.stop(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_its_field(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match=f"state: {tmp_path}/file/f cannot be made .* set `state` "):
+        local_ray.start(tmp_path / "file" / "f")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from rose.runtime.errors import FolderError
 from rose.runtime.service import logs
 
 
@@ -37,3 +40,9 @@ def test_a_process_s_own_log_keeps_the_last_few(tmp_path):
     names = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert names == ["host.log", *(f"host.log.{number}" for number in range(1, logs.LOGS_KEPT + 1))]
     assert "line 99" in (tmp_path / "logs" / "host.log").read_text()
+
+
+def test_a_folder_of_logs_that_cannot_be_made_is_named_with_the_field_that_it_is_of(tmp_path):
+    (tmp_path / "logs").touch()
+    with pytest.raises(FolderError, match=f"state: {tmp_path}/logs cannot be made .* set `state` "):
+        logs.log_to(tmp_path / "logs" / "keeper.log")
