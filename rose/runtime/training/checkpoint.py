@@ -31,16 +31,22 @@ _MAY_DIFFER = {"steps", "threads"}
 
 
 class CheckpointError(UserError):
-    """The folder is another trainer's, another run's, or holds none."""
+    """The folder is another trainer's, another run's, holds none, or cannot be used."""
 
 
 class Checkpoint:
-    """The folder of one trainer, locked until `close`. Raises CheckpointError if another process has it."""
+    """The folder of one trainer, locked until `close`. Raises CheckpointError if another process has it, or it
+    cannot be made or written to."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder = folder
-        self._lock = _locked(folder / "lock")
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = _locked(folder / "lock")
+        except OSError as error:
+            raise CheckpointError(
+                f"--checkpoint {folder} cannot be used ({error.strerror}): give a folder that this user may write to"
+            ) from None
 
     @property
     def weights(self) -> Path:

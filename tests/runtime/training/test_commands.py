@@ -94,6 +94,15 @@ def test_options_that_do_not_go_together_are_named(arguments, message):
     assert message in done.output
 
 
+@pytest.mark.parametrize("below", [".", "folder"])
+def test_a_checkpoint_that_cannot_be_made_is_named_before_a_run_is_opened(tmp_path, below):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / below
+    done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9", "--checkpoint", str(folder)])
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert f"--checkpoint {folder} cannot be used (" in done.output
+
+
 @pytest.mark.parametrize(("arguments", "away_s"), [([], 120.0), (["--away", "900"], 900.0)])
 def test_a_fleet_that_is_away_is_waited_for_as_long_as_is_given(monkeypatch, arguments, away_s):
     given = []
