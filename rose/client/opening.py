@@ -11,6 +11,7 @@ from pathlib import Path
 from rose.client.address import AWAY_S, RunAddress
 from rose.client.control import call
 from rose.client.errors import ClientError
+from rose.client.publishing import make_folder
 from rose.client.run import Run
 
 
@@ -69,6 +70,10 @@ def open_run(
         "trainer_device": trainer_device,
         "resume": resume,
     }
+    if folder is not None:
+        # Before the run is open: nobody would close it.
+        folder = Path(folder).expanduser()
+        make_folder(folder)
     url = url.rstrip("/")
     message = {field: value for field, value in wanted.items() if value is not None}
     # Under a key, so that a run whose answer is lost is not opened twice.
@@ -80,6 +85,6 @@ def open_run(
         version=answer.get("version"),
         last_step=answer.get("step"),
         expires_s=answer.get("expires_s", expires_s),
-        folder=None if folder is None else Path(folder).expanduser(),
+        folder=folder,
         host=host,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import time
@@ -35,7 +36,7 @@ class WeightOrigin:
             from rose.runtime.transfer.wire.server import StoreServer
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
         self._store.check_run()
         self._publisher = Publisher(self._store)
@@ -87,6 +88,18 @@ class WeightOrigin:
         while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:
             time.sleep(_LOOK_S)
         self._server.stop()
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder to publish from, if it is not there. Raises ClientError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClientError(
+            f"folder {str(folder)!r} cannot be made ({error.strerror}): give another one, or leave it out"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ClientError(f"folder {str(folder)!r} is not this user's to write to: give another one, or leave it out")
 
 
 def address_towards(url: str) -> str:

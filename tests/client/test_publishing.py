@@ -77,6 +77,15 @@ def test_another_run_s_folder_is_refused(tmp_path):
             assert there.gateway.controller.runs.get(two.run_id).facts.version is None
 
 
+def test_a_folder_that_cannot_be_made_is_named_before_the_run_is_opened(tmp_path):
+    (tmp_path / "file").touch()
+    with fleet(tmp_path / "state") as there:
+        for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(client.ClientError, match=f"folder {str(folder)!r} cannot be made .*: give another"):
+                client.open_run(there.url, name="n", model=MODEL, folder=folder)
+        assert list(there.gateway.controller.runs) == []
+
+
 def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
     with fleet(tmp_path / "state") as there:
         fields = {"name": "n", "model": MODEL, "folder": tmp_path / "weights"}
