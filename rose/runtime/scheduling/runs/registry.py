@@ -258,6 +258,11 @@ class Runs:
 
 
 def _check_fence(run: Run, fence: int) -> None:
+    if fence > run.facts.fence:
+        raise RunRefusedError(
+            f"fence is {fence}; run {run.run_id!r} has given out none above {run.facts.fence}: say the one that "
+            "opening the run was answered with, or resume it"
+        )
     if fence != run.facts.fence:
         raise RunRefusedError(
             f"run {run.run_id!r} was taken over by a newer client: its fence is {run.facts.fence}, not {fence}; "

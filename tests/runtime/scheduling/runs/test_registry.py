@@ -98,6 +98,12 @@ def test_who_resumes_a_run_takes_it_over(runs):
         runs.open(request(resume=run.run_id[:-1]), 0)
 
 
+def test_a_fence_that_nobody_was_given_is_none_of_an_older_client_s(runs):
+    run = runs.open(request(), 0)
+    with pytest.raises(RunRefusedError, match=rf"^fence is 7; run '{run.run_id}' has given out none above 1: .*resume"):
+        runs.renew(run.run_id, 7, 0)
+
+
 def test_a_run_that_is_not_heard_of_expires_and_can_be_resumed(runs, state):
     run = runs.open(request(expires_s=10), 0)
     runs.renew(run.run_id, 1, 8 * S)
