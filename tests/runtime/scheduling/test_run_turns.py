@@ -347,6 +347,38 @@ def test_bad_input_is_refused_by_name(path, body, named):
     asyncio.run(scenario())
 
 
+SECRET = {"fence": 1, "version": 0, "url": "http://x", "token": ["hidden"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("/runs", {"name": "n", "model": "m", "expires_s": 99999}, "expires_s is 99999: Input should be less than or"),
+        ("/runs", {"name": "n", "model": "m", "tags": {"a": 1}}, "tags.a is 1: Input should be a valid string"),
+        ("/runs", {"name": "n" * 300, "model": "m"}, "name: String should have at most 256"),
+        ("/runs", {"name": "n"}, "model: Field required"),
+        ("/runs", [], "the body: Input should be an object"),
+        ("/runs/ID/versions", SECRET, "token: Input should be a valid string"),
+        ("/runs/ID/versions", {**SECRET, "token": "hidden", "tokens": "hidden"}, "tokens: Extra inputs"),
+        ("/runs/ID/versions", "hidden", "the body: Invalid JSON"),
+        ("/runs/ID/generate", {"input_ids": "hidden"}, "input_ids: Input should be a valid array"),
+        ("/runs/ID/generate", {"input_ids": ["hidden"]}, "input_ids.0: Input should be a valid integer"),
+        ("/runs/ID/generate", {"input_ids": [1, -2]}, "input_ids.1: Input should be greater than"),
+        ("/runs/ID/generate", {"input_ids": [1], "rose": {"step": -1}}, "rose.step is -1: Input should be greater"),
+        ("/runs/ID/generate", {"input_ids": [1], "rose": [1]}, "rose: Input should be an object"),
+    ],
+)
+def test_a_refusal_says_a_short_value_and_neither_a_prompt_nor_a_secret(path, body, error):
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            status, answer = await post(session, path.replace("ID", opened["run_id"]), body)
+            assert (status, answer["error"].startswith(error)) == (400, True), answer
+            assert "hidden" not in answer["error"]
+
+    asyncio.run(scenario())
+
+
 def test_a_run_that_nobody_opened_is_not_there():
     async def scenario():
         async with gateway() as (session, _):

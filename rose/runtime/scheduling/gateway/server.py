@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -47,6 +48,12 @@ _STATUSES: dict[type[UserError], int] = {
     LedgerAwayError: 503,
     StateError: 503,
 }
+
+
+#: Fields whose values are in no answer.
+_UNSAID = {"input_ids", "token"}
+#: Characters of a value that is said in a refusal.
+_SHOWN_MAX = 60
 
 
 class Gateway:
@@ -142,9 +149,22 @@ def _sent(scope: Scope, wanted: bytes) -> bytes:
 
 
 def _explain(error: ValidationError) -> str:
-    """Where and what is wrong, without the value: it may be a whole prompt."""
-    wrong = error.errors(include_input=False, include_url=False)
-    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the body'}: {item['msg']}" for item in wrong)
+    """Where and what is wrong, each with its value where that is short, and neither of a prompt nor a secret."""
+    wrong = error.errors(include_context=False, include_url=False)
+    return "; ".join(
+        f"{'.'.join(map(str, item['loc'])) or 'the body'}{_given(item)}: {item['msg'].removeprefix('Value error, ')}"
+        for item in wrong
+    )
+
+
+def _given(item: ErrorDetails) -> str:
+    """What was given for a field that is known; of an object or a list its parts may be anything."""
+    value, where = item["input"], item["loc"]
+    if not where or _UNSAID & set(where) or item["type"] in ("missing", "extra_forbidden"):
+        return ""
+    if not (value is None or isinstance(value, (str, int, float))) or len(shown := repr(value)) > _SHOWN_MAX:
+        return ""
+    return f" is {shown}"
 
 
 def _same(given: bytes, secret: bytes) -> bool:
