@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rose.event_fields import AMOUNT_MAX
 
@@ -220,15 +221,33 @@ class RenewRun(Message):
     expires_s: Expiry | None = None
 
 
+_URLS = "give http://HOST:PORT, or a URL such as s3://BUCKET/FOLDER"
+
+
 class PublishVersion(Message):
     """The weights of a version can be fetched at `url`, with `token` if one is given."""
 
     fence: int = Field(ge=1)
     version: Number
-    url: str = Field(min_length=1)
+    url: str
     token: str | None = Field(default=None, repr=False)
     #: What tells them from other weights, if the client says it.
     weights_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_store_s(cls, url: str) -> str:
+        """What `rose.runtime.transfer` fetches from."""
+        try:
+            parts = urlsplit(url)
+            over_http = parts.scheme in ("http", "https")
+            if over_http:
+                _ = parts.port
+        except ValueError as error:
+            raise ValueError(f"it is no URL ({error}); {_URLS}") from None
+        if "://" not in url or not parts.scheme or not (parts.hostname if over_http else parts.netloc or parts.path):
+            raise ValueError(_URLS)
+        return url
 
 
 class RunEvents(Message):

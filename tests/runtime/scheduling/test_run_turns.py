@@ -379,6 +379,18 @@ def test_a_refusal_says_a_short_value_and_neither_a_prompt_nor_a_secret(path, bo
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("url", ["nope", "http://", "http:///v1", "s3://", "://x", "http://x:port", "http://[::1"])
+def test_weights_at_what_is_no_url_are_refused(url):
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            body = {"fence": 1, "version": 0, "url": url}
+            status, answer = await post(session, f"/runs/{opened['run_id']}/versions", body)
+            assert (status, answer["error"].startswith(f"url is {url!r}: ")) == (400, True), answer
+
+    asyncio.run(scenario())
+
+
 def test_a_run_that_nobody_opened_is_not_there():
     async def scenario():
         async with gateway() as (session, _):

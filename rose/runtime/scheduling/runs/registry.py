@@ -272,10 +272,7 @@ def _check_fence(run: Run, fence: int) -> None:
 
 def _leads_to_itself(url: str) -> bool:
     """Whether it is another server for each host that asks there."""
-    try:
-        host = urlsplit(url).hostname
-    except ValueError:
-        return False
+    host = urlsplit(url).hostname
     return host is not None and (is_loopback(host) or host in ("0.0.0.0", "::"))  # noqa: S104
 
 

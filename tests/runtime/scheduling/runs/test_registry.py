@@ -70,9 +70,7 @@ def test_a_url_that_leads_each_of_several_hosts_to_itself_is_refused(runs, name)
     assert run.facts.version == 0
 
 
-@pytest.mark.parametrize(
-    "url", ["http://10.0.0.7:5", "http://trainer:5", "s3://bucket/folder", "file:///disk", "http://[::1"]
-)
+@pytest.mark.parametrize("url", ["http://10.0.0.7:5", "http://trainer:5", "s3://bucket/folder", "file:///disk"])
 def test_any_other_url_is_for_several_hosts_too(runs, url):
     run = runs.open(request(), 0)
     runs.publish(run.run_id, version(0, url=url), 0, ["far", "near"])
