@@ -20,7 +20,7 @@ from rich.text import Text
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import memory, places
+from rose.runtime.service import local_ray, memory, places
 
 _TIMEOUT_S = 10.0
 _NO_TOKEN = 401
@@ -29,11 +29,12 @@ _NO_TOKEN = 401
 class ControllerClient:
     """Its methods raise DeploymentError if the controller does not answer, UserError if it refuses."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        """Raises UserError if `url` is not the root of a server."""
+    def __init__(self, url: str, token: str | None = None, folder: Path | None = None) -> None:
+        """`folder`: of the fleet's state, if it is on this host. Raises UserError if `url` is not the root of a
+        server."""
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
             raise UserError(f"--url {url!r} must be the controller's root, such as http://10.0.0.1:30100")
-        self.url, self.token = url.rstrip("/"), token
+        self.url, self.token, self._folder = url.rstrip("/"), token, folder
 
     def status(self) -> dict[str, Any]:
         """Devices with their engines and why nothing is lent, leases, runs, and what is missing."""
@@ -72,6 +73,8 @@ class ControllerClient:
             raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
+            if self._folder is not None and (doing := _doing(self._folder)) is not None:
+                raise DeploymentError(f"the controller at {self.url} does not answer ({reason}): {doing}") from None
             raise DeploymentError(
                 f"no controller answers at {self.url} ({reason}): correct the URL, or start the fleet with `rose up`"
             ) from None
@@ -80,7 +83,7 @@ class ControllerClient:
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
     """The controller that is meant: at `url`, of the fleet in `config`, or the one that this host has.
 
-    Raises UserError if that says nothing, or not which.
+    Raises UserError if that says nothing, or not which; DeploymentError if the fleet is being started.
     """
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
@@ -94,12 +97,27 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
         names = ", ".join(folder.name for folder, _ in known)
         raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
     if not known or not known[0][1].url:
+        if config is not None and local_ray.find(folders[0]) is not None:
+            raise DeploymentError(
+                f"fleet {config.name!r} is being started, and has no controller yet: `rose up` shows how far it is"
+            )
         missing = "no fleet has" if config is None else f"fleet {config.name!r} does not have"
         raise UserError(
             f"{missing} its controller on this host: start it with `rose up`, or give the address that `rose up` "
             "printed by --url or in ROSE_URL"
         )
-    return ControllerClient(known[0][1].url, token or known[0][1].gateway_token)
+    (folder, remembered), *_ = known
+    return ControllerClient(remembered.url, token or remembered.gateway_token, folder)
+
+
+def _doing(folder: Path) -> str | None:
+    """Why the controller of the fleet with this state folder does not answer, if the fleet has a Ray that runs here."""
+    if local_ray.find(folder) is None:
+        return None
+    remembered = memory.read(folder)
+    if remembered is not None and remembered.ending:
+        return f"fleet {folder.name!r} is being put down: `rose up` waits for its end, and starts it again"
+    return f"fleet {folder.name!r} is being started: `rose up` shows how far it is"
 
 
 def status_view(status: dict[str, Any], url: str) -> RenderableType:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from rose import cli, config
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.service import memory
+from rose.runtime.service import local_ray, memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
 from tests.runtime.scheduling.stand_ins import beat, open_run, report
@@ -143,6 +143,28 @@ def test_a_controller_that_is_away_is_named():
     assert "no controller answers at http://127.0.0.1:" in done.output
 
 
+def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_put_down(tmp_path, monkeypatch):
+    file, ours = tmp_path / "fleet.toml", {tmp_path / "f": "127.0.0.1:1"}
+    file.write_text(f'name = "f"\nstate = "{tmp_path}"\n{MINIMAL}')
+
+    def said() -> str:
+        done = CliRunner().invoke(cli.app, ["status", "-c", str(file)])
+        assert done.exit_code in (1, 2)
+        return done.output
+
+    assert "start it with `rose up`" in said()
+    monkeypatch.setattr(local_ray, "find", ours.get)
+    assert "fleet 'f' is being started, and has no controller yet: `rose up` shows how far it is" in said()
+    kept, url = FleetMemory(config.load(file)), f"http://127.0.0.1:{free_port()}"
+    kept.write(Remembered(run_id="r", url=url))
+    assert f"the controller at {url} does not answer (" in said()
+    assert "): fleet 'f' is being started: `rose up` shows how far it is" in said()
+    kept.write(Remembered(run_id="r", url=url, ending="keep"))
+    assert "): fleet 'f' is being put down: `rose up` waits for its end, and starts it again" in said()
+    ours.clear()
+    assert f"no controller answers at {url}" in said()
+
+
 def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(Exception, match="no fleet has its controller on this host"):
@@ -151,7 +173,7 @@ def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypat
     folder.mkdir(parents=True)
     kept = FleetMemory(config.parse(f'name = "f"\nstate = "{folder.parent}"\n{MINIMAL}', "fleet.toml"))
     kept.write(Remembered(run_id="r", url="http://127.0.0.1:5", gateway_token="secret"))
-    assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret"))
+    assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret", folder))
     (folder.with_name("g")).mkdir()
     (folder.with_name("g") / memory.FILE).write_text((folder / memory.FILE).read_text())
     with pytest.raises(Exception, match=r"several fleets \(f, g\): name one by --config or --url"):
