@@ -29,7 +29,7 @@ _NO_TOKEN = 401
 class ControllerClient:
     """Its methods raise DeploymentError if the controller does not answer, UserError if it refuses."""
 
-    def __init__(self, url: str, token: str | None = None, folder: Path | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
         """`folder`: of the fleet's state, if it is on this host. Raises UserError if `url` is not the root of a
         server."""
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
@@ -107,7 +107,7 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
             "printed by --url or in ROSE_URL"
         )
     (folder, remembered), *_ = known
-    return ControllerClient(remembered.url, token or remembered.gateway_token, folder)
+    return ControllerClient(remembered.url, token or remembered.gateway_token, folder=folder)
 
 
 def _doing(folder: Path) -> str | None:

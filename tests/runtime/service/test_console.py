@@ -173,7 +173,7 @@ def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypat
     folder.mkdir(parents=True)
     kept = FleetMemory(config.parse(f'name = "f"\nstate = "{folder.parent}"\n{MINIMAL}', "fleet.toml"))
     kept.write(Remembered(run_id="r", url="http://127.0.0.1:5", gateway_token="secret"))
-    assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret", folder))
+    assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret", folder=folder))
     (folder.with_name("g")).mkdir()
     (folder.with_name("g") / memory.FILE).write_text((folder / memory.FILE).read_text())
     with pytest.raises(Exception, match=r"several fleets \(f, g\): name one by --config or --url"):
