@@ -19,17 +19,17 @@ class Stalls:
     """Of the turns of one call, from now on. What it says is a warning of the logger `rose.client`."""
 
     def __init__(self) -> None:
-        self._moved_s = time.monotonic()
+        self._since_s = time.monotonic()
         self._said: str | None = None
 
     def look(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
         """So many turns are not completed yet; `moved`: some were since the last time."""
         now_s = time.monotonic()
-        if not moved and now_s - self._moved_s < STALLED_S:
-            return
-        self._moved_s = now_s
         if moved:
+            self._since_s = now_s
+        if now_s - self._since_s < STALLED_S:
             return
+        self._since_s = now_s
         # One that is away is what the turns themselves say.
         with suppress(ClientError):
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from rose.ledger import layout
 
 _DIGEST_BYTES = 32
 
@@ -32,23 +32,11 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
     content = make()
     if not sys.dont_write_bytecode:
         with suppress(OSError):
-            _replace(path, _digest(key, content) + content)
+            path.parent.mkdir(exist_ok=True)
+            # One that did not come to disk is damaged, and no more than that.
+            layout.write_file(path, _digest(key, content) + content, sync=False)
     return content
 
 
 def _digest(key: bytes, content: bytes) -> bytes:
     return hashlib.sha256(key + content).digest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            # For every user who may read the code.
-            os.fchmod(descriptor, 0o644)
-            file.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
