@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rose.clock import monotonic_ns
@@ -53,13 +53,16 @@ class TurnQueue:
 
     def waited_ns(self, run_id: str, now_ns: int) -> int:
         """For how long the run's first turn has waited; 0 if none waits."""
-        firsts = [waiting[0].since_ns for key, waiting in self._waiting.items() if key[0] == run_id and waiting]
-        return now_ns - min(firsts, default=now_ns)
+        return now_ns - min((waiting.since_ns for waiting in self._firsts(run_id)), default=now_ns)
 
     def first(self, run_id: str) -> Turn | None:
         """The run's turn that came first of those that wait."""
-        firsts = [waiting[0].turn for key, waiting in self._waiting.items() if key[0] == run_id and waiting]
-        return min(firsts, key=lambda turn: turn.arrived_ns, default=None)
+        turns = (waiting.turn for waiting in self._firsts(run_id))
+        return min(turns, key=lambda turn: turn.arrived_ns, default=None)
+
+    def _firsts(self, run_id: str) -> Iterator[_Waiting]:
+        """The run's first of those that accept the same weights each."""
+        return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def end(self, run_id: str) -> None:
         """Let go of the run's turns, which have been told that they are not to go on."""
