@@ -6,8 +6,9 @@ Loading this module imports no torch, so that `rose config example` and every er
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -24,7 +25,7 @@ from rose.config_hosts import (
     Share,
     TagName,
 )
-from rose.errors import UserError
+from rose.errors import UserError, did_you_mean
 
 #: What this module has from another, for whoever reads a fleet file.
 __all__ = ["DeviceConfig", "HostConfig", "Section"]
@@ -320,6 +321,22 @@ def explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
+        if item["type"] == "extra_forbidden":
+            # Its value may be a token under a misspelt name.
+            *place, name = item["loc"]
+            lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place))}")
+            continue
         given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
+
+
+def _fields_at(place: Iterable[int | str]) -> set[str]:
+    """The fields of a table of the file."""
+    table: type[Section] = FleetConfig
+    for name in place:
+        if isinstance(name, str):
+            annotation = table.model_fields[name].annotation
+            kinds = (annotation, *get_args(annotation))
+            table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+    return set(table.model_fields)

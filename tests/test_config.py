@@ -58,7 +58,10 @@ def test_the_demo_needs_two_cores():
     [
         ("[serving]\nttft_budget_ms = -1", "serving.ttft_budget_ms"),
         ("[training]\nstaleness_max = -1", "training.staleness_max"),
-        ("[serving]\ntfft_budget_ms = 1", "serving.tfft_budget_ms"),
+        ("[serving]\ntfft_budget_ms = 1", "serving.tfft_budget_ms: no such field; did you mean 'ttft_budget_ms'?"),
+        ("[servin]\nmodel = 'm'", "servin: no such field; did you mean 'serving'?"),
+        ("[[host]]\nname = 'h'\nadress = 'x'", "hosts.0.adress: no such field; did you mean 'address'?"),
+        ("[gateway]\nzzz = 1", "gateway.zzz: no such field; there is host, port, token"),
         ("[coserving]\nheadroom = 1.5", "coserving.headroom"),
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
