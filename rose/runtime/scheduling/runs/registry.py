@@ -213,7 +213,7 @@ class Runs:
 
     def forget(self) -> list[str]:
         """Forgets runs that ended, beyond those that are kept; returns which."""
-        ended = sorted((run.facts for run in self if not run.is_open), key=_ended_us)
+        ended = sorted((run.facts for run in self if not run.is_open), key=_when_ended)
         late = [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]
         for run_id in late:
             del self._runs[run_id]
@@ -224,7 +224,8 @@ class Runs:
     ) -> None:
         closed_us = utc_us()
         was_open = run.is_open
-        facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us)
+        ending = 1 + max(other.facts.ending for other in self)
+        facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us, ending=ending)
         self._change(run, facts, self._due(facts, outcome, closed_us, reason) if was_open else [])
 
     def _change(self, run: Run, facts: RunFacts, due: list[dict[str, Any]] | None = None) -> None:
@@ -301,9 +302,9 @@ def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
     return run
 
 
-def _ended_us(facts: RunFacts) -> tuple[int, int, str]:
-    """By when it ended, as `State.keep` forgets them."""
-    return facts.closed_us or 0, facts.opened_us, facts.run_id
+def _when_ended(facts: RunFacts) -> tuple[int, int, int, str]:
+    """In the order in which `State.keep` forgets them."""
+    return facts.ending, facts.closed_us or 0, facts.opened_us, facts.run_id
 
 
 def _new_id(name: str) -> str:

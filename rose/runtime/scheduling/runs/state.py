@@ -69,6 +69,8 @@ class RunFacts:
     #: The last step that was recorded.
     step: int | None = None
     closed_us: int | None = None
+    #: The number of its last end among those of all runs, whatever the clock said; 0: from before these were counted.
+    ending: int = 0
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
     #: The keys that clients opened or resumed it under, the last one last: the fence that they were given, and a digest
@@ -127,7 +129,8 @@ class State:
             if run.state != "open":
                 connection.execute(
                     "DELETE FROM run WHERE run_id IN (SELECT run_id FROM run WHERE state != 'open'"
-                    " ORDER BY json_extract(facts_json, '$.closed_us') DESC, opened_us DESC, run_id DESC"
+                    " ORDER BY coalesce(json_extract(facts_json, '$.ending'), 0) DESC,"
+                    " json_extract(facts_json, '$.closed_us') DESC, opened_us DESC, run_id DESC"
                     " LIMIT -1 OFFSET ?)",
                     (ENDED_MAX,),
                 )

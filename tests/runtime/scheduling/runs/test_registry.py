@@ -218,6 +218,18 @@ def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, sta
     assert {facts.run_id for facts in state.runs()} == kept
 
 
+def test_a_run_that_ends_after_the_clock_was_set_back_is_kept_as_the_last_that_ended(runs, state, monkeypatch):
+    for module in (registry, state_module):
+        monkeypatch.setattr(module, "ENDED_MAX", 2)
+    opened = [runs.open(request(expires_s=100), 0) for _ in range(3)]
+    for run, hour in zip(opened, (3, 2, 1), strict=True):
+        monkeypatch.setattr(registry, "utc_us", lambda hour=hour: hour * 3_600_000_000)
+        runs.close(run.run_id, 1, "ended", None)
+    assert runs.forget() == [opened[0].run_id]
+    assert {facts.run_id for facts in state.runs()} == {run.run_id for run in opened[1:]}
+    assert runs.open(request(resume=opened[2].run_id), 0).is_open
+
+
 def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, tmp_path):
     run = runs.open(request(key="k", expires_s=10), 0)
     assert runs.open(request(key="k", expires_s=10), 8 * S) is run
