@@ -11,7 +11,7 @@ import psutil
 from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.runtime import memory_plan, serving
-from rose.runtime.engines import gpu
+from rose.runtime.engines import gpu, models
 from rose.runtime.engines.sglang import EngineError, require_free_port
 from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
@@ -42,6 +42,7 @@ def check_host(config: FleetConfig) -> None:
     _check_devices(config)
     _check_kernels(config)
     check_serving(config.device)
+    _check_models(config)
     _check_memory(config)
     _check_port(config.serving.port, "serving.port", "127.0.0.1")
     _check_folders(config)
@@ -150,6 +151,14 @@ def check_serving(devices: Iterable[DeviceConfig]) -> None:
                 f"device {device.id!r}: no SGLang server answers at serving_url {device.serving_url}: start it, or "
                 "leave `serving_url` out to have one started"
             )
+
+
+def _check_models(config: FleetConfig) -> None:
+    for field, model in (("serving.model", config.serving.model), ("rollout.model", config.rollout.model)):
+        try:
+            models.local(model)
+        except models.ModelError as error:
+            raise PreflightError(f"{field}: {error}") from None
 
 
 def _check_memory(config: FleetConfig) -> None:

@@ -59,6 +59,15 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_field(tmp_path, field):
         preflight._check_folders(fleet(gpus=False).model_copy(update=folders))
 
 
+@pytest.mark.parametrize("section", ["serving", "rollout"])
+def test_a_model_that_cannot_be_there_is_named_with_its_field(tmp_path, section):
+    for model, wrong in ((str(tmp_path / "nope"), "nor a folder"), (str(tmp_path), "without config.json")):
+        made = fleet(gpus=False, **{section: {"model": model}})
+        with pytest.raises(PreflightError, match=f"{section}.model: model '{model}' is .*{wrong}"):
+            preflight._check_models(made)
+    preflight._check_models(fleet(gpus=False, **{section: {"model": "owner/model"}}))
+
+
 def test_a_gpu_host_without_kernels_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(gpu, "has_kernels", lambda: False)
     monkeypatch.delenv(gpu.NATIVE_KERNELS, raising=False)

@@ -61,13 +61,21 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
         from rose.runtime.training import warm_start
 
         return warm_start.resolve(TaskConfig(), cache, progress)
+    folder = local(name)
+    return hugging_face(name, progress) if folder is None else folder
+
+
+def local(name: str) -> Path | None:
+    """The folder that `name` is; None: one of ROSE's own, or of Hugging Face. Raises ModelError for all else."""
     folder = Path(name).expanduser()
+    if name in (SMOLLM2, FROZENLAKE):
+        return None
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(f"model {name!r} is a folder without config.json: name a Hugging Face checkpoint folder")
         return folder.resolve()
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        return hugging_face(name, progress)
+        return None
     raise ModelError(
         f"model {name!r} is neither a built-in one ({SMOLLM2}, {FROZENLAKE}), nor a folder, nor a Hugging Face id "
         "of the form owner/model"
