@@ -54,6 +54,8 @@ class Remembered:
     #: What the host of each device that it has, or had, is known by, its name first; nothing for the first host, which
     #: stays that.
     placed: dict[str, list[str]] = field(default_factory=dict)
+    #: The names that the host at an address, or of a resource, has had: it may have events of theirs.
+    names: dict[str, list[str]] = field(default_factory=dict)
     #: It was put down, and waits for the next start to go on.
     kept: bool = False
     #: The Ray cluster that it is on; empty where that is one of the first host's own, which its folder tells of.
@@ -145,6 +147,10 @@ class FleetMemory:
             self.write(remembered)
         check_fits(remembered, self._config)
         remembered.placed |= _placed(self._config.model_dump(mode="json"))
+        for host in self._config.hosts:
+            for place in filter(None, (host.address, host.resource)):
+                if host.name not in (names := remembered.names.setdefault(place, [])):
+                    names.append(host.name)
         return remembered
 
     def _revoke(self, names: Iterable[str]) -> None:

@@ -91,11 +91,14 @@ class Plans:
                 # The fleet file has that host no more.
                 tokens.revoke(file, name)
                 del remembered.tokens[name]
-        for name in others:
+        for other in self._hosts[1:]:
+            name, known_by = other.name, (other.address or "", other.resource or "")
             if name not in remembered.tokens:
                 with suppress(LedgerError):  # One that was made, and not remembered.
                     tokens.revoke(file, name)
-                remembered.tokens[name] = tokens.create(file, name, append=(f"{name}.*",))
+                former = {had for by in known_by for had in remembered.names.get(by, ())} - set(others)
+                append = tuple(f"{writers}.*" for writers in (name, *sorted(former)))
+                remembered.tokens[name] = tokens.create(file, name, append=append)
         self._memory.write(remembered)
         plan = CentralPlan(
             ledger=places.ledger(self._config),

@@ -259,6 +259,21 @@ def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with
     assert tokens_kept()["other"] != before["other"]
 
 
+def test_a_host_with_another_name_may_send_what_it_has_of_its_former_ones(tmp_path, monkeypatch):
+    def patterns() -> dict[str, tuple[str, ...]]:
+        known = tokens.read(tmp_path / "state" / "f" / FILE)
+        return {token.name: token.append for token in known if token.state(utc_us()) == "valid"}
+
+    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
+    for name, expected in (("third", ("third.*", "other.*")), ("fourth", ("fourth.*", "other.*", "third.*"))):
+        stopped(started(fleet(tmp_path, TWO_HOSTS.replace('"other"', f'"{name}"')), monkeypatch), keep_runs=True)
+        assert patterns() == {name: expected}
+    # Another host is no former one, and neither is one that has that name now.
+    apart = TWO_HOSTS.replace('"other"', '"third"').replace("127.0.0.2", "127.0.0.3").replace('id = "b"', 'id = "c"')
+    stopped(started(fleet(tmp_path, apart), monkeypatch), keep_runs=True)
+    assert patterns() == {"third": ("third.*",)}
+
+
 def test_one_that_cannot_begin_ends_what_another_began(tmp_path, monkeypatch):
     first = started(fleet(tmp_path), monkeypatch)
     run = open_run(first)
