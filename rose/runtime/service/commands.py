@@ -92,8 +92,8 @@ def down_command(
 
     with _errors("stopped waiting: `rose down` again ends what is left"):
         fleet = configuration.load(config)
-        if not down(fleet, address, _say(), keep_runs=keep_runs):
-            typer.echo(f"no fleet {fleet.name!r} runs here")
+        ran = down(fleet, address, _say(), keep_runs=keep_runs)
+        typer.echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
         kept = memory.read(places.state_folder(fleet))
         if kept is not None and kept.kept:
             typer.echo(f"fleet run {kept.run_id} is kept: `rose up` goes on with it, and `rose down` then ends it")

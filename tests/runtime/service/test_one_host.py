@@ -130,7 +130,9 @@ def test_down_ends_it_and_its_ray_and_no_serving_though_its_keeper_dies_in_the_m
     until(lambda: json.loads(remembered.read_text())["ending"] == "end")
     host.call("pkill", "-9", "-f", "ray::Keeper")
     assert ending.wait(240) == 0, (host.disk / "down.log").read_text()
-    assert "the keeper is away" in (host.disk / "down.log").read_text()
+    said = (host.disk / "down.log").read_text()
+    assert "the keeper is away" in said
+    assert "fleet 'two' was put down" in said
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
