@@ -94,21 +94,19 @@ def _make_roll_ups(root: Path, devices: int, days: int) -> None:
     with duckdb.connect() as connection:
         connection.execute(f"SET VARIABLE devices = {devices}")
         connection.execute(f"SET VARIABLE days = {days}")
-        for name in (*rolled.ROLLUPS, rolled.CLIENT_ID):
+        for name in rolled.ROLLUPS:
             path = folder / f"{name}.parquet"
             if name in selects:
                 given = {row[0] for row in connection.execute(f"DESCRIBE {selects[name]}").fetchall()}
                 # An amount that no question reads is one.
                 rest = [f'1::{kind} AS "{column}"' for column, kind in described[name] if column not in given]
                 select = f"SELECT {', '.join(['*', *rest])} FROM ({selects[name].strip().rstrip(';')})"
-            elif name == rolled.CLIENT_ID:
-                select = "SELECT '' AS run_id, '' AS kind, '' AS event_id WHERE false"
             else:
                 columns = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in described[name])
                 select = f"SELECT {columns} WHERE false"
             connection.execute(f"COPY ({select}) TO {catalog.quoted(str(path))} (COMPRESSION zstd)")
             files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     # A writer that is not in this ledger: all of what really was written here is the tail.
-    coverage = {"generation": 0, "writers": {"year": [0, 1]}, "files": files}
+    coverage = {"generation": 0, "writers": {"year": [0, 1]}, "files": files, "ids": {}}
     layout.write_file(folder / "coverage.json", json.dumps(coverage).encode())
     folder.rename(folder.with_name("000000"))

@@ -63,13 +63,26 @@ def selects(root: Path, until: Span | None = None, place: Path | None = None) ->
         "stored_event": events(place, patterns, whole),
         "unrolled_stored_event": events(place, unrolled, whole, apart),
     }
-    for name in (CLIENT_ID, *ROLLUPS):
-        if covered and coverage is not None:
-            path = quoted(f"{place}/{coverage.folder}/{name}.parquet")
-            sources[f"rolled_{name}"] = f"FROM read_parquet({path}, hive_partitioning = false)"
-        else:
-            sources[f"rolled_{name}"] = no_roll_up(f"rolled_{name}")
+    rolled_up = coverage if covered else None
+    sources[f"rolled_{CLIENT_ID}"] = client_ids(place, rolled_up)
+    for name in ROLLUPS:
+        sources[f"rolled_{name}"] = (
+            no_roll_up(f"rolled_{name}")
+            if rolled_up is None
+            else parquet(place, [f"{rolled_up.folder}/{name}.parquet"])
+        )
     return sources
+
+
+def client_ids(root: Path, coverage: Coverage | None) -> str:
+    """A SELECT of the ids that clients chose of the events that a generation counts."""
+    return parquet(root, list(coverage.ids)) if coverage and coverage.ids else no_roll_up(f"rolled_{CLIENT_ID}")
+
+
+def parquet(root: Path, paths: Sequence[str]) -> str:
+    """A SELECT of all rows of these files of a ledger, which have the same columns."""
+    files = ", ".join(quoted(f"{root}/{path}") for path in paths)
+    return f"FROM read_parquet([{files}], hive_partitioning = false)"
 
 
 def no_roll_up(name: str) -> str:

@@ -22,7 +22,8 @@ def faults(root: Path) -> list[str]:
         for writer in layout.names(root / state):
             problems += _foreign(root, f"{state}/{writer}", known)
     problems += _foreign(root, "heads", _is_head)
-    problems += _foreign(root, rolled.FOLDER, layout.is_number, folders=True)
+    problems += _foreign(root, rolled.FOLDER, _is_of_roll_ups, folders=True)
+    problems += _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
     for generation in layout.names(root / rolled.FOLDER):
         if layout.is_number(generation):
             problems += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
@@ -47,6 +48,10 @@ def _is_compacted(name: str) -> bool:
 def _is_head(name: str) -> bool:
     stem, _, suffix = name.rpartition(".")
     return suffix in ("json", "next") and layout.WRITER_NAME.fullmatch(stem) is not None
+
+
+def _is_of_roll_ups(name: str) -> bool:
+    return layout.is_number(name) or f"{rolled.FOLDER}/{name}" == rolled.ID_FOLDER
 
 
 def _is_rolled(name: str) -> bool:

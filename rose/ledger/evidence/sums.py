@@ -8,8 +8,7 @@ import duckdb
 import pyarrow as pa
 
 import sql
-from rose.ledger import catalog, layout
-from rose.ledger.catalog import quoted
+from rose.ledger import catalog, layout, sources
 from rose.ledger.evidence import footer
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
@@ -34,20 +33,27 @@ def faults(root: Path) -> tuple[list[str], str | None]:
     problems = []
     try:
         with catalog.connect(root, until=(None, coverage.writers)) as connection:
-            for name in (*ROLLUPS, CLIENT_ID):
-                again = f"FROM {name}" if name != CLIENT_ID else sql.read(f"rollups/{name}.sql").strip().strip(";")
+            for name in ROLLUPS:
                 file = f"{coverage.folder}/{name}.parquet"
-                path = quoted(f"{root}/{file}")
-                stored = f"FROM read_parquet({path}, hive_partitioning = false)"
-                more, fewer = (f"(({one}) EXCEPT ALL ({other}))" for one, other in ((stored, again), (again, stored)))
-                counted = connection.execute(f"SELECT count(*) FROM ({more} UNION ALL {fewer})").fetchone()
-                if counted is not None and counted[0]:
-                    problems.append(f"{file}: {counted[0]:,} rows are not the sums of the events that they count")
+                if differing := _differing(connection, sources.parquet(root, [file]), f"FROM {name}"):
+                    problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
                 elif lies := _footer_fault(root / file):
                     problems.append(f"{file}: {lies}")
+            again = sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";")
+            if differing := _differing(connection, sources.client_ids(root, coverage), again):
+                problems.append(
+                    f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
+                )
+            problems += [f"{file}: {lies}" for file in coverage.ids if (lies := _footer_fault(root / file))]
     except duckdb.Error as error:
         raise LedgerError(f"the daily sums of {root} cannot be compared: {error}") from error
     return problems, None
+
+
+def _differing(connection: duckdb.DuckDBPyConnection, stored: str, again: str) -> int:
+    """Rows that only one of two SELECTs has."""
+    more, fewer = (f"(({one}) EXCEPT ALL ({other}))" for one, other in ((stored, again), (again, stored)))
+    return int(connection.execute(f"SELECT count(*) FROM ({more} UNION ALL {fewer})").fetchall()[0][0])
 
 
 def _footer_fault(path: Path) -> str | None:

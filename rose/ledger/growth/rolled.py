@@ -2,7 +2,10 @@
 
 rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
-rollup/<generation>/client_id.parquet    event ids that clients chose, so that a late retry still counts once
+rollup/ids/<generation>.parquet          event ids that clients chose, so that a late retry still counts once
+
+A file of ids has those that came with its generation, and those of files that were merged into it. It never changes;
+each generation names those that it counts. Older versions had one file of all ids, `client_id.parquet`, among the sums.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ ROLLUPS = (
 )
 CLIENT_ID = "client_id"
 FOLDER = "rollup"
+ID_FOLDER = f"{FOLDER}/ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +43,38 @@ class Coverage:
 
     generation: int
     writers: dict[str, tuple[int, int]]
-    #: SHA-256 of each file of the generation, by its name without the suffix.
+    #: SHA-256 of each file of sums, by its name without the suffix.
     files: dict[str, str]
+    #: SHA-256 of each file of ids, by its path relative to the ledger, the oldest first.
+    ids: dict[str, str]
     #: SHA-256 of coverage.json itself, which an event of the roll-up names.
     sha256: str
 
     @property
     def folder(self) -> str:
         """Where it lies, relative to the ledger."""
-        return f"{FOLDER}/{self.generation:06d}"
+        return folder(self.generation)
 
     @property
     def complete(self) -> bool:
         """Whether it has every roll-up this version knows; otherwise it cannot be gone on from."""
-        return set(self.files) == {*ROLLUPS, CLIENT_ID}
+        return set(self.files) == set(ROLLUPS)
+
+
+def folder(generation: int) -> str:
+    """Where a generation lies, relative to the ledger."""
+    return f"{FOLDER}/{generation:06d}"
+
+
+def id_file(generation: int) -> str:
+    """Where the ids lie that came with a generation, relative to the ledger."""
+    return f"{ID_FOLDER}/{generation:06d}.parquet"
+
+
+def is_id_file(name: str) -> bool:
+    """Whether a file of ids may have this name."""
+    stem, _, suffix = name.partition(".")
+    return suffix == "parquet" and layout.is_number(stem)
 
 
 def generations(root: Path) -> list[int]:
@@ -63,8 +85,8 @@ def generations(root: Path) -> list[int]:
 def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
     """Files of a generation that are missing, or not the ones it names."""
     problems = []
-    for name, sha256 in coverage.files.items():
-        path = f"{coverage.folder}/{name}.parquet"
+    sums = {f"{coverage.folder}/{name}.parquet": sha256 for name, sha256 in coverage.files.items()}
+    for path, sha256 in (sums | coverage.ids).items():
         try:
             if seen.facts(root / path, "sha256", examine.sha256_of) != sha256:
                 problems.append(f"{path}: its bytes were changed after it was written")
@@ -89,12 +111,17 @@ def newest(root: Path) -> Coverage | None:
 
 def read(root: Path, generation: int) -> Coverage | None:
     """What a generation covers; None if it is not there. Raises LedgerError if its coverage is damaged."""
-    path = root / FOLDER / f"{generation:06d}" / "coverage.json"
+    path = root / folder(generation) / "coverage.json"
     try:
         stored = path.read_bytes()
         content = json.loads(stored)
         writers = {writer: (int(epoch), int(seq)) for writer, (epoch, seq) in content["writers"].items()}
-        return Coverage(generation, writers, dict(content["files"]), hashlib.sha256(stored).hexdigest())
+        files = dict(content["files"])
+        if CLIENT_ID in files:
+            ids = {f"{folder(generation)}/{CLIENT_ID}.parquet": files.pop(CLIENT_ID)}
+        else:
+            ids = {id_file(int(number)): sha256 for number, sha256 in content["ids"].items()}
+        return Coverage(generation, writers, files, ids, hashlib.sha256(stored).hexdigest())
     except FileNotFoundError:
         return None
     except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -11,20 +11,28 @@ import itertools
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import sql
 from rose.events import Ledger
-from rose.ledger import catalog, layout, segments
+from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.growth import rolled
 from rose.ledger.growth.left_out import left_out
-from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ROLLUPS, Coverage
+from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.writer import LedgerWriter
+
+#: No more ids than this are merged into one file: some 10 s of work, and a gigabyte of memory to sort them in.
+_MERGED_IDS_MAX = 8_000_000
+#: So that who looks for ids of a kind and a run, or for the newest of them, reads few row groups.
+_ID_ORDER = "kind, run_id, event_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +41,19 @@ class RollUp:
 
     generation: int
     events: int
+    #: Of sums and of ids that were written.
     rows: int
     bytes: int
     #: Epochs with events that are still open, so that no sum has them yet, and their events.
     open_epochs: int
     open_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    rows: int
+    bytes: int
+    sha256: str
 
 
 def covered(root: Path | str) -> dict[str, int]:
@@ -98,31 +114,30 @@ def _closed_ends(root: Path) -> dict[str, tuple[int, int]]:
 def _write(
     root: Path, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
 ) -> tuple[int, int, int]:
-    """Write the next generation; returns its number, and the rows and bytes of its files."""
+    """Write the next generation; returns its number, and the rows and bytes that were written."""
     generation = max(rolled.generations(root), default=-1) + 1
     home = root / FOLDER
     home.mkdir(exist_ok=True)
     temporary = home / f".{generation:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    files, count, size = {}, 0, 0
     try:
         with catalog.connect(root, until=(before, ends)) as connection:
             connection.execute("SET threads = 1")
-            for name in (*ROLLUPS, CLIENT_ID):
-                path = temporary / f"{name}.parquet"
-                select = f"FROM {name}" if name != CLIENT_ID else sql.read(f"rollups/{name}.sql").strip().strip(";")
-                ordered = f"SELECT * FROM ({select}) ORDER BY ALL"
-                copied = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} (COMPRESSION zstd)")
-                count += copied.fetchall()[0][0]
-                content = path.read_bytes()
-                files[name] = hashlib.sha256(content).hexdigest()
-                size += len(content)
-                layout.sync_file(path)
-    except duckdb.Error as error:
+            sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
+            known = {} if before is None else before.ids
+            ids, ids_written = _write_ids(root, known, generation, temporary, connection)
+    except (duckdb.Error, pa.ArrowException) as error:
         raise LedgerError(f"cannot roll up {root}: {error}. `rose ledger verify` names what is damaged") from error
-    writers = {**({} if before is None else before.writers), **ends}
-    coverage = json.dumps({"generation": generation, "writers": writers, "files": files}, indent=1).encode()
+    files = [*sums.values(), ids_written]
+    count, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    content = {
+        "generation": generation,
+        "writers": {**({} if before is None else before.writers), **ends},
+        "files": {name: copied.sha256 for name, copied in sums.items()},
+        "ids": {Path(path).stem: sha256 for path, sha256 in ids.items()},
+    }
+    coverage = json.dumps(content, indent=1).encode()
     layout.write_file(temporary / "coverage.json", coverage)
     detail = {
         "generation": generation,
@@ -137,9 +152,89 @@ def _write(
     return generation, count, size
 
 
+def _write_ids(
+    root: Path, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
+) -> tuple[dict[str, str], _Written]:
+    """Write the ids that are new into one file, and into the same those of the newest files of `known`.
+
+    Returns the SHA-256 of each file that now counts, by its path relative to the ledger, and what was written. Nobody
+    reads the file until a generation names it.
+    """
+    layout.make_folder(root / ID_FOLDER)
+    path = temporary / f"{CLIENT_ID}.parquet"
+    written = _copy(connection, sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";"), _ID_ORDER, path)
+    old = list(known)
+    first = first_merged([pq.read_metadata(root / name).num_rows for name in old], written.rows)
+    if merged := old[first:]:
+        for name in merged:
+            _content(root, name, known[name])
+        select = sources.parquet(root, [*merged, path.relative_to(root).as_posix()])
+        path = temporary / "merged.parquet"
+        written = _copy(connection, select, _ID_ORDER, path)
+        (temporary / f"{CLIENT_ID}.parquet").unlink()
+    ids = {}
+    for name in old[:first]:
+        kept = name
+        if not name.startswith(ID_FOLDER):
+            # An older version put it into the folder of its generation, which will go.
+            kept = rolled.id_file(int(Path(name).parent.name))
+            layout.write_file(root / kept, _content(root, name, known[name]))
+        ids[kept] = known[name]
+    if not written.rows:
+        path.unlink()
+        return ids, _Written(0, 0, "")
+    target = rolled.id_file(generation)
+    layout.replace_file(path, root / target)
+    return {**ids, target: written.sha256}, written
+
+
+def first_merged(sizes: Sequence[int], new: int) -> int:
+    """The first of the files of so many ids, the oldest first, to be merged with those after it and with `new` ids.
+
+    A file is merged with those after it once it is no more than twice as large. So there are as many files as the
+    logarithm of all ids, and each id is written again as often, until a file has so many that it is left as it is.
+    """
+    first, merged = len(sizes), new
+    while new and first and sizes[first - 1] <= 2 * merged and sizes[first - 1] + merged <= _MERGED_IDS_MAX:
+        first -= 1
+        merged += sizes[first]
+    return first
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: Path) -> _Written:
+    """Write what a SELECT gives as a file that is on disk when this returns."""
+    ordered = f"SELECT * FROM ({select}) ORDER BY {order}"
+    copied = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} (FORMAT parquet, COMPRESSION zstd)")
+    (rows,) = copied.fetchall()[0]
+    layout.sync_file(path)
+    content = path.read_bytes()
+    return _Written(rows, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _content(root: Path, path: str, sha256: str) -> bytes:
+    """The bytes of a file of ids. Raises LedgerError for others than were written: they would pass for new ones."""
+    content = (root / path).read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise LedgerError(
+            f"cannot roll up {root}: {path} was changed after it was written. Put it back from a copy; or bring all "
+            f"events that were archived back with `rose ledger restore`, and remove the folder {FOLDER}: the next "
+            "roll-up makes it again from the events"
+        )
+    return content
+
+
 def _remove_old(root: Path, grace_s: float) -> None:
-    """Remove generations that were replaced at least `grace_s` seconds ago; queries that read them are over."""
+    """Remove generations that were replaced at least `grace_s` seconds ago; queries that read them are over.
+
+    With them go the files of ids that no other names, and what a roll-up that was killed left.
+    """
     numbers = rolled.generations(root)
     for old, newer in itertools.pairwise(numbers):
         if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
             shutil.rmtree(root / FOLDER / f"{old:06d}")
+    standing = [rolled.read(root, number) for number in rolled.generations(root)]
+    named = {path for coverage in standing if coverage is not None for path in coverage.ids}
+    for name in layout.names(root / ID_FOLDER):
+        own = rolled.is_id_file(name) or layout.LEFTOVER_NAME.fullmatch(name)
+        if own and f"{ID_FOLDER}/{name}" not in named:
+            (root / ID_FOLDER / name).unlink()
