@@ -1,0 +1,267 @@
+"""The files of ids that the roll-ups count: what is written of them, what is read, and how they come and go."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.events import Ledger, Power, Turn
+from rose.ledger import catalog, examine, layout, segments
+from rose.ledger.evidence import sums
+from rose.ledger.growth import compaction, rolled, rollup
+from rose.ledger.growth.archive import archive
+from rose.ledger.growth.rollup import first_merged
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION, verify
+from rose.ledger.writer import LedgerWriter
+from tests import programs
+from tests.long_form import usual
+
+MERGED_MAX = 1000
+TURN = Turn(
+    trajectory_id="t", group_id=None, step=None, turn=0, attempt=0, engine_id="e", device_id="d", lease_id=None,
+    policy_version=0, placement="queue", outcome="completed", prompt_tokens=1, cached_tokens=0, output_tokens=1,
+    answer_tokens=None, queue_ns=0, duration_ns=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
+    return layout.create(tmp_path / "ledger")
+
+
+def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "r") -> None:
+    """An event with each of these ids, in one closed epoch."""
+    times = list(range(1, len(event_ids) + 1))
+    values = {"kind": "power", "run_id": run_id, "provenance": "live", "source": "rapl", "power_mw": 1}
+    columns = {name: [value] * len(times) for name, value in values.items()}
+    columns |= {"event_id": list(event_ids), "at_us": times, "t0_ns": times, "t1_ns": times}
+    with LedgerWriter.open(root, writer, run_id) as log:
+        log.append(pa.table(columns))
+        log.flush()
+    # What closes that epoch, and is itself in an open one.
+    with LedgerWriter.open(root, writer, run_id) as log:
+        log.record(Power(at_us=1, t0_ns=1, t1_ns=2, power_mw=1, source="rapl"), durable=True)
+
+
+def counted(root: Path) -> int:
+    """Power readings, by the daily sums."""
+    with catalog.connect(root) as connection:
+        return connection.execute("SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'").fetchall()[0][0]
+
+
+def numbers_of_ids(root: Path) -> dict[str, int]:
+    """How many ids each file that the newest generation names has."""
+    coverage = rolled.newest(root)
+    assert coverage is not None
+    return {Path(path).stem: pq.read_metadata(root / path).num_rows for path in coverage.ids}
+
+
+def in_folder(root: Path) -> set[str]:
+    return {path.stem for path in (root / rolled.ID_FOLDER).iterdir()}
+
+
+@given(st.lists(st.integers(0, 3 * MERGED_MAX), max_size=200))
+def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollup, "_MERGED_IDS_MAX", MERGED_MAX)
+        files: list[list[int]] = []
+        for number, new in enumerate(batches):
+            sizes = [len(file) for file in files]
+            first = first_merged(sizes, new)
+            assert new or first == len(files), "without new ids nothing is written"
+            if new:
+                # Of each id, how often it was written.
+                files[first:] = [[times + 1 for file in files[first:] for times in file] + [1] * new]
+            for one, next_one in itertools.pairwise(files):
+                assert len(one) > 2 * len(next_one) or len(one) + len(next_one) > MERGED_MAX
+            total = sum(map(len, files))
+            assert total == sum(batches[: number + 1])
+            assert len(files) <= 2 + math.log2(MERGED_MAX) + 2 * total / MERGED_MAX
+            # A file that is merged is at most two thirds of the one that it is merged into.
+            assert all(times <= 1 + math.log(MERGED_MAX, 1.5) for file in files for times in file)
+
+
+def test_a_roll_up_writes_the_ids_that_are_new_however_many_there_are(root: Path) -> None:
+    written = []
+    for first in (0, 10, 1000):
+        write(root, *(f"old-{n}" for n in range(first, 10 * first or 10)))
+        rollup.roll_up(root)
+        write(root, "new", f"new-{first}")
+        written.append(rollup.roll_up(root).rows)
+        assert rollup.roll_up(root).rows < written[-1], "without an id no file of ids is written"
+    assert written[-1] == written[-2]
+    assert sum(numbers_of_ids(root).values()) == 10 + 90 + 9000 + 1 + 3
+
+
+def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
+    for number in range(5):
+        write(root, f"id-{number}", f"more-{number}")
+        rollup.roll_up(root, grace_s=0)
+    assert max(numbers_of_ids(root).values()) > 2, "the first ids were merged"
+    before = counted(root)
+    write(root, "id-0", "id-4", "more-2", writer="b")
+    assert counted(root) == before + 1, "what closed the epoch"
+    rollup.roll_up(root, grace_s=0)
+    assert counted(root) == before + 1
+    assert sum(numbers_of_ids(root).values()) == 10
+    write(root, "id-0", writer="b", run_id="another")
+    assert counted(root) == before + 3
+    assert verify(root).problems == []
+    assert sums.faults(root) == ([], None)
+
+
+def test_a_file_of_ids_goes_with_the_last_generation_that_names_it(root: Path) -> None:
+    write(root, "a", "b")
+    rollup.roll_up(root)
+    write(root, "c")
+    rollup.roll_up(root)
+    assert numbers_of_ids(root) == {"000001": 3}
+    assert in_folder(root) == {"000000", "000001"}, "a reader may still have the generation before"
+    with catalog.connect(root) as reader:
+        assert len(reader.execute("FROM rolled_client_id").fetchall()) == 3
+    rollup.roll_up(root, grace_s=0)
+    rollup.roll_up(root, grace_s=0)
+    assert in_folder(root) == {"000001"}
+
+
+@pytest.mark.parametrize("moment", usual(["rename"], long=["rename", "replace"]))
+def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
+    """`replace` puts the file of ids into place, `rename` the generation that names it."""
+    write(root, "a", "b")
+    rollup.roll_up(root)
+    write(root, "c")
+    before = counted(root)
+    code = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from rose.ledger.growth import rollup\n"
+        f"real = Path.{moment}\n"
+        "def die(path, target):\n"
+        "    if path.name in ('.000001.tmp', 'merged.parquet'):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return real(path, target)\n"
+        f"Path.{moment} = die\n"
+        f"rollup.roll_up({str(root)!r})\n"
+    )
+    assert programs.run(code) == (-signal.SIGKILL, "")
+    assert in_folder(root) == ({"000000", "000001"} if moment == "rename" else {"000000"})
+    assert numbers_of_ids(root) == {"000000": 2}
+    assert counted(root) == before
+    assert verify(root).problems == []
+    # Nobody's: the retry of an id in it counts until a generation names it.
+    rollup.roll_up(root, grace_s=0)
+    assert counted(root) == before
+    assert numbers_of_ids(root) == {"000001": 3}
+    assert verify(root).problems == []
+    assert sums.faults(root) == ([], None)
+
+
+def test_a_file_of_ids_that_no_generation_names_is_removed(root: Path) -> None:
+    write(root, "a")
+    rollup.roll_up(root)
+    shutil.copy(root / rolled.id_file(0), root / rolled.id_file(7))
+    assert verify(root).problems == [], "a roll-up that was killed leaves one"
+    rollup.roll_up(root)
+    assert in_folder(root) == {"000000"}
+
+
+def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
+    write(root, "a")
+    rollup.roll_up(root)
+    table = pq.read_table(root / rolled.id_file(0))
+    pq.write_table(table.set_column(2, "event_id", pa.array(["x"])), root / rolled.id_file(0))
+    assert verify(root).problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
+    assert sums.faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
+    write(root, "b")
+    with pytest.raises(LedgerError, match=r"rollup/ids/000000.parquet was changed after it was written"):
+        rollup.roll_up(root)
+    (root / rolled.id_file(0)).unlink()
+    assert verify(root).problems == ["rollup/ids/000000.parquet: it is missing"]
+    (root / rolled.ID_FOLDER / "x.parquet").touch()
+    assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(root).problems
+
+
+def as_older_versions_wrote(root: Path) -> None:
+    """Make the newest generation one with all ids in a file of its own."""
+    coverage = rolled.newest(root)
+    assert coverage is not None
+    folder = root / coverage.folder
+    with catalog.connect(root) as connection:
+        every = "SELECT DISTINCT run_id, kind, event_id FROM rolled_client_id ORDER BY ALL"
+        connection.execute(f"COPY ({every}) TO '{folder}/client_id.parquet' (COMPRESSION zstd)")
+    content = json.loads((folder / "coverage.json").read_bytes())
+    del content["ids"]
+    content["files"]["client_id"] = examine.sha256_of((folder / "client_id.parquet").read_bytes())
+    stored = json.dumps(content, indent=1).encode()
+    (folder / "coverage.json").write_bytes(stored)
+    detail = {"generation": coverage.generation, "coverage_sha256": examine.sha256_of(stored)}
+    with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
+        log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
+    shutil.rmtree(root / rolled.ID_FOLDER)
+
+
+@pytest.mark.parametrize("new", usual([("c",)], long=[("c",), tuple(f"new-{n}" for n in range(20)), ()]))
+def test_a_generation_of_older_versions_is_gone_on_from_without_the_events(
+    root: Path, tmp_path: Path, new: tuple[str, ...]
+) -> None:
+    write(root, *(f"old-{n}" for n in range(10)))
+    rollup.roll_up(root)
+    as_older_versions_wrote(root)
+    compaction.compact(root, grace_s=0)
+    before = counted(root)
+    assert verify(root).problems == []
+    assert sums.faults(root) == ([], None)
+    assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
+    assert counted(root) == before
+    write(root, "old-3", *new, writer="b")
+    assert counted(root) == before + len(new) + 1
+    for _ in range(3):
+        rollup.roll_up(root, grace_s=0)
+        assert counted(root) == before + len(new) + 1
+        assert verify(root).problems == []
+    assert sum(numbers_of_ids(root).values()) == 10 + len(new)
+    assert ("000000" in numbers_of_ids(root)) == (len(new) < 5), "kept as it was, or merged"
+    write(root, "old-7", "old-8", *new, writer="b")
+    assert counted(root) == before + len(new) + 2
+
+
+def test_of_old_ids_few_row_groups_are_read(root: Path) -> None:
+    """Turns' ids begin with the time; ids of other kinds lie anywhere, of runs that are over or that go on."""
+    write(root, "a")
+    rollup.roll_up(root)
+    path, coverage = root / rolled.id_file(0), root / "rollup/000000/coverage.json"
+    ids = """
+        SELECT 'run-' || i % 3 AS run_id, 'turn' AS kind, printf('%032x/0', i) AS event_id FROM range(300_000) AS t(i)
+        UNION ALL SELECT 'over', 'power', md5(i::VARCHAR) FROM range(200_000) AS t(i)
+        UNION ALL SELECT 'r', 'power', md5(i::VARCHAR) FROM range(10) AS t(i)
+        ORDER BY kind, run_id, event_id
+    """
+    duckdb.execute(f"COPY ({ids}) TO '{path}' (ROW_GROUP_SIZE 10_240)")
+    content = json.loads(coverage.read_bytes())
+    content["ids"]["000000"] = examine.sha256_of(path.read_bytes())
+    coverage.write_text(json.dumps(content))
+    with LedgerWriter.open(root, "b", "r") as log:
+        for n in range(299_999, 300_002):
+            turn = replace(TURN, run_id=f"run-{n % 3}", event_id=f"{n:032x}/0")
+            log.record(turn, durable=True)
+    write(root, "ffff", "0000", writer="c")
+    with catalog.connect(root) as connection:
+        explained = connection.execute("EXPLAIN ANALYZE FROM unrolled_event").fetchall()[0][1]
+    scanned = [(int(some), int(every)) for some, every in re.findall(r"Row Groups Scanned: (\d+) / (\d+)", explained)]
+    assert len(of_ids := [some for some, every in scanned if every > 40]) == 2, explained
+    assert all(some <= 4 for some in of_ids), explained
