@@ -48,8 +48,8 @@ def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "
     """An event with each of these ids, in one closed epoch."""
     times = list(range(1, len(event_ids) + 1))
     values = {"kind": "power", "run_id": run_id, "provenance": "live", "source": "rapl", "power_mw": 1}
-    columns = {name: [value] * len(times) for name, value in values.items()}
-    columns |= {"event_id": list(event_ids), "at_us": times, "t0_ns": times, "t1_ns": times}
+    columns: dict[str, list[object]] = {name: [value] * len(times) for name, value in values.items()}
+    columns |= {"event_id": [*event_ids], "at_us": [*times], "t0_ns": [*times], "t1_ns": [*times]}
     with LedgerWriter.open(root, writer, run_id) as log:
         log.append(pa.table(columns))
         log.flush()
@@ -61,7 +61,8 @@ def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "
 def counted(root: Path) -> int:
     """Power readings, by the daily sums."""
     with catalog.connect(root) as connection:
-        return connection.execute("SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'").fetchall()[0][0]
+        query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
+        return int(connection.execute(query).fetchall()[0][0])
 
 
 def numbers_of_ids(root: Path) -> dict[str, int]:

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from rose.clock import utc_us
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.weight_version import parse_name
@@ -28,13 +29,17 @@ DEATHS_MAX = 5
 #: engine that died for any reason has all its turns again at once.
 _TOGETHER = {2: 8, 3: 2, 4: 1}
 
-_PREFIX = uuid.uuid4().hex[:16]
+_PROCESS = uuid.uuid4().hex[:16]
 _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """An id that no other process made either. Those of one length are prefix-free, and SGLang aborts by prefix."""
-    return f"{_PREFIX}{next(_numbers):016x}"
+    """An id that no other process made either. Those of one length are prefix-free, and SGLang aborts by prefix.
+
+    Later ones sort after those before, whichever processes made them: a roll-up that looks for new ids of turns among
+    all that it counts needs to read the last of these only.
+    """
+    return f"{utc_us() // 1000:012x}{_PROCESS}{next(_numbers):012x}"
 
 
 @dataclass(slots=True, eq=False)
