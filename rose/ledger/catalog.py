@@ -59,6 +59,7 @@ VIEWS = (
 INTERNAL = (
     "stored_event",
     "unrolled_stored_event",
+    "unrolled_retry",
     "unrolled_event",
     *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
     f"rolled_{CLIENT_ID}",
@@ -254,7 +255,7 @@ def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str], *, v
 @functools.cache
 def _bodies() -> dict[str, str]:
     """What each view selects that is the same in every ledger."""
-    names = ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
+    names = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
     unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in names}
     return unrolled | {view: sql.read(f"views/{view}.sql").partition(f"VIEW {view} AS")[2] for view in VIEWS}
 
@@ -310,7 +311,7 @@ def _make_template() -> bytes:
         nothing = sources.events(Path(), [])
         _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
         _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
-        names = ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
+        names = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
         _make(connection, {name: _bodies()[name] for name in names}, temporary=False)
         _make(connection, {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)
         for name in INTERNAL:

@@ -6,7 +6,7 @@ SELECT
     row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) AS n
 FROM added
 WHERE event_id IS NOT NULL;
--- What is known of these ids. As in rollups/unrolled_event.sql, few row groups of the table are read.
+-- What is known of these ids. As in rollups/unrolled_retry.sql, few row groups of the table are read.
 CREATE OR REPLACE TEMP TABLE known AS
 WITH running AS MATERIALIZED (SELECT DISTINCT run_id FROM named)
 FROM client_id

@@ -124,6 +124,8 @@ def _write(
     try:
         with catalog.connect(root, until=(before, ends)) as connection:
             connection.execute("SET threads = 1")
+            # Each daily view asks for them, and it takes a look through all ids that count.
+            connection.execute("CREATE TEMP TABLE unrolled_retry AS FROM ledger.unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
             known = {} if before is None else before.ids
             ids, ids_written = _write_ids(root, known, generation, temporary, connection)
