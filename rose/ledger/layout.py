@@ -11,7 +11,7 @@ heads/<writer>.json                      the newest segment of each writer
 heads/<writer>.next                      the one it is about to write, or nothing
 writers.jsonl                            every writer that ever wrote and its keys, each line with the hash of the last
 verified/                                up to when the ledger was verified, and what was seen then
-rollup/                                  sums by day, made from the events
+rollup/                                  sums by day, made from the events, and the ids of these
 pricing.duckdb                           what pricing has added up so far; can be removed at any time
 books.duckdb                             prices of days, closes, budgets: the only file that is not made from events
 closes/                                  charges of closed periods, frozen

@@ -29,7 +29,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.writer import LedgerWriter
 
-#: No more ids than this are merged into one file: some 10 s of work, and a gigabyte of memory to sort them in.
+#: No more ids than this are merged into one file: 5 s of work, and a gigabyte of memory to sort them in.
 _MERGED_IDS_MAX = 8_000_000
 #: So that who looks for ids of a kind and a run, or for the newest of them, reads few row groups.
 _ID_ORDER = "kind, run_id, event_id"
