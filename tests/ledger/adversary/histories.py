@@ -17,8 +17,7 @@ from rose.errors import UserError
 from rose.events import Event, Power, Verdict
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.examine import Seen
-from rose.ledger.growth import archive, compaction, rollup
-from rose.ledger.growth.rolled import FOLDER
+from rose.ledger.growth import archive, compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.pricing.run import report
@@ -102,7 +101,7 @@ def make(root: Path, power_mw: int = POWER_MW) -> Path:
     states = [part.state for writer in ("old", "a") for part in layout.chain(root, writer)]
     assert states == ["archived", "live", "compacted", "live"]
     assert any(superseded for _, superseded in layout.all_parts(root, "a"))
-    assert len(list((root / FOLDER).iterdir())) == 2
+    assert len(rolled.generations(root)) == 2
     catalog.connect(root).close()
     assert verify(root).problems == []
     return root
