@@ -167,6 +167,14 @@ ACTS: dict[str, tuple[Act, str]] = {
         lambda root: _flip(root / FOLDER / "000000/daily_event.parquet"),
         "rollup/000000/daily_event.parquet: its bytes were changed",
     ),
+    "the ids that roll-ups count altered": (
+        lambda root: _flip(root / FOLDER / "ids/000000.parquet"),
+        "rollup/ids/000000.parquet: its bytes were changed",
+    ),
+    "the ids that roll-ups count removed": (
+        lambda root: (root / FOLDER / "ids/000001.parquet").unlink(),
+        "rollup/ids/000001.parquet: it is missing",
+    ),
     "what awaits removal altered": (lambda root: _flip(_superseded(root)), "its bytes were changed"),
     "a file added to what awaits removal": (
         lambda root: shutil.copy(_newest(root), root / "live/a/000000"),
