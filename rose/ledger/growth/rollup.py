@@ -74,7 +74,7 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
         with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(root, grace_s)
             before = rolled.newest(root)
-            if before is not None and not before.complete:
+            if before is None or not before.complete:
                 _check_rebuild(root)
                 before = None
             ends = _closed_ends(root)
@@ -91,12 +91,13 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(root: Path) -> None:
-    """A generation of another version of ROSE is made again from the events, so all of these must be there."""
+    """Where there is no generation, or one of another version of ROSE, all events are summed, so they must be there."""
     for writer in layout.writers(root):
         if gone := [part.stem for part in layout.chain(root, writer) if part.state == "archived"]:
             raise LedgerError(
-                f"the roll-ups of {root} are of another version of ROSE and must be made again from all events, but "
-                f"{gone[0]}.parquet was archived: bring it back with `rose ledger restore`, roll up, and archive again"
+                f"the roll-ups of {root} are gone, or of another version of ROSE, and must be made again from all "
+                f"events, but {gone[0]}.parquet was archived: bring it back with `rose ledger restore`, roll up, and "
+                "archive again"
             )
 
 

@@ -263,3 +263,15 @@ def test_compacted_files_are_plain_parquet(root: Path) -> None:
     assert by_polars.columns == by_pyarrow.schema.names == columns
     assert (by_polars.height, by_polars["seq"].sum()) == wanted[0]
     assert by_pyarrow.count_rows(use_threads=False) == by_polars.height
+
+
+def test_roll_ups_that_are_gone_are_not_made_again_without_the_events_that_were_archived(
+    root: Path, tmp_path: Path
+) -> None:
+    away = str(tmp_path / "away")
+    archive(root, older_than_days=days_since(4), to=away, delete=True, grace_s=0)
+    shutil.rmtree(root / "rollup")
+    with pytest.raises(LedgerError, match=r"made again from all events, but compacted/w/.*\.parquet was archived"):
+        rollup.roll_up(root)
+    restore(root, away)
+    assert rollup.roll_up(root).events >= 12
