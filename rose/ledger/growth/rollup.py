@@ -239,5 +239,6 @@ def _remove_old(root: Path, grace_s: float) -> None:
     named = {path for coverage in standing if coverage is not None for path in coverage.ids}
     for name in layout.names(root / ID_FOLDER):
         own = rolled.is_id_file(name) or layout.LEFTOVER_NAME.fullmatch(name)
-        if own and f"{ID_FOLDER}/{name}" not in named:
+        # A generation that has lost its coverage may get it back.
+        if own and f"{ID_FOLDER}/{name}" not in named and None not in standing:
             (root / ID_FOLDER / name).unlink()

@@ -181,6 +181,20 @@ def test_a_file_of_ids_that_no_generation_names_is_removed(root: Path) -> None:
     assert in_folder(root) == {"000000"}
 
 
+def test_files_of_ids_stay_while_it_is_not_known_which_of_them_count(root: Path) -> None:
+    write(root, "a")
+    rollup.roll_up(root)
+    coverage = root / "rollup/000000/coverage.json"
+    lost = coverage.read_bytes()
+    coverage.unlink()
+    with pytest.raises(LedgerError, match=r"has a generation without coverage\.json"):
+        rollup.roll_up(root)
+    coverage.write_bytes(lost)
+    assert rollup.roll_up(root).generation
+    assert numbers_of_ids(root) == {"000000": 1}
+    assert verify(root).problems == []
+
+
 def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
     write(root, "a")
     rollup.roll_up(root)
