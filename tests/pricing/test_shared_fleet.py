@@ -327,3 +327,24 @@ def test_what_a_fleet_leaves_idle_in_hours_without_a_run_is_none_of_that_run_s(t
         for run_id in RUNS
     }
     assert parts == {"fleet": 0, "red": (1800 + 900) * S, "blue": 1800 * S}
+
+
+def test_the_idle_time_that_runs_have_sums_to_what_the_devices_left(tmp_path: Path) -> None:
+    """A second that is left idle in an hour of which red worked a third and blue the rest has no whole parts."""
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "fleet") as writer:
+        writer.record(events.Run(action="started", name="lab", at_us=_us(0)))
+        for run_id in RUNS[1:]:
+            writer.record(events.Run(action="started", name="grpo", run_id=run_id, at_us=_us(1)))
+        writer.record(
+            events.Device(
+                action="joined", device_id="r0", t_ns=T0_NS, pool="rollout", device_class="h100-sxm", at_us=_us(0)
+            )
+        )
+        writer.record(_slice(0, "r0", "red", None, rollout=10, idle=1))
+        writer.record(_slice(11, "r0", "blue", None, rollout=20))
+    parts = [
+        sum(device.shared_idle_ns for device in allocate(charges.price(root, BOOK, run_id=run_id)).devices)
+        for run_id in RUNS[1:]
+    ]
+    assert parts == [333_333_333, 666_666_667]

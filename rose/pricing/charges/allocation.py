@@ -22,6 +22,7 @@ import polars as pl
 from rose.events import BUCKETS
 from rose.pricing.charges import WORK, Charges
 from rose.pricing.charges.measured import SharedTime, shared
+from rose.pricing.money import split
 
 UNACCOUNTED = "unaccounted"
 #: The buckets of device time and, last, the provisioned time that no slice reports.
@@ -138,7 +139,9 @@ def allocate(charges: Charges) -> Allocation:
     for time in common:
         of_device = others.setdefault((time.device_id, time.pool, time.device_class), {})
         of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
-    shared_idle = _shared_idle_ns(charges)
+    shared_idle: Mapping[_Device, int] = {}
+    if charges.fleet is not None and charges.rl_run_id is not None:
+        shared_idle = shared_idle_ns(charges.fleet, charges.rl_run_id)
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
         tenures = sorted(stays.get(device, ()))
@@ -160,24 +163,22 @@ def allocate(charges: Charges) -> Allocation:
     return Allocation(devices=tuple(devices), shared=common)
 
 
-def _shared_idle_ns(charges: Charges) -> dict[_Device, int]:
-    """Hour by hour: what the fleet left idle in an hour without the run is none of the run's."""
-    if charges.fleet is None:
-        return {}
-    keys = ["device_id", "pool", "device_class"]
-    times = (
-        charges.fleet.filter(kind="capacity")
-        .group_by(*keys, "hour")
-        .agg(
-            pl.col("ns").filter(bucket="idle").sum().alias("idle"),
-            pl.col("ns").filter(bucket="rollout").sum().alias("all"),
-            pl.col("ns").filter(bucket="rollout", run_id=charges.rl_run_id).sum().alias("own"),
-        )
-    )
+def shared_idle_ns(fleet: pl.DataFrame, run_id: str) -> dict[_Device, int]:
+    """A run's part of the idle time of the devices that it shares, by device, of all of their charges.
+
+    Hour by hour: what the fleet left idle in an hour without the run is none of the run's. The parts of all who worked
+    in an hour sum to its idle time, by largest remainder.
+    """
+    keys = ["fleet_run_id", "device_id", "pool", "device_class", "hour"]
+    capacity = fleet.filter(kind="capacity")
+    idle = capacity.filter(bucket="idle").group_by(keys).agg(pl.col("ns").sum().alias("idle"))
+    worked = capacity.filter(bucket="rollout").group_by(*keys, "run_id").agg(pl.col("ns").sum().alias("worked"))
+    hours = worked.join(idle, on=keys).sort("run_id").group_by(keys).agg("run_id", "worked", pl.col("idle").first())
     parts: Counter[_Device] = Counter()
-    for device_id, pool, device_class, _, idle, total, own in times.iter_rows():
-        if own:
-            parts[device_id, pool, device_class] += idle * own // total
+    for _, device_id, pool, device_class, _, run_ids, worked_ns, idle_ns in hours.iter_rows():
+        weights = dict(zip(run_ids, worked_ns, strict=True))
+        if weights.get(run_id):
+            parts[device_id, pool, device_class] += split(idle_ns, weights)[run_id]
     return dict(parts)
 
 
