@@ -1,6 +1,7 @@
 -- The stretches between price changes, `stretch`, and when serving devices were leased, cut at these, `lease_span`:
--- [t0_ns, t1_ns). An open lease counts up to its expiry or `period_end_ns`, and one that several RL runs had is there with
--- each part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
+-- [t0_ns, t1_ns). An open lease counts up to its expiry, `period_end_ns` or the last slice that names it: that is the last
+-- that its agent said; where no slice does, up to the run's end. One that several RL runs had is there with each part that
+-- was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
 -- `lease_part`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 CREATE OR REPLACE TEMP TABLE stretch AS
@@ -16,14 +17,29 @@ WITH class AS (
     FROM tenure WHERE run_id = getvariable('run_id')
     WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
+last AS (
+    SELECT lease_id, max(t1_ns) AS last_ns FROM device_slice
+    WHERE run_id = getvariable('run_id') AND lease_id IS NOT NULL
+    GROUP BY lease_id
+),
 held AS (
     SELECT
         lease_id, device_id, greatest(epoch_ns(granted_at), p.from_ns) AS t0_ns,
+        -- `least` passes over NULL.
         least(
-            coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))), p.to_ns
+            coalesce(
+                epoch_ns(closed_at),
+                least(
+                    epoch_ns(expires_at), getvariable('period_end_ns'),
+                    coalesce(p.last_ns, last.last_ns, epoch_ns(r.ended_at))
+                )
+            ),
+            p.to_ns
         ) AS t1_ns
     FROM lease
     LEFT JOIN lease_part AS p USING (lease_id)
+    LEFT JOIN last USING (lease_id)
+    LEFT JOIN run AS r USING (run_id, provenance)
     WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
 )
 SELECT

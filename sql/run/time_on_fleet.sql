@@ -43,7 +43,9 @@ WHERE s.other;
 -- and of the last one to its end, so that the parts of all runs are the lease.
 INSERT INTO lease_part
 WITH change AS (
-    SELECT run_id, lease_id, assigned_run_id, t0_ns, lag(assigned_run_id) OVER lease AS run_before
+    SELECT
+        run_id, lease_id, assigned_run_id, t0_ns, lag(assigned_run_id) OVER lease AS run_before,
+        max(t1_ns) OVER (PARTITION BY run_id, lease_id) AS last_ns
     FROM fleet_slice
     WHERE lease_id IS NOT NULL
     WINDOW lease AS (PARTITION BY run_id, lease_id ORDER BY t0_ns)
@@ -51,10 +53,11 @@ WITH change AS (
 part AS (
     SELECT
         lease_id, assigned_run_id, CASE WHEN run_before IS NULL THEN 0 ELSE t0_ns END AS from_ns,
-        lead(t0_ns, 1, 9223372036854775807) OVER (PARTITION BY run_id, lease_id ORDER BY t0_ns) AS to_ns
+        lead(t0_ns, 1, 9223372036854775807) OVER (PARTITION BY run_id, lease_id ORDER BY t0_ns) AS to_ns, last_ns
     FROM change
     WHERE run_before IS DISTINCT FROM assigned_run_id
 )
-SELECT lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END FROM part;
+SELECT lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END, last_ns
+FROM part;
 
 DROP TABLE fleet_slice;

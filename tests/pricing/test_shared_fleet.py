@@ -200,6 +200,21 @@ def test_what_reports_of_the_runs_count_sums_to_the_fleets(root: Path) -> None:
     assert [made.syncs.count.value for made in (fleet, red, blue)] == [2, 1, 1]
 
 
+def test_a_lease_that_nothing_closed_ends_with_the_last_slice_that_names_it(tmp_path: Path) -> None:
+    """Its agent was killed; the runs ended before it would have expired, and the fleet goes on for hours."""
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "controller", "fleet") as writer:
+        for event in _events():
+            if isinstance(event, events.Lease):
+                event = dataclasses.replace(event, expires_at_us=_us(5400))  # noqa: PLW2901
+            if not isinstance(event, events.Lease) or event.action == "granted":
+                writer.record(event, durable=False)
+        writer.record(_slice(3600, "t0", None, None, idle=3600), durable=False)
+    fleet, red, blue = (report.build(root, run_id, BOOK) for run_id in RUNS)
+    assert [made.leases["leased"].value for made in (fleet, red, blue)] == [2000 * S, 1000 * S, 1000 * S]
+    assert [made.leases["open"].value for made in (fleet, red, blue)] == [1, 1, 0]
+
+
 def test_an_engine_that_died_died_on_the_run_that_had_its_device_last(tmp_path: Path) -> None:
     """Before red had s0, under red, under blue, as blue's lease had just ended, and after both runs."""
     root = tmp_path / "ledger"
