@@ -16,24 +16,26 @@ change AS (
     SELECT
         *, epoch_ns(event_time) AS t0_ns,
         lead(epoch_ns(event_time), 1, getvariable('period_end_ns')) OVER (
-            PARTITION BY engine_id ORDER BY event_time, writer, seq
+            PARTITION BY fleet_run_id, engine_id ORDER BY event_time, writer, seq
         ) AS t1_ns
     FROM engine
     WHERE run_id = getvariable('run_id') AND role = 'rollout' AND action IN ('started', 'stopped', 'died')
 ),
 life AS (
     SELECT
-        c.engine_id, c.device_id, c.kv_bytes,
+        c.fleet_run_id, c.engine_id, c.device_id, c.kv_bytes,
         -- `greatest` and `least` pass over NULL: the time of a run that shares nothing has no ends.
         greatest(c.t0_ns, s.since_ns, o.from_ns) AS t0_ns, least(c.t1_ns, s.until_ns, o.to_ns) AS t1_ns
     FROM change AS c
     JOIN stay AS s ON s.device_id = c.device_id AND s.since_ns < c.t1_ns AND c.t0_ns < s.until_ns
-    LEFT JOIN own_time AS o ON o.device_id = c.device_id
+    LEFT JOIN own_time AS o ON o.run_id = c.fleet_run_id AND o.device_id = c.device_id
     WHERE s.pool = 'serving' AND action = 'started' AND c.t1_ns > c.t0_ns
       AND memory_mechanism LIKE '%budget' AND memory_mechanism NOT LIKE 'leased+%'
 ),
 part AS (
-    SELECT engine_id, device_id, kv_bytes, segment, greatest(t0_ns, from_ns) AS t0_ns, least(t1_ns, to_ns) AS t1_ns
+    SELECT
+        fleet_run_id, engine_id, device_id, kv_bytes, segment,
+        greatest(t0_ns, from_ns) AS t0_ns, least(t1_ns, to_ns) AS t1_ns
     FROM life JOIN stretch ON t0_ns < to_ns AND from_ns < t1_ns
     WHERE t0_ns < t1_ns
 ),
@@ -44,7 +46,9 @@ taken AS (
     FROM other_run_slice JOIN stretch ON t0_ns < to_ns AND from_ns < t1_ns
 ),
 leased AS (
-    SELECT p.engine_id, p.device_id, p.t0_ns, p.segment, sum(least(h.t1_ns, p.t1_ns) - greatest(h.t0_ns, p.t0_ns)) AS ns
+    SELECT
+        p.fleet_run_id, p.engine_id, p.device_id, p.t0_ns, p.segment,
+        sum(least(h.t1_ns, p.t1_ns) - greatest(h.t0_ns, p.t0_ns)) AS ns
     FROM part AS p
     JOIN taken AS h USING (device_id, segment)
     WHERE h.t0_ns < p.t1_ns AND p.t0_ns < h.t1_ns
@@ -55,6 +59,6 @@ SELECT
     CASE WHEN count(*) = count(p.kv_bytes)
          THEN sum(p.kv_bytes::HUGEINT * greatest(p.t1_ns - p.t0_ns - coalesce(l.ns, 0), 0)) END AS byte_ns
 FROM part AS p
-LEFT JOIN leased AS l USING (engine_id, device_id, t0_ns, segment)
+LEFT JOIN leased AS l USING (fleet_run_id, engine_id, device_id, t0_ns, segment)
 GROUP BY ALL
 ORDER BY ALL;

@@ -4,6 +4,7 @@
 -- `busy_piece` count the bends at or below the share of each. Activation in a slice is divided between the engines that
 -- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
 -- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns set.
+-- Reads the table `own_time`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE load_points = []::DOUBLE[]; SET VARIABLE by_lease = true;
 WITH start AS (
@@ -11,6 +12,11 @@ WITH start AS (
     FROM engine
     WHERE run_id = getvariable('run_id') AND action IN ('started', 'activated', 'deactivated')
       AND duration_ns IS NOT NULL
+      AND (NOT EXISTS (FROM own_time) OR EXISTS (
+          FROM own_time AS o
+          WHERE o.run_id = fleet_run_id AND o.device_id = engine.device_id
+            AND o.from_ns < epoch_ns(event_time) AND epoch_ns(event_time) - duration_ns < o.to_ns
+      ))
 ),
 activating AS (
     SELECT

@@ -5,21 +5,21 @@
 -- By hand: SET VARIABLE run_id = '...';
 WITH life AS (
     SELECT
-        device_id, engine_id, action, reason, epoch_ns(event_time) AS at_ns,
+        fleet_run_id, device_id, engine_id, action, reason, epoch_ns(event_time) AS at_ns,
         lag(action) OVER of_engine AS before, lead(action) OVER of_engine AS next, lead(at_ns) OVER of_engine AS next_ns
     FROM engine
     WHERE run_id = getvariable('run_id') AND action IN ('started', 'attached', 'stopped', 'detached', 'died')
-    WINDOW of_engine AS (PARTITION BY engine_id ORDER BY event_time, writer, seq)
+    WINDOW of_engine AS (PARTITION BY fleet_run_id, engine_id ORDER BY event_time, writer, seq)
 ),
 ends AS (
     SELECT
-        device_id, at_ns, coalesce(engine_id, 'unknown') AS engine_id, at_ns AS ended_ns,
+        fleet_run_id, device_id, at_ns, coalesce(engine_id, 'unknown') AS engine_id, at_ns AS ended_ns,
         CASE WHEN next IN ('started', 'attached') THEN next_ns END AS restarted_ns,
         coalesce(reason, 'not known') AS reason
     FROM life
     WHERE action = 'died'
     UNION ALL BY NAME
-    SELECT device_id, at_ns, engine_id, NULL AS ended_ns, at_ns AS restarted_ns, 'its agent died' AS reason
+    SELECT fleet_run_id, device_id, at_ns, engine_id, NULL AS ended_ns, at_ns AS restarted_ns, 'its agent died' AS reason
     FROM life
     -- An engine that was attached lives on when its agent dies.
     WHERE action = 'started' AND before = 'started'
@@ -30,9 +30,10 @@ WHERE NOT EXISTS (FROM own_time)
    OR at_ns <= coalesce((SELECT epoch_ns(max(ended_at)) FROM run WHERE run_id = getvariable('run_id')), at_ns)
   AND EXISTS (
       FROM own_time AS o
-      WHERE o.device_id = e.device_id AND o.from_ns <= e.at_ns AND coalesce(e.at_ns < o.next_ns, true)
+      WHERE o.run_id = e.fleet_run_id AND o.device_id = e.device_id AND o.from_ns <= e.at_ns AND coalesce(e.at_ns < o.next_ns, true)
   )
   AND NOT EXISTS (
-      FROM other_run_slice AS s WHERE s.device_id = e.device_id AND s.t0_ns <= e.at_ns AND e.at_ns < s.t1_ns
+      FROM other_run_slice AS s
+      WHERE s.run_id = e.fleet_run_id AND s.device_id = e.device_id AND s.t0_ns <= e.at_ns AND e.at_ns < s.t1_ns
   )
 ORDER BY at_ns, engine_id;

@@ -1,7 +1,8 @@
 -- The events of an RL run that shares fleets, and of these what the run had there, and what is nobody's, as if all were
 -- of one run: of each device in the run's own time there, without the leases of others, the time that was lent to them and
 -- the requests that arrived and the power that was read then, so that what is compared is time lent to this run and time
--- not lent. Reads the tables `own_time` and `other_run_slice`, which `own_time` makes.
+-- not lent. `fleet_run_id` says of which fleet each is: two may call their engines alike. Reads the tables `own_time` and
+-- `other_run_slice`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...';
 WITH fleet AS (
     SELECT DISTINCT fleet_run_id AS run_id
@@ -27,7 +28,7 @@ timed AS (
 )
 SELECT * FROM event WHERE run_id = getvariable('run_id')
 UNION ALL BY NAME
-SELECT * REPLACE (getvariable('run_id') AS run_id)
+SELECT * REPLACE (getvariable('run_id') AS run_id, run_id AS fleet_run_id)
 FROM shared
 WHERE CASE
     WHEN kind IN ('preemption', 'hold', 'sync') THEN rl_run_id = getvariable('run_id')
@@ -38,7 +39,7 @@ WHERE CASE
     ELSE kind = 'device'
     END
 UNION ALL BY NAME
-SELECT t.* EXCLUDE (from_ns, to_ns, last_ns) REPLACE (getvariable('run_id') AS run_id)
+SELECT t.* EXCLUDE (from_ns, to_ns, last_ns) REPLACE (getvariable('run_id') AS run_id, t.run_id AS fleet_run_id)
 FROM timed AS t
 ASOF LEFT JOIN (FROM other_run_slice WHERE leased) AS other
     ON t.run_id = other.run_id AND t.device_id = other.device_id AND t.last_ns >= other.t0_ns

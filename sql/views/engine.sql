@@ -2,9 +2,10 @@
 --
 -- action: `started`, `activated`, `deactivated`, `stopped` or `died`; `attached` and `detached` of a serving engine
 --     that its owner starts and stops, `refused` of one that nothing can be lent beside.
+-- fleet_run_id: The run of the fleet that it is of; two fleets may call their engines alike.
 CREATE OR REPLACE VIEW engine AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event_time,
+    writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,
     engine_id, device_id, lease_id, trajectory_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
     memory_mechanism, compute_mechanism, reason, moved_bytes,
     event_time AS "at"

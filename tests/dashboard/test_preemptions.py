@@ -149,6 +149,20 @@ def test_an_engine_that_went_over_to_another_rl_run_is_gone(tmp_path: Path, kit:
     assert stand["run"] == ([(8, 0, False)], [1, 7, 8])
 
 
+def test_engines_of_two_fleets_that_are_called_alike_are_two(tmp_path: Path, kit: Any) -> None:
+    root = tmp_path / "ledger"
+    for fleet, after_s in (("f1", 10), ("f2", 20)):
+        sync = events.Sync(
+            ok=True, base_version=None, encoding="dense", wire_bytes=1, dense_bytes=1, total_ns=1, source="trainer",
+            route="loopback", engine_id="e", rl_run_id="a", policy_version=1, at_us=kit.us(after_s),
+        )  # fmt: skip
+        kit.write(root, [kit.started(), sync], run_id=fleet, writer=fleet)
+    run = dataclasses.replace(data.runs(root)[0], run_id="a")
+    shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
+    assert data.in_window(root, "dashboard/syncs/versions", run, shown)["engines"].to_list() == [2]
+    assert data.in_window(root, "dashboard/syncs/held", run, shown)["line"].to_list() == ["f1/e", "f2/e"]
+
+
 def test_a_lease_that_went_over_to_another_rl_run_is_listed_and_opens_whole_for_both(tmp_path: Path, kit: Any) -> None:
     def change(action: Any, rl_run_id: str, after_s: int, lease_id: str = "L") -> events.Lease:
         return events.Lease(

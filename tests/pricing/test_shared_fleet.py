@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+import sql
 from rose import events
 from rose.cli import app
 from rose.clock import utc
+from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
 from rose.pricing.charges.allocation import allocate
 from rose.pricing.price_books import choice, pricebook
+from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import report
 from rose.pricing.run.tables import tables
 from tests.ledger.older import OLDER_LEDGER
@@ -363,3 +367,39 @@ def test_the_idle_time_that_runs_have_sums_to_what_the_devices_left(tmp_path: Pa
         for run_id in RUNS[1:]
     ]
     assert parts == [333_333_333, 666_666_667]
+
+
+def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: Path) -> None:
+    """Red goes on on another fleet, whose device and engine are called as those of the first, which blue has then.
+
+    The engines hold KV memory in all of red's time but for the 100 s between each death and start.
+    """
+    root = tmp_path / "ledger"
+    engine: dict[str, Any] = {"engine_id": "r0", "device_id": "s0", "role": "rollout", "model": "m"}
+    of_start: dict[str, Any] = {"kv_bytes": 1 << 30, "memory_mechanism": "budget"}
+    for fleet, begin_s, deaths_s in (("f1", 0, (500, 1500)), ("f2", 1000, (1400,))):
+        with LedgerWriter.open(root, fleet, fleet) as writer:
+            writer.record(events.Run(action="started", name="lab", at_us=_us(0)))
+            writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=_us(begin_s)), durable=True)
+            writer.record(
+                events.Device(
+                    action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=_us(0)
+                )
+            )
+            writer.record(events.Engine(action="started", at_us=_us(begin_s), **engine, **of_start))
+            for died_s in deaths_s:
+                writer.record(events.Engine(action="died", at_us=_us(died_s), **engine))
+                writer.record(events.Engine(action="started", at_us=_us(died_s + 100), **engine, **of_start))
+            writer.record(_slice(begin_s, "s0", "red", None, rollout=450))
+            writer.record(_slice(begin_s + 450, "s0", "red", None, rollout=550))
+            if fleet == "f1":
+                writer.record(_slice(1000, "s0", "blue", "L", rollout=1000))
+    ends = report.build(root, "red", BOOK).engines.ends
+    assert [(end.ended, end.restarted) for end in ends] == [
+        (utc(T0_NS + died_s * S), utc(T0_NS + (died_s + 100) * S)) for died_s in (500, 1400)
+    ]
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, root, "red")
+        set_variables(connection, run_id="red", period_end_ns=T0_NS + HOUR_NS, price_changes=[])
+        connection.execute(sql.read("borrowing/lease_spans.sql"))
+        assert [row["byte_ns"] for row in rows(connection, "borrowing/held_memory")] == [(1 << 30) * 1800 * S]

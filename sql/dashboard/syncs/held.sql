@@ -1,7 +1,7 @@
 -- From when engines held which version in [from_ns, to_ns): of the 12 that are furthest behind at its end, the last sync
--- that reached a version in each of at most `blocks` bins, and the last before. `line` is the engine, or NULL for the
--- newest version that was published. Its `t` is when that came, at the earliest the begin of the window. The version is
--- NULL from when the engine was brought to the weights of another RL run.
+-- that reached a version in each of at most `blocks` bins, and the last before. `line` is the engine, after its fleet where
+-- the run had engines of several, or NULL for the newest version that was published. Its `t` is when that came, at the
+-- earliest the begin of the window. The version is NULL from when the engine was brought to the weights of another RL run.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 --          SET VARIABLE blocks = 200;
 WITH span AS (
@@ -16,7 +16,8 @@ own AS (
 ),
 reached AS (
     SELECT
-        engine_id AS line, event_time,
+        CASE WHEN (SELECT count(DISTINCT run_id) FROM own) > 1 THEN run_id || '/' || engine_id ELSE engine_id END AS line,
+        event_time,
         CASE WHEN getvariable('run_id') IN (run_id, rl_run_id) THEN policy_version END AS policy_version
     FROM sync
     SEMI JOIN own USING (run_id, provenance, engine_id)

@@ -15,7 +15,7 @@ SELECT
     min(event_time) AS first_at,
     count_if(ok) AS reached,
     count_if(NOT ok) AS failed,
-    count(DISTINCT engine_id) FILTER (ok) AS engines,
+    count(DISTINCT (run_id, engine_id)) FILTER (ok AND engine_id IS NOT NULL) AS engines,
     CAST(sum(wire_bytes) AS BIGINT) AS wire_bytes,
     CAST(sum(dense_bytes) FILTER (ok) AS BIGINT) AS dense_bytes,
     CASE WHEN count_if(ok) = count(encode_ns) FILTER (ok) THEN avg(encode_ns) FILTER (ok) / 1e6 END AS encode_ms,
