@@ -17,6 +17,15 @@ from rose.pricing.money import format_usd
 
 _TABLE = "fleet-leases"
 _MS = timedelta(milliseconds=1)
+_OWN_SECONDS = (
+    "Own seconds are those in which this run had the lease, by the slices that name it; seconds are all of it, whoever "
+    "had it."
+)
+#: What the price of an opened lease is of, and what that leaves out: on the page of the fleet, and of an RL run.
+_PRICED = ("All of its time, amortized", "Of the device under the lease, whatever it did: serving has a part of it.")
+_PRICED_OWN = (
+    "This run's part, amortized", "What is charged to this run: serving and idle time and other runs have the rest."
+)  # fmt: skip
 
 
 def table(run: Run, leases: pl.DataFrame, count: int) -> None:
@@ -25,13 +34,13 @@ def table(run: Run, leases: pl.DataFrame, count: int) -> None:
         st.info("No lease was in force in this time.")
         return
     st.header("Which leases?")
-    shown = leases.drop("leases", "run_id")
+    shown = leases.drop("leases", "run_id", *(["own_seconds"] if run.is_of_fleet else []))
     st.dataframe(
         shown.rename(lambda name: name.replace("_", " ")), hide_index=True, width="stretch", key=_TABLE,
         on_select=lambda: _pick(leases), selection_mode="single-row", placeholder="",
     )  # fmt: skip
     which = "all" if leases.height == count else f"the newest {leases.height:,} of {count:,}"
-    whose = "" if run.is_of_fleet else " Seconds are all of a lease, also those in which another run had it."
+    whose = "" if run.is_of_fleet else f" {_OWN_SECONDS}"
     st.caption(f"Source: `lease`, {which} of this time, newest first, times in UTC.{whose} Click a row to open it.")
 
 
@@ -71,12 +80,12 @@ def _price(ledger: Path, run: Run, lease_id: str, place: st.delta_generator.Delt
         return data.charged(ledger, run, unverified=unverified)
 
     charged = frame.asked(ledger, ask, f"lease-{run.run_id}")
+    label, about = _PRICED if run.is_of_fleet else _PRICED_OWN
     if charged is None:
-        place.metric("All of its time, amortized", "unknown")
+        place.metric(label, "unknown")
         return
     own = charged.frame.filter(lease_id=lease_id)
-    place.metric("All of its time, amortized", format_usd(int(own["cost_nano"].sum())),
-                 help="Of the device under the lease, whatever it did: serving has a part of it.")  # fmt: skip
+    place.metric(label, format_usd(int(own["cost_nano"].sum())), help=about)
     if own.is_empty():
         return
     example = " EXAMPLE PRICES, not yours." if charged.book.example else ""

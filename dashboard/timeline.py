@@ -136,12 +136,15 @@ def _states(lanes: Lanes) -> alt.Chart:
 
 
 def _leases(lanes: Lanes) -> alt.Chart:
-    shown = lanes.leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
+    shown = lanes.leases.select(
+        "lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds", "own_seconds"
+    )
     tips = [
         "lease_id:N",
         "closed_by:N",
         "close_reason:N",
         alt.Tooltip("seconds:Q", format=",.1f"),
+        alt.Tooltip("own_seconds:Q", format=",.1f"),
         time_tip("granted_at"),
     ]
     return (

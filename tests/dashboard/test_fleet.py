@@ -170,12 +170,14 @@ def test_of_an_rl_run_the_table_of_leases_says_whose_their_seconds_are(
     began = events.Run(action="started", name="grpo", run_id="a", fleet_run_id="run", at_us=kit.us(0))
     ended = dataclasses.replace(began, action="ended", at_us=kit.us(30))
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), began, *own, ended])
-    told = "also those in which another run had it"
+    told = "Own seconds are those in which this run had the lease"
     for run_id in ("run", "a"):
         app = open_page(root, "fleet", run=run_id)
         assert not app.exception
         assert "Source: `lease`, all of this time" in said(app)
         assert (told in said(app)) == (run_id == "a")
+        (table,) = [frame.value for frame in app.dataframe if "lease id" in frame.value.columns]
+        assert ("own seconds" in table.columns) == (run_id == "a")
 
 
 @pytest.mark.long

@@ -183,6 +183,39 @@ def test_a_lease_that_went_over_to_another_rl_run_is_listed_and_opens_whole_for_
     assert data.of_part(root, "dashboard/lease_events", dataclasses.replace(run, run_id="a"), "M").is_empty()
 
 
+def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Path, kit: Any) -> None:
+    """`L` is a's from its grant on, and b's from the slice that says so; of `M` no slice says whose it is."""
+
+    def change(action: Any, after_s: int, lease_id: str = "L") -> events.Lease:
+        return events.Lease(
+            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0, rl_run_id="b",
+            expires_at_us=kit.us(60), at_us=kit.us(after_s),
+        )  # fmt: skip
+
+    def time(run_id: str, after_s: int) -> events.DeviceSlice:
+        t0_ns, zeros = 1000 * kit.us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
+        return events.DeviceSlice(
+            device_id="s0", lease_id="L", rollout_run_id=run_id, t0_ns=t0_ns, t1_ns=t0_ns + 5 * 10**9,
+            at_us=kit.us(after_s), **zeros | {"rollout_ns": 5 * 10**9},
+        )  # fmt: skip
+
+    granted = dataclasses.replace(change("granted", 10), rl_run_id="a")
+    made = [granted, time("a", 12), change("renewed", 17), time("b", 18), time("b", 23), change("released", 30)]
+    root = kit.write(
+        tmp_path / "ledger", [kit.started(), *made, change("granted", 40, "M"), change("released", 50, "M")]
+    )
+    (run,) = data.runs(root)
+    shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
+    seconds = {
+        name: data.in_window(root, "dashboard/fleet_leases", dataclasses.replace(run, run_id=name), shown)
+        .select("lease_id", "seconds", "own_seconds").rows()
+        for name in ("run", "a", "b")
+    }  # fmt: skip
+    assert seconds == {
+        "run": [("M", 10, 10), ("L", 20, 20)], "a": [("L", 20, 8)], "b": [("M", 10, None), ("L", 20, 12)]
+    }  # fmt: skip
+
+
 def test_a_preemption_opens_with_its_phases_and_its_lease(
     made: Path, run: data.Run, built: Report, open_page: Any, values: Any, said: Any
 ) -> None:
