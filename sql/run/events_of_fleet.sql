@@ -9,6 +9,11 @@ WITH tenant AS (
 -- An RL run that went on on another fleet made other trajectories there.
 made AS (
     SELECT DISTINCT run_id, trajectory_id FROM event WHERE kind = 'turn' AND fleet_run_id = getvariable('run_id')
+),
+-- What it decided is of the fleet that it was on last.
+last AS (
+    SELECT run_id FROM event SEMI JOIN tenant USING (run_id) WHERE kind = 'run'
+    GROUP BY run_id HAVING arg_max(fleet_run_id, (at_us, writer, seq)) = getvariable('run_id')
 )
 SELECT * FROM event WHERE run_id = getvariable('run_id')
 UNION ALL BY NAME
@@ -22,4 +27,5 @@ SELECT
 FROM event
 SEMI JOIN tenant USING (run_id)
 WHERE kind = 'turn' AND fleet_run_id = getvariable('run_id')
-   OR kind IN ('trajectory', 'verdict') AND (run_id, trajectory_id) IN (FROM made);
+   OR kind IN ('trajectory', 'verdict') AND (run_id, trajectory_id) IN (FROM made)
+   OR kind = 'scale_down' AND run_id IN (FROM last);

@@ -26,7 +26,8 @@ timed AS (
     JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id
     WHERE kind IN ('device_slice', 'holdout', 'power', 'request')
 )
-SELECT * FROM event WHERE run_id = getvariable('run_id')
+SELECT * FROM event
+WHERE run_id = getvariable('run_id') AND NOT (kind = 'scale_down' AND coalesce(decision = 'let_go', false))
 UNION ALL BY NAME
 SELECT * REPLACE (getvariable('run_id') AS run_id, run_id AS fleet_run_id)
 FROM shared
@@ -34,7 +35,7 @@ WHERE CASE
     WHEN kind IN ('preemption', 'hold', 'sync') THEN rl_run_id = getvariable('run_id')
     WHEN kind = 'lease' THEN (run_id, lease_id) IN (FROM leased)
     WHEN kind = 'engine' THEN (run_id, device_id) IN (SELECT run_id, device_id FROM own_time)
-    -- What was let go was let go because of all that borrow.
+    -- What was let go was let go because of all that borrow, whoever it was recorded for.
     WHEN kind = 'scale_down' THEN decision = 'kept'
     ELSE kind = 'device'
     END

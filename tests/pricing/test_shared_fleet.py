@@ -22,11 +22,14 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
+from rose.pricing.borrowing.report import alternatives
 from rose.pricing.charges.allocation import allocate
+from rose.pricing.closing.period import Period
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import report
 from rose.pricing.run.tables import tables
+from rose.pricing.spend.saved import LET_GO, RunSaved, saved
 from tests.ledger.older import OLDER_LEDGER
 from tests.pricing.closing.conftest import BOOK_TOML, HOUR_NS, T0_NS, S
 
@@ -301,6 +304,42 @@ def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Pa
     done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert {run["run"] for run in json.loads(done.stdout)["runs"]} == {"red", "blue"}
+
+
+@pytest.mark.parametrize("decided_for", ["fleet", "red"])
+def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_saved(
+    tmp_path: Path, decided_for: str
+) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "controller", "fleet") as writer:
+        for event in _events():
+            writer.record(event, durable=False)
+        for action, at_s in (("joined", -7200), ("left", -3600)):
+            writer.record(
+                events.Device(
+                    action=action, device_id="r1", t_ns=T0_NS + at_s * S, pool="rollout", device_class="h100-sxm",  # type: ignore[arg-type]
+                    at_us=_us(at_s),
+                )
+            )  # fmt: skip
+        decided = events.ScaleDown(
+            device_id="r1", device_class="h100-sxm", decision="let_go", t0_ns=T0_NS, t1_ns=T0_NS + HOUR_NS,
+            decided_by="Kim", run_id=decided_for, at_us=_us(1),
+        )  # fmt: skip
+        writer.record(decided)
+    made = {run_id: alternatives.build(root, run_id, BOOK).savings for run_id in RUNS}
+    whole, red, blue = (one.cash_saved.value or 0 for one in made.values())
+    assert "$3.60 of dedicated devices that recorded decisions let go" in made["fleet"].rests_on["cash_saved"]
+    book, kept = tmp_path / "book.toml", dict[str, RunSaved]()
+    book.write_text(_TOML)
+    runs = {run.run_id: run for run in saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), kept=kept).runs}
+    assert {run_id: run.cash_nano for run_id, run in runs.items()} == {
+        "fleet": (3_600_000_000, 3_600_000_000), "red": (red, red), "blue": (blue, blue)
+    }  # fmt: skip
+    assert (runs["fleet"].capacity_nano, runs["fleet"].added_nano, runs["fleet"].why) == (0, 0, LET_GO)
+    assert 3_600_000_000 + red + blue == pytest.approx(whole, abs=2)
+    # Asked for by name, it counts itself.
+    (fleet,) = saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), run_id="fleet", kept=kept).runs
+    assert fleet.cash_nano == (whole, whole)
 
 
 def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) -> None:

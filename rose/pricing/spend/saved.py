@@ -22,11 +22,12 @@ from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Figure
-from rose.pricing.money import PricingError, format_money
+from rose.pricing.money import PricingError, format_money, nano_usd_of
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.heard import SILENT, silent
+from rose.pricing.run.priced import priced
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.question import QuestionError
 
@@ -34,6 +35,8 @@ from rose.pricing.spend.question import QuestionError
 NO_INTERVAL = (
     "runs share what is uncertain, such as a price, so the intervals of several do not add up to one of the sum"
 )
+#: What a fleet's own run counts for where RL runs share it.
+LET_GO = "dedicated devices of the fleet that recorded decisions let go: they are no RL run's"
 #: Both ends of the cash saved, in the order in which they stand everywhere.
 ENDS = ("if_there_anyway", "if_not")
 #: An interval, nano-dollars; without an upper end where there is none.
@@ -43,6 +46,8 @@ Ends = tuple[int, int | None]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSaved:
     """One run, nano-dollars; None where that is not known, and `why` says so.
+
+    Of a fleet that RL runs share its own run has what recorded decisions let go alone, and `why` says that.
 
     `cash_nano` are both ends of the cash saved, alike where it is one figure: if the fleet would have been there
     anyway, and if it would not.
@@ -171,8 +176,8 @@ def saved(
         provenance = one_provenance(present, provenance, period)
         set_variables(connection, provenance=provenance)
         counted = rows(connection, "spend/runs")
-    # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does it count itself.
-    counted = [row for row in counted if not row["shared"] or row["run_id"] == run_id]
+    # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does all of it count itself.
+    counted = [row for row in counted if not row["shared"] or row["let_go"] or row["run_id"] == run_id]
     counted = [row for row in counted if _counts(row, period, provenance, now_ns)]
     if not counted:
         raise NothingChargedError(
@@ -190,13 +195,16 @@ def saved(
         root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
     )
     kept = {} if kept is None else kept
+    runs = []
     for number, row in enumerate(counted):
         progress(number, len(counted))
-        if row["run_id"] not in kept:
-            kept[row["run_id"]] = _of_run(root, row, book, seen, allow_unverified=allow_unverified)
-    # What is kept has the status that the run had then: it may have fallen silent since.
-    runs = tuple(replace(kept[row["run_id"]], status=row["status"]) for row in counted)
-    return Saved(period=period, provenance=provenance, runs=runs)
+        let_go_alone = row["shared"] and row["run_id"] != run_id
+        key = f"{row['run_id']}/let_go" if let_go_alone else row["run_id"]
+        if key not in kept:
+            kept[key] = _of_run(root, row, book, seen, allow_unverified=allow_unverified, let_go_alone=let_go_alone)
+        # What is kept has the status that the run had then: it may have fallen silent since.
+        runs.append(replace(kept[key], status=row["status"]))
+    return Saved(period=period, provenance=provenance, runs=tuple(runs))
 
 
 def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
@@ -240,10 +248,12 @@ def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
 
 
 def _of_run(
-    root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool
+    root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool, let_go_alone: bool
 ) -> RunSaved:  # fmt: skip
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
+        if let_go_alone:
+            return _let_go(root, row, book, seen, allow_unverified=allow_unverified)
         document = alternatives.build(root, row["run_id"], book, allow_unverified, seen=seen)
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
@@ -264,6 +274,19 @@ def _of_run(
         book=capacity.stamp.book, added_nano=None if added.value is None else int(added.value),
         cash_interval=_interval(cash), added_interval=_interval(added), no_interval=cash.no_interval,
     )  # fmt: skip
+
+
+def _let_go(
+    root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool
+) -> RunSaved:  # fmt: skip
+    """What recorded decisions let go of a fleet that RL runs share. Raises what `priced` raises."""
+    with priced(root, row["run_id"], book, allow_unverified, seen) as run:
+        nano = nano_usd_of(run.borrow.let_go_usd)
+        return RunSaved(
+            run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=0, cash_nano=(nano, nano),
+            why=LET_GO, added_nano=0, cash_interval=None, added_interval=None, verified=run.stamp.verified,
+            book=run.book_facts, no_interval="it is a price, and known exactly",
+        )  # fmt: skip
 
 
 def _interval(figure: Figure) -> Ends | None:
