@@ -37,7 +37,21 @@ WHERE CASE
     WHEN kind = 'engine' THEN (run_id, device_id) IN (SELECT run_id, device_id FROM own_time)
     -- What was let go was let go because of all that borrow, whoever it was recorded for.
     WHEN kind = 'scale_down' THEN decision = 'kept'
-    ELSE kind = 'device'
+    ELSE false
+    END
+UNION ALL BY NAME
+-- A device that fleets call alike is that of each in the run's own time there.
+SELECT s.* REPLACE (
+    getvariable('run_id') AS run_id, s.run_id AS fleet_run_id,
+    CASE WHEN alike.device_id IS NULL THEN t_ns ELSE greatest(t_ns, o.from_ns) END AS t_ns
+)
+FROM shared AS s
+LEFT JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id
+LEFT JOIN (SELECT device_id FROM own_time GROUP BY device_id HAVING count(*) > 1) AS alike
+    ON alike.device_id = s.device_id
+WHERE kind = 'device' AND CASE
+    WHEN alike.device_id IS NOT NULL THEN t_ns < o.to_ns AND (action = 'joined' OR o.from_ns < t_ns)
+    ELSE o.run_id IS NOT NULL OR s.device_id NOT IN (SELECT device_id FROM own_time)
     END
 UNION ALL BY NAME
 SELECT t.* EXCLUDE (from_ns, to_ns, last_ns) REPLACE (getvariable('run_id') AS run_id, t.run_id AS fleet_run_id)

@@ -442,3 +442,25 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
         set_variables(connection, run_id="red", period_end_ns=T0_NS + HOUR_NS, price_changes=[])
         connection.execute(sql.read("borrowing/lease_spans.sql"))
         assert [row["byte_ns"] for row in rows(connection, "borrowing/held_memory")] == [(1 << 30) * 1800 * S]
+
+
+def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: Path) -> None:
+    """Red goes on on another fleet; the first gives its device back while red works on the other's of that name."""
+    root = tmp_path / "ledger"
+    device: dict[str, Any] = {"device_id": "s0", "device_class": "h100-sxm"}
+    for fleet, begin_s in (("f1", 0), ("f2", 1000)):
+        with LedgerWriter.open(root, fleet, fleet) as writer:
+            writer.record(events.Run(action="started", name="lab", at_us=_us(0)))
+            writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=_us(begin_s)))
+            if fleet == "f2":
+                writer.record(events.Device(action="joined", t_ns=T0_NS, pool="train", at_us=_us(0), **device))
+            joined = events.Device(
+                action="joined", t_ns=T0_NS + begin_s * S, pool="serving", at_us=_us(begin_s), **device
+            )
+            writer.record(joined)
+            for part_s, seconds in ((0, 600), (600, 400)):
+                writer.record(_slice(begin_s + part_s, "s0", "red", f"{fleet}-L", rollout=seconds))
+            if fleet == "f1":
+                left_s = 1500
+                writer.record(dataclasses.replace(joined, action="left", t_ns=T0_NS + left_s * S, at_us=_us(left_s)))
+    assert report.build(root, "red", BOOK).borrow.borrowed.value == 2000 * S
