@@ -2,6 +2,7 @@
 -- lent where leases cover at least half of it, and its load is the serving share of the slices it overlaps.
 -- `energy_mw_ns` is milliwatts times nanoseconds. For an interval: energy (y, milliwatt-seconds) and time (x, seconds)
 -- summed over each five minutes of a device, and of those sums how many there are and their squares.
+-- Reads the table `lease_span`, which `lease_spans` makes.
 -- By hand: SET VARIABLE run_id = '...';
 WITH reading AS (
     SELECT p.device_id, d.device_class, p.writer, p.seq, p.t0_ns, p.t1_ns, p.power_mw
@@ -23,11 +24,6 @@ loaded AS (
        AND s.t0_ns < r.t1_ns AND r.t0_ns < s.t1_ns AND s.ns > 0
     GROUP BY ALL
 ),
-leased AS (
-    SELECT device_id, epoch_ns(granted_at) AS t0_ns, epoch_ns(coalesce(closed_at, expires_at)) AS t1_ns
-    FROM lease
-    WHERE run_id = getvariable('run_id')
-),
 lent AS (
     SELECT
         l.device_class, l.device_id, l.t0_ns, l.t1_ns, l.power_mw,
@@ -36,7 +32,7 @@ lent AS (
         2 * coalesce(sum(least(l.t1_ns, x.t1_ns) - greatest(l.t0_ns, x.t0_ns)) FILTER (x.t0_ns IS NOT NULL), 0)
             >= l.t1_ns - l.t0_ns AS is_lent
     FROM loaded AS l
-    LEFT JOIN leased AS x ON x.device_id = l.device_id AND x.t0_ns < l.t1_ns AND l.t0_ns < x.t1_ns
+    LEFT JOIN lease_span AS x ON x.device_id = l.device_id AND x.t0_ns < l.t1_ns AND l.t0_ns < x.t1_ns
     GROUP BY l.device_class, l.device_id, l.writer, l.seq, l.t0_ns, l.t1_ns, l.power_mw, l.serving_share
 ),
 stretch AS (

@@ -217,9 +217,21 @@ def test_a_lease_that_nothing_closed_ends_with_the_last_slice_that_names_it(tmp_
             if not isinstance(event, events.Lease) or event.action == "granted":
                 writer.record(event, durable=False)
         writer.record(_slice(3600, "t0", None, None, idle=3600), durable=False)
+        for t0_s in (600, 2600):
+            t0_ns = T0_NS + t0_s * S
+            read = events.Power(
+                device_id="s0", t0_ns=t0_ns, t1_ns=t0_ns + 1000 * S, power_mw=1, source="rapl", at_us=_us(t0_s + 1000)
+            )
+            writer.record(read, durable=False)
     fleet, red, blue = (report.build(root, run_id, BOOK) for run_id in RUNS)
     assert [made.leases["leased"].value for made in (fleet, red, blue)] == [2000 * S, 1000 * S, 1000 * S]
     assert [made.leases["open"].value for made in (fleet, red, blue)] == [1, 1, 0]
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, root, "fleet")
+        set_variables(connection, run_id="fleet", period_end_ns=T0_NS + 2 * HOUR_NS, price_changes=[])
+        connection.execute(sql.read("borrowing/lease_spans.sql"))
+        read_s = {row["lent"]: row["duration_ns"] // S for row in rows(connection, "borrowing/power_by_load")}
+    assert read_s == {True: 1000, False: 1000}
 
 
 def test_an_engine_that_died_died_on_the_run_that_had_its_device_last(tmp_path: Path) -> None:
