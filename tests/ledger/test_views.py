@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,25 @@ def test_a_retried_event_counts_once_whichever_writer_it_came_through(select: Se
     assert rows == [(1,), (3,), (4,), (5,)]
     assert select("SELECT count(*) FROM event") == [(4,)]
     assert select("SELECT count(*) FROM stored_event") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    ("events", "condition"), [("lease_event", "kind = 'lease'"), ("event WHERE run_id = 'r'", "run_id = 'r'")]
+)
+def test_events_of_one_kind_or_run_are_found_without_reading_all_others(
+    select: Select, lease: Any, events: str, condition: str
+) -> None:
+    """Also where retries are looked for: else an agent that begins waits for every turn that the ledger ever had."""
+    ((_, plan),) = select(f"EXPLAIN (FORMAT json) SELECT event_id FROM {events}", [lease(event_id="x")])
+    scans = [node["extra_info"]["Filters"] for node in _nodes(json.loads(plan)) if "READ_PARQUET" in str(node["name"])]
+    assert len(scans) == 2
+    assert all(condition in str(filters) for filters in scans)
+
+
+def _nodes(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for node in plan:
+        yield node
+        yield from _nodes(node["children"])
 
 
 @pytest.mark.parametrize(
