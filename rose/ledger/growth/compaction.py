@@ -74,8 +74,9 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Which neighbouring parts to merge, given the closed parts of one writer in order and the events of each.
 
     Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds open
-    together. Compacted files wait until FANOUT neighbours of them together stay under
-    EVENTS_MAX. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans what was archived.
+    together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room for,
+    which are then merged for good. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans what
+    was archived.
     """
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
@@ -85,7 +86,7 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
             apart = part is None or part.state != state or (run and part.first != run[-1].last + 1)
             full = total + events > EVENTS_MAX or (state == "live" and len(run) == FANOUT)
             if run and (apart or full):
-                if len(run) >= least:
+                if full or len(run) >= least:
                     merges.append(run)
                 run, total = [], 0
             if part is not None and part.state == state and (state == "live" or events < EVENTS_MAX // 2):

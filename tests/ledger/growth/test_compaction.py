@@ -245,7 +245,25 @@ def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[la
         assert [part.first for part in run] == list(range(run[0].first, run[0].first + len(run)))
         assert len({part.state for part in run}) == 1
         assert len(run) == 1 or sum(events_of[part] for part in run) <= EVENTS_MAX
-        assert len(run) <= FANOUT if run[0].state == "live" else len(run) >= FANOUT
+        if run[0].state == "live":
+            assert len(run) <= FANOUT
+        else:
+            assert len(run) >= FANOUT or sum(events_of[part] for part in run) > EVENTS_MAX // 2
+
+
+@given(st.integers(1, EVENTS_MAX // 2 - 1))
+@example(EVENTS_MAX // FANOUT + 1)
+def test_files_of_whatever_size_are_merged_until_they_are_large(events: int) -> None:
+    """FANOUT of them need not fit into one: of a writer that closes more between two compactions, none would be."""
+    parts: list[tuple[Part, int]] = []
+    for number in range(100):
+        parts.append((Part("w", number, number, "compacted"), events))
+        for run in plan(parts):
+            merged = Part("w", run[0].first, run[-1].last, "compacted")
+            total = sum(count for part, count in parts if part in run)
+            parts = sorted([*(one for one in parts if one[0] not in run), (merged, total)])
+    small = [part for part, count in parts if count < EVENTS_MAX // 2]
+    assert len(small) < 2 * FANOUT
 
 
 def test_what_a_killed_compaction_left_is_removed_and_nothing_else(root: Path) -> None:
