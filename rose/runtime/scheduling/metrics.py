@@ -10,11 +10,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from rose.clock import monotonic_ns
+from rose.clock import monotonic_ns, utc_us
+from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import hosts, missing, run_status
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
+
+#: A run that ended has its figures for so long, so that the last of them are read; then no more.
+_ENDED_SHOWN_US = 3600 * 1_000_000
 
 
 def exposition(controller: Controller) -> tuple[bytes, str]:
@@ -45,6 +49,8 @@ class _Figures(Collector):
         tokens = CounterMetricFamily("rose_output_tokens", "Tokens of completed turns.", labels=["run"])
         attempts = CounterMetricFamily("rose_attempts", "Attempts at turns.", labels=["run", "outcome"])
         for run_id, load in self._controller.loads.items():
+            if _ended_long_ago(self._controller.runs.get(run_id)):
+                continue
             waiting.add_metric([run_id], len(load.turns))
             turns.add_metric([run_id, "completed"], load.completed)
             turns.add_metric([run_id, "failed"], load.failed)
@@ -117,3 +123,7 @@ class _Figures(Collector):
                 if host[field] is not None:
                     family.add_metric([host["host"]], host[field])
         yield from families.values()
+
+
+def _ended_long_ago(run: Run) -> bool:
+    return not run.is_open and utc_us() - (run.facts.closed_us or 0) > _ENDED_SHOWN_US

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.runtime.scheduling.engines import workers
+from rose.runtime.scheduling.messages import CloseRun
 from tests.runtime.scheduling.stand_ins import (
     SERVERS,
     beat,
@@ -154,6 +155,27 @@ def test_metrics_are_what_prometheus_reads():
     assert samples["rose_engine_policy_version", "device-of-e0", "e0"] == 3
     assert samples["rose_controller_ready",] == 1
     assert samples["process_resident_memory_bytes",] > 0
+
+
+def test_a_run_that_ended_long_ago_has_no_figures_any_more():
+    """A thousand of them are remembered, and each would have six series until the controller is started again."""
+
+    async def scenario():
+        async with gateway() as (session, _), fleet(session):
+            controller = SERVERS[0].controller
+            opened = await open_run(session)
+            await publish(session, opened, 3)
+            await post(session, f"/runs/{opened['run_id']}/generate", BODY)
+            controller.close_run(opened["run_id"], CloseRun(fence=1))
+            lately, _ = await figures(session)
+            facts = controller.runs.get(opened["run_id"]).facts
+            facts.closed_us -= 3601 * 1_000_000
+            past, _ = await figures(session)
+            return opened["run_id"], lately, past
+
+    run_id, lately, past = asyncio.run(scenario())
+    assert lately["rose_turns_total", "completed", run_id] == 1, "the last of it is to be read"
+    assert not [sample for sample in past if run_id in sample]
 
 
 def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
