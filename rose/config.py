@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from rose import fleet_checks
 from rose.config_hosts import (
@@ -300,7 +300,7 @@ def parse(text: str, source: str) -> FleetConfig:
         try:
             return FleetConfig.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"config {source}:\n{explain(error)}")
+            raise ConfigError(f"config {source}:\n{explain(error, FleetConfig)}")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -313,30 +313,30 @@ def validated(data: dict[str, object], source: str) -> FleetConfig:
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"config {source}:\n{explain(error)}")
+        raise ConfigError(f"config {source}:\n{explain(error, FleetConfig)}")
 
 
-def explain(error: ValidationError) -> str:
-    """One line for each wrong field: its path, what is wrong, and the value that was given."""
+def explain(error: ValidationError, file: type[BaseModel]) -> str:
+    """One line for each wrong field of a file of this shape: its path, what is wrong, and the value that was given."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
         if item["type"] == "extra_forbidden":
             # Its value may be a token under a misspelt name.
             *place, name = item["loc"]
-            lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place))}")
+            lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
             continue
         given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
 
 
-def _fields_at(place: Iterable[int | str]) -> set[str]:
-    """The fields of a table of the file."""
-    table: type[Section] = FleetConfig
+def _fields_at(place: Iterable[int | str], table: type[BaseModel]) -> set[str]:
+    """The fields of the table at a place below `table`."""
     for name in place:
-        if isinstance(name, str):
-            annotation = table.model_fields[name].annotation
+        # Others are numbers and names of tables.
+        if name in table.model_fields:
+            annotation = table.model_fields[str(name)].annotation
             kinds = (annotation, *get_args(annotation))
-            table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+            table = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), table)
     return set(table.model_fields)

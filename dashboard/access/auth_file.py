@@ -153,7 +153,7 @@ def parse(text: str, path: Path) -> Auth:
     try:
         auth = Auth.model_validate(data)
     except ValidationError as error:
-        raise AuthError(f"{path}:\n{explain(error)}")
+        raise AuthError(f"{path}:\n{explain(error, Auth)}")
     folder = path.absolute().parent
     file = auth.client_secret_file
     return auth.model_copy(

@@ -154,6 +154,8 @@ def check_serving(devices: Iterable[DeviceConfig]) -> None:
 
 
 def _check_models(config: FleetConfig) -> None:
+    if not config.device:
+        return
     for field, model in (("serving.model", config.serving.model), ("rollout.model", config.rollout.model)):
         try:
             models.local(model)
