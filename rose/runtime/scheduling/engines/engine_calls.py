@@ -86,14 +86,13 @@ class EngineCalls:
         """One request for the tokens that the turn still wants. If the caller is cancelled, so is the request."""
         worker, item = placed.worker, placed.item
         report = worker.report
-        input_ids = turn.input_ids
         began = monotonic_ns()
         attempt: dict[str, Any] = {
             "engine_id": report.engine_id,
             "device_id": report.device_id,
             "lease_id": item.lease_id,
             "policy_version": report.policy_version,
-            "prompt_tokens": len(input_ids),
+            "prompt_tokens": turn.prompt.count + len(turn.output_ids),
             "cached_tokens": 0,
             "output_tokens": 0,
             "outcome": "failed",
@@ -101,7 +100,8 @@ class EngineCalls:
             "queue_ns": placed.queue_ns,
         }
         body = {
-            "input_ids": input_ids,
+            # What was made so far is part of the prompt.
+            "input_ids": turn.prompt.with_tokens(turn.output_ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,
             "rid": item.request_id,

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import Client, failure, read
-from rose.runtime.scheduling.messages import GenerateRequest
+from rose.runtime.scheduling.turns.prompt import read as read_turn
 from rose.runtime.scheduling.turns.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
@@ -31,11 +31,11 @@ async def answer(controller: Controller, scope: Scope, receive: Receive, send: S
     if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)
         return
-    wanted = GenerateRequest.model_validate_json(await read(receive))
+    wanted, prompt = read_turn(await read(receive))
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     load = controller.loads[run_id]
-    turn = Turn.begin(wanted, now_ns, run_id, version_min)
+    turn = Turn.begin(wanted, now_ns, run_id, version_min, prompt)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"

@@ -163,7 +163,7 @@ class TurnQueue:
 def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
     item = InFlight(
         request_id=new_id(),
-        kv_tokens=len(turn.request.input_ids) + turn.tokens_max,
+        kv_tokens=turn.prompt.count + turn.tokens_max,
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
         run_id=turn.run_id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +23,8 @@ from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn
 
 #: A turn with a key goes on for so long after its client went away: it may come back for it.
 KEY_GRACE_S = 10.0
+#: Turns that an older version kept have shorter digests, of other bytes: these tell nothing.
+_DIGEST_BYTES = 20
 
 
 class KeyReusedError(UserError):
@@ -246,13 +247,13 @@ def _name(turn: Turn) -> tuple[str, str]:
 
 
 def _digest(turn: Turn) -> bytes:
-    prompt = hashlib.blake2b(array("Q", turn.request.input_ids).tobytes(), digest_size=16)
+    prompt = hashlib.blake2b(turn.prompt.text, digest_size=_DIGEST_BYTES)
     prompt.update(orjson.dumps(turn.given, option=orjson.OPT_SORT_KEYS))
     return prompt.digest()
 
 
 def _check(turn: Turn, digest: bytes, before: bytes) -> None:
-    if digest != before:
+    if digest != before and len(before) == _DIGEST_BYTES:
         raise KeyReusedError(f"key {turn.key!r} is that of another turn of run {turn.run_id!r}; give each its own")
 
 
@@ -261,7 +262,7 @@ def _completion(turn: Turn, answer: dict[str, Any]) -> dict[str, Any]:
     meta: dict[str, Any] = answer["meta_info"]
     meta["output_token_logprobs"] = turn.logprobs
     meta["completion_tokens"] = len(turn.output_ids)
-    meta["prompt_tokens"] = len(turn.request.input_ids)
+    meta["prompt_tokens"] = turn.prompt.count
     meta["rose"] = {"attempts": turn.attempts, "versions": turn.versions}
     return {"output_ids": turn.output_ids, "meta_info": meta}
 
@@ -277,7 +278,7 @@ def so_far(turn: Turn) -> dict[str, Any]:
         "finish_reason": None,
         "output_token_logprobs": logprobs,
         "completion_tokens": len(output_ids),
-        "prompt_tokens": len(turn.request.input_ids),
+        "prompt_tokens": turn.prompt.count,
         "rose": {"attempts": turn.attempts, "versions": versions},
     }
     return {"output_ids": output_ids, "meta_info": meta}

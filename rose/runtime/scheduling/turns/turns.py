@@ -11,6 +11,7 @@ from typing import Any
 from rose.clock import utc_us
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
+from rose.runtime.scheduling.turns.prompt import Prompt
 from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
@@ -49,6 +50,7 @@ class Turn:
     """
 
     request: GenerateRequest
+    prompt: Prompt
     trajectory_id: str
     arrived_ns: int
     #: The run that it is of.
@@ -77,12 +79,15 @@ class Turn:
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, request: GenerateRequest, now_ns: int, run_id: str, version_min: int = 0) -> Turn:
-        """`version_min` holds where the request says none."""
+    def begin(
+        cls, request: GenerateRequest, now_ns: int, run_id: str, version_min: int = 0, prompt: Prompt | None = None
+    ) -> Turn:
+        """`version_min` holds where the request says none, and `prompt` is read from it where none is given."""
         labels = request.rose or TurnLabels()
         given = request.sampling
         return cls(
             request,
+            prompt or Prompt.of(request.input_ids),
             labels.trajectory_id or new_id(),
             now_ns,
             run_id,
@@ -111,11 +116,6 @@ class Turn:
         if not self.attempts or (error := self.attempts[-1].get("error")) is None:
             return None
         return f"the last engine to try, {self.attempts[-1]['engine_id']}, {error}"
-
-    @property
-    def input_ids(self) -> list[int]:
-        """The prompt of the next attempt: what was made so far is part of it."""
-        return self.request.input_ids + self.output_ids
 
     @property
     def sampling(self) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""Requests that are read without looking at each token id: no other than pydantic reads, and no other errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rose.runtime.scheduling.messages import GenerateRequest
+from rose.runtime.scheduling.turns import prompt
+from rose.runtime.scheduling.turns.prompt import Prompt, read
+
+_IDS = st.lists(st.one_of(st.integers(0, 200_000), st.integers(-2, 2**64)), max_size=8)
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 2**64), st.floats(allow_nan=False), st.text(max_size=5))
+_JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
+_LABELS = st.dictionaries(st.sampled_from(["trajectory_id", "step", "key", "input_ids"]), _SCALARS | _IDS)
+_SAMPLING = st.dictionaries(st.sampled_from(["max_new_tokens", "temperature", "input_ids"]), _SCALARS | _IDS)
+_BODIES = st.fixed_dictionaries(
+    {"input_ids": _IDS | _JSON},
+    optional={
+        "sampling_params": _SAMPLING | _JSON,
+        "rose": _LABELS | _JSON,
+        "stream": _SCALARS,
+        "input_idz": _JSON,
+        "": _JSON,
+    },
+)
+
+
+def said(body: bytes) -> Any:
+    """The request and its ids as pydantic reads them, or the errors that it names."""
+    try:
+        request = GenerateRequest.model_validate_json(body)
+    except ValidationError as error:
+        return error.errors(include_url=False)
+    return request.model_dump(exclude={"input_ids"}), request.input_ids
+
+
+def said_here(body: bytes) -> Any:
+    try:
+        request, given_ids = read(body)
+    except ValidationError as error:
+        return error.errors(include_url=False)
+    ids = orjson.loads(given_ids.text)
+    assert given_ids == Prompt.of(ids)
+    return request.model_dump(exclude={"input_ids"}), ids
+
+
+@given(_BODIES, st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", "\t:\r\n ")]))
+@example({"input_ids": [1, 2], "sampling_params": {"input_ids": [3]}, "rose": {"key": '"input_ids":[4]'}}, (",", ":"))
+@example({"input_ids": [9_999_999_999, 10_000_000_000]}, (",", ":"))
+def test_a_request_is_read_as_pydantic_reads_it(body: dict[str, Any], separators: tuple[str, str]) -> None:
+    text = json.dumps(body, separators=separators).encode()
+    assert said_here(text) == said(text)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        "[01]", "[1,,2]", "[1 2]", "[1,]", "[,1]", "[]", "[-1]", "[1.0]", "[1e3]", "[[1]]", '["1"]', "[1", "null", "5",
+        "[1]]", "[1\x002]", '{"1":2}', "[true]", "[1,[2],3]", "[ ]", "9" * 30, "[" * 100_000, '["[1,2]"]',
+    ],
+)  # fmt: skip
+def test_what_is_no_array_of_token_ids_is_refused_in_the_same_words(ids: str) -> None:
+    text = f'{{"input_ids":{ids},"stream":false}}'.encode()
+    assert isinstance(said(text), list)
+    assert said_here(text) == said(text)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"null", b'{"input_ids":[1]} x', b"\xff", b'{"rose":{"step":-1}}'])
+def test_what_is_no_request_is_refused_in_the_same_words(body: bytes) -> None:
+    assert isinstance(said(body), list)
+    assert said_here(body) == said(body)
+
+
+def test_numbers_of_a_prompt_are_looked_at_where_something_is_wrong_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    whole = GenerateRequest.model_validate_json
+    monkeypatch.setattr(GenerateRequest, "model_validate_json", lambda text: seen.append(text) or whole(text))
+    read(b'{"input_ids": [1000, 2000, 3000], "rose": {"key": "k"}}')
+    with pytest.raises(ValidationError):
+        read(b'{"input_ids": [1000, -2000]}')
+    assert [b"000" in text for text in seen] == [False, True]
+
+
+def test_each_field_of_a_request_is_read() -> None:
+    assert prompt._Fields.__struct_fields__ == tuple(GenerateRequest.model_fields)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), st.lists(st.integers(0, 10**6), max_size=5))
+def test_an_engine_gets_the_prompt_and_what_was_made_so_far(ids: list[int], made: list[int]) -> None:
+    assert orjson.loads(orjson.dumps({"input_ids": Prompt.of(ids).with_tokens(made)})) == {"input_ids": ids + made}
