@@ -49,7 +49,7 @@ class Turn:
     that made no token. `deaths` are the engine lives that ended under it since then: engine, and when the life began.
     """
 
-    request: GenerateRequest
+    labels: TurnLabels
     prompt: Prompt
     trajectory_id: str
     arrived_ns: int
@@ -86,7 +86,7 @@ class Turn:
         labels = request.rose or TurnLabels()
         given = request.sampling
         return cls(
-            request,
+            labels,
             prompt or Prompt.of(request.input_ids),
             labels.trajectory_id or new_id(),
             now_ns,
@@ -105,10 +105,6 @@ class Turn:
     def key(self) -> str | None:
         """What the run's client calls it, if anything."""
         return self.labels.key
-
-    @property
-    def labels(self) -> TurnLabels:
-        return self.request.rose or TurnLabels()
 
     @property
     def error(self) -> str | None:
