@@ -64,6 +64,8 @@ INTERNAL = (
     *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
     f"rolled_{CLIENT_ID}",
 )
+#: Those of them over the events that no roll-up counts yet, in the order in which they can be made.
+_UNROLLED = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
 quoted = catalog_file.quoted
 _MOVED = "it reads the files at"
 _STORED_EVENT = "SELECT sql FROM duckdb_views() WHERE database_name = 'ledger' AND view_name = 'stored_event'"
@@ -255,8 +257,7 @@ def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str], *, v
 @functools.cache
 def _bodies() -> dict[str, str]:
     """What each view selects that is the same in every ledger."""
-    names = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
-    unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in names}
+    unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in _UNROLLED}
     return unrolled | {view: sql.read(f"views/{view}.sql").partition(f"VIEW {view} AS")[2] for view in VIEWS}
 
 
@@ -311,8 +312,7 @@ def _make_template() -> bytes:
         nothing = sources.events(Path(), [])
         _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
         _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
-        names = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
-        _make(connection, {name: _bodies()[name] for name in names}, temporary=False)
+        _make(connection, {name: _bodies()[name] for name in _UNROLLED}, temporary=False)
         _make(connection, {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)
         for name in INTERNAL:
             connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import sql
 from rose.event_columns import all_columns
 from rose.ledger import layout, rows, segments
 from rose.ledger.catalog_file import quoted
@@ -77,6 +78,11 @@ def selects(root: Path, until: Span | None = None, place: Path | None = None) ->
 def client_ids(root: Path, coverage: Coverage | None) -> str:
     """A SELECT of the ids that clients chose of the events that a generation counts."""
     return parquet(root, list(coverage.ids)) if coverage and coverage.ids else no_roll_up(f"rolled_{CLIENT_ID}")
+
+
+def new_client_ids() -> str:
+    """A SELECT of the ids that clients chose of the events that no generation counts yet, in a ledger's catalog."""
+    return sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";")
 
 
 def parquet(root: Path, paths: Sequence[str]) -> str:

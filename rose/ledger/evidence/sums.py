@@ -7,11 +7,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-import sql
 from rose.ledger import catalog, layout, sources
 from rose.ledger.evidence import footer
 from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
+from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
 
 
@@ -39,8 +38,8 @@ def faults(root: Path) -> tuple[list[str], str | None]:
                     problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
                 elif lies := _footer_fault(root / file):
                     problems.append(f"{file}: {lies}")
-            again = sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";")
-            if differing := _differing(connection, sources.client_ids(root, coverage), again):
+            stored, again = sources.client_ids(root, coverage), sources.new_client_ids()
+            if differing := _differing(connection, stored, again):
                 problems.append(
                     f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
                 )

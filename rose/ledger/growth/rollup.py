@@ -19,7 +19,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import sql
 from rose.events import Ledger
 from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.growth import rolled
@@ -165,7 +164,7 @@ def _write_ids(
     """
     layout.make_folder(root / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
-    written = _copy(connection, sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";"), _ID_ORDER, path)
+    written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
     first = first_merged([pq.read_metadata(root / name).num_rows for name in old], written.rows)
     if merged := old[first:]:
