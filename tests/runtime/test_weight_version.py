@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from rose.runtime.scheduling.turns.turns import token_versions
 from rose.runtime.weight_version import parse_name, weights_name
 
 
@@ -15,8 +14,3 @@ def test_a_name_is_read_back_and_is_another_ones_in_no_other_run(run_id):
 @pytest.mark.parametrize("text", ["default", "", "grpo/", "grpo/-1", "grpo/x", "²"])
 def test_another_text_is_no_name(text):
     assert parse_name(text) is None
-
-
-def test_the_gateway_reads_versions_of_runs():
-    spans = [{"version": "grpo/7", "start": 0, "end": 2}, {"version": "8", "start": 2, "end": 3}]
-    assert token_versions({"weight_versions": spans}, 4) == [7, 7, 8, 0]

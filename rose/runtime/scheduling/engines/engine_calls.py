@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 
 from rose.clock import monotonic_ns
@@ -15,9 +16,9 @@ from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.scheduling.engines.engine_connections import EngineConnections, Response
 from rose.runtime.scheduling.engines.workers import LOST_NS, InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
+from rose.runtime.scheduling.turns.answer import Answer
 from rose.runtime.scheduling.turns.turn_queue import Placed
-from rose.runtime.scheduling.turns.turns import Turn, own_part
-from rose.runtime.weight_version import weights_name
+from rose.runtime.scheduling.turns.turns import Turn
 
 #: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
 _REPEAT_S = 0.25
@@ -44,7 +45,7 @@ class Result:
     """
 
     attempt: dict[str, Any]
-    answer: dict[str, Any] | None = None
+    answer: Answer | None = None
     refusal: str | None = None
     died: bool = False
 
@@ -54,7 +55,7 @@ class _Reply:
     """What an engine answered; status 0: it is away, or went away in the middle."""
 
     status: int
-    answer: dict[str, Any] | None = None
+    answer: Answer | None = None
     error: str = ""
     #: It had the request, and its connection broke.
     died: bool = False
@@ -92,7 +93,7 @@ class EngineCalls:
             "device_id": report.device_id,
             "lease_id": item.lease_id,
             "policy_version": report.policy_version,
-            "prompt_tokens": turn.prompt.count + len(turn.output_ids),
+            "prompt_tokens": turn.prompt.count + turn.tokens.count,
             "cached_tokens": 0,
             "output_tokens": 0,
             "outcome": "failed",
@@ -101,7 +102,7 @@ class EngineCalls:
         }
         body = {
             # What was made so far is part of the prompt.
-            "input_ids": turn.prompt.with_tokens(turn.output_ids),
+            "input_ids": turn.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,
             "rid": item.request_id,
@@ -125,7 +126,7 @@ class EngineCalls:
         ended = monotonic_ns()
         attempt["duration_ns"] = ended - began
         answer = reply.answer
-        if reply.status == 0 and answer is not None and answer["meta_info"].get("finish_reason"):
+        if reply.status == 0 and answer is not None and answer.finish is not None:
             # It had said its last word before it broke off.
             reply = _Reply(200, answer)
         if reply.status in _REFUSALS:
@@ -137,14 +138,13 @@ class EngineCalls:
         died = reply.died and not item.taken_off and item.lease_id == worker.lease_id
         if answer is None:
             return Result(attempt, died=died)
-        made, answer = answer, own_part(answer, turn.run_id)
-        foreign = answer is not made
+        whole, answer = answer, answer.own(turn.run_id)
+        foreign = answer is not whole
         if foreign:
             # The engine was brought to them under the turn: they are nobody's. What it made before is the turn's.
             attempt["error"] = "made tokens with another run's weights"
-        meta = answer["meta_info"]
         attempt |= _made(answer)
-        aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
+        aborted = answer.finish == "abort"
         failed = broke or foreign
         if not failed and not aborted:
             attempt["outcome"] = "completed"
@@ -208,14 +208,14 @@ class EngineCalls:
 
     def _generate(self, engine: EngineReport, body: dict[str, Any]) -> Response:
         """A request to an engine."""
-        return self._connections.post(f"{engine.url}/generate", orjson.dumps(body), engine.token)
+        return self._connections.post(f"{engine.url}/generate", msgspec.json.encode(body), engine.token)
 
     async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:
         response = self._generate(engine, body)
         try:
             async with response:
                 if response.status == 200:
-                    return _Reply(200, _checked(orjson.loads(await response.read())))
+                    return _Reply(200, Answer.read(await response.read()))
                 return _Reply(response.status, error=_text(await response.read()))
         except (OSError, ValueError) as error:
             return _broken(response, error)
@@ -232,16 +232,10 @@ class EngineCalls:
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
-                        part = orjson.loads(data)
-                        if isinstance(part, dict) and "error" in part:
-                            return _Reply(400, error=data.decode())
-                        meta = _checked(part)["meta_info"]
-                        if not meta.get("weight_versions"):
-                            # SGLang tells once the turn is finished: until then, what it held as it took the turn.
-                            version = weights_name(turn.run_id, engine.policy_version)
-                            end = len(part.get("output_ids") or [])
-                            meta["weight_versions"] = [{"version": version, "start": 0, "end": end}]
-                        if own_part(part, turn.run_id) is not part:
+                        if _is_error(data):
+                            return _Reply(400, error=_text(data))
+                        part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
+                        if part.own(turn.run_id) is not part:
                             # It goes on like this: who leaves now ends it.
                             return _Reply(200, part)
                         turn.grow(part)
@@ -255,7 +249,7 @@ class EngineCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-def _broken(response: Response, error: Exception, part: dict[str, Any] | None = None) -> _Reply:
+def _broken(response: Response, error: Exception, part: Answer | None = None) -> _Reply:
     """What there is of an answer whose engine is away, went away, or does not speak as it should."""
     if not response.sent:
         return _Reply(0, part, f"could not be reached: {error}")
@@ -264,17 +258,14 @@ def _broken(response: Response, error: Exception, part: dict[str, Any] | None = 
     return _Reply(0, part, f"made no sense: {error}")
 
 
-def _checked(answer: Any) -> dict[str, Any]:
-    """An engine's answer. Raises ValueError for what is none, though it is JSON: another server may have its port."""
-    if not isinstance(answer, dict) or not isinstance(answer.get("meta_info"), dict):
-        raise ValueError("the answer has no meta_info, which SGLang's have")
-    return answer
-
-
-def _made(answer: dict[str, Any]) -> dict[str, int]:
+def _made(answer: Answer) -> dict[str, int]:
     """How many tokens an engine made, and had of the prompt already, as an attempt's record says it."""
-    cached_tokens = int(answer["meta_info"].get("cached_tokens", 0))
-    return {"cached_tokens": cached_tokens, "output_tokens": len(answer.get("output_ids") or [])}
+    return {"cached_tokens": answer.cached_tokens, "output_tokens": answer.tokens.count}
+
+
+def _is_error(data: bytes) -> bool:
+    """Whether an event of a stream is SGLang's `{"error": ...}`."""
+    return b'"error"' in data and "error" in orjson.loads(data)
 
 
 def _text(body: bytes) -> str:

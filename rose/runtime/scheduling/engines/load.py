@@ -51,7 +51,7 @@ class Load:
     def complete(self, turn: Turn) -> None:
         """The turn has all its tokens."""
         self.completed += 1
-        self.tokens += len(turn.output_ids)
+        self.tokens += turn.tokens.count
         self.expected_ns += int(_AVERAGE_WEIGHT * (turn.on_engines_ns - self.expected_ns))
 
     def peak(self, now_ns: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from rose.clock import monotonic_ns
@@ -67,6 +66,6 @@ async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
                 return
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             begun = True
-        body = part.body if isinstance(part, Outcome) else orjson.dumps(so_far(part))
+        body = part.body if isinstance(part, Outcome) else so_far(part)
         await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n", "more_body": True})
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})

@@ -40,9 +40,9 @@ class Prompt:
     def of(cls, input_ids: Sequence[int]) -> Prompt:
         return cls(orjson.dumps(input_ids), len(input_ids))
 
-    def with_tokens(self, made: list[int]) -> orjson.Fragment:
-        """What orjson writes as the array of its ids and these."""
-        return orjson.Fragment(self.text[:-1] + b"," + orjson.dumps(made)[1:] if made else self.text)
+    def with_ids(self, made: bytes) -> msgspec.Raw:
+        """The JSON array of its ids and these, which are items of such an array."""
+        return msgspec.Raw(b"%b,%b]" % (self.text[:-1], made) if made else self.text)
 
 
 def read(body: bytes) -> tuple[GenerateRequest, Prompt]:

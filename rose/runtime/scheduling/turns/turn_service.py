@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import orjson
 
 from rose.clock import monotonic_ns
@@ -17,6 +18,7 @@ from rose.runtime.scheduling.engines.load import Load
 from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
 from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.recording import turn_fields
+from rose.runtime.scheduling.turns.answer import Answer, Tokens, array
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn
@@ -190,7 +192,7 @@ class TurnService:
                 # Whoever was cancelled has left its room, too.
                 self._queue.dispatch(monotonic_ns())
                 self._recorder.record_turn(turn_fields(turn, self._recorder.fleet_run_id))
-        body = orjson.dumps(answer)
+        body = msgspec.json.encode(answer)
         if status == 200:
             attempts = turn_fields(turn, self._recorder.fleet_run_id)
             if turn.key is not None:
@@ -257,28 +259,26 @@ def _check(turn: Turn, digest: bytes, before: bytes) -> None:
         raise KeyReusedError(f"key {turn.key!r} is that of another turn of run {turn.run_id!r}; give each its own")
 
 
-def _completion(turn: Turn, answer: dict[str, Any]) -> dict[str, Any]:
+def _completion(turn: Turn, answer: Answer) -> dict[str, Any]:
     """The last engine's answer, with the tokens of all attempts."""
-    meta: dict[str, Any] = answer["meta_info"]
-    meta["output_token_logprobs"] = turn.logprobs
-    meta["completion_tokens"] = len(turn.output_ids)
-    meta["prompt_tokens"] = turn.prompt.count
-    meta["rose"] = {"attempts": turn.attempts, "versions": turn.versions}
-    return {"output_ids": turn.output_ids, "meta_info": meta}
+    return _answer(turn, turn.tokens, answer.meta)
+
+
+def so_far(turn: Turn) -> bytes:
+    """An answer with the tokens that there are, of a turn that is not complete."""
+    return msgspec.json.encode(_answer(turn, turn.so_far, {"finish_reason": None}))
+
+
+def _answer(turn: Turn, tokens: Tokens, meta: Mapping[str, object]) -> dict[str, Any]:
+    """In SGLang's fields, and those of `meta`."""
+    more = {
+        "output_token_logprobs": array(tokens.logprobs),
+        "completion_tokens": tokens.count,
+        "prompt_tokens": turn.prompt.count,
+        "rose": {"attempts": turn.attempts, "versions": tokens.versions},
+    }
+    return {"output_ids": array(tokens.ids), "meta_info": {**meta, **more}}
 
 
 def _failure(message: str, turn: Turn) -> dict[str, Any]:
     return {"error": message, "rose": {"attempts": turn.attempts}}
-
-
-def so_far(turn: Turn) -> dict[str, Any]:
-    """An answer with the tokens that there are, of a turn that is not complete."""
-    output_ids, logprobs, versions = turn.so_far()
-    meta = {
-        "finish_reason": None,
-        "output_token_logprobs": logprobs,
-        "completion_tokens": len(output_ids),
-        "prompt_tokens": turn.prompt.count,
-        "rose": {"attempts": turn.attempts, "versions": versions},
-    }
-    return {"output_ids": output_ids, "meta_info": meta}

@@ -11,8 +11,8 @@ from typing import Any
 from rose.clock import utc_us
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
+from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.prompt import Prompt
-from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -29,6 +29,8 @@ DEATHS_MAX = 5
 #: the one that kills is thereby alone, and makes its tokens, before it would be given up. One death is no suspicion: an
 #: engine that died for any reason has all its turns again at once.
 _TOGETHER = {2: 8, 3: 2, 4: 1}
+
+_NONE = Tokens()
 
 _PROCESS = uuid.uuid4().hex[:16]
 _numbers = itertools.count()
@@ -62,16 +64,15 @@ class Turn:
     #: How many tokens it wants in all, and the sampling parameters as they were given.
     tokens_max: int = 0
     given: dict[str, Any] = field(default_factory=dict)
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[list[object]] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    #: What all attempts before made.
+    tokens: Tokens = _NONE
     attempts: list[dict[str, Any]] = field(default_factory=list)
     waited_ns: int = 0
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
     deaths: set[tuple[str, int]] = field(default_factory=set)
     #: What the attempt under way has made so far, if the engine streams.
-    part: dict[str, Any] | None = None
+    part: Answer | None = None
     #: Why it is not to go on; None: it is.
     ended: str | None = None
     #: Set, and another put in its place, when it has more tokens. Only a streamed turn has one.
@@ -117,7 +118,7 @@ class Turn:
     def sampling(self) -> dict[str, Any]:
         """Sampling parameters of the next attempt, less the tokens that are made already."""
         sampling = self.given
-        made = len(self.output_ids)
+        made = self.tokens.count
         if made:
             sampling = dict(sampling)
             sampling["max_new_tokens"] -= made
@@ -125,36 +126,26 @@ class Turn:
                 sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - made)
         return sampling
 
-    def take(self, answer: dict[str, Any], *, completed: bool) -> bool:
+    def take(self, answer: Answer, *, completed: bool) -> bool:
         """Keep the tokens that an attempt made. True if the turn has all of them now."""
-        meta = answer["meta_info"]
-        made: list[int] = answer.get("output_ids") or []
         self.part = None
-        self.output_ids += made
-        self.logprobs += meta.get("output_token_logprobs") or []
-        self.versions += token_versions(meta, len(made))
-        if made:
+        self.tokens += answer.tokens
+        if answer.tokens.count:
             self.waited_ns, self.backoff_s = 0, BACKOFF_FIRST_S
             self.deaths.clear()
-        return completed or len(self.output_ids) >= self.tokens_max
+        return completed or self.tokens.count >= self.tokens_max
 
-    def grow(self, part: dict[str, Any]) -> None:
+    def grow(self, part: Answer) -> None:
         """The attempt under way has made so much."""
         self.part = part
         if self.news is not None:
             self.news.set()
             self.news = asyncio.Event()
 
-    def so_far(self) -> tuple[list[int], list[list[object]], list[int]]:
-        """(tokens, log probabilities, versions) of all attempts, and of the one under way."""
-        if self.part is None:
-            return self.output_ids, self.logprobs, self.versions
-        meta, made = self.part["meta_info"], self.part.get("output_ids") or []
-        return (
-            self.output_ids + made,
-            self.logprobs + (meta.get("output_token_logprobs") or []),
-            self.versions + token_versions(meta, len(made)),
-        )
+    @property
+    def so_far(self) -> Tokens:
+        """The tokens of all attempts, and of the one under way."""
+        return self.tokens if self.part is None else self.tokens + self.part.tokens
 
     def pause_s(self) -> float:
         """How long to wait before the next attempt, each time longer; counted as waiting."""
@@ -204,32 +195,3 @@ def _crowded(worker: Worker, deaths: int) -> bool:
         return False
     suspects = [item.deaths for item in worker.in_flight.values() if item.deaths in _TOGETHER]
     return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
-
-
-def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
-    """The policy version of each token, from SGLang's spans: `7`, or `RUN/7` where weights are of a run.
-
-    An engine that was never updated reports "default".
-    """
-    versions = [0] * tokens
-    for span in meta.get("weight_versions") or []:
-        known = parse_name(str(span["version"]))
-        number = 0 if known is None else known[1]
-        for index in range(int(span["start"]), min(int(span["end"]), tokens)):
-            versions[index] = number
-    return versions
-
-
-def own_part(answer: dict[str, Any], run_id: str) -> dict[str, Any]:
-    """The answer up to the first token that another run's weights made; the answer itself if none did."""
-    meta = answer["meta_info"]
-    spans = [span for span in meta.get("weight_versions") or [] if int(span["end"]) > int(span["start"])]
-    foreign = [span for span in spans if str(span["version"]).rpartition("/")[:2] not in (("", ""), (run_id, "/"))]
-    if not foreign:
-        return answer
-    end = min(int(span["start"]) for span in foreign)
-    own = {
-        "output_token_logprobs": (meta.get("output_token_logprobs") or [])[:end],
-        "weight_versions": [span for span in spans if int(span["end"]) <= end],
-    }
-    return answer | {"output_ids": (answer.get("output_ids") or [])[:end], "meta_info": meta | own}

@@ -182,9 +182,9 @@ def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
         (404, '{"error": {"message": "Not\\n Found \\u0007"}}', "answered 404: Not Found"),
         (401, "x" * 5000, f"answered 401: {'x' * 286}"),
         (503, "", "answered 503"),
-        (200, "{}", "made no sense: the answer has no meta_info, which SGLang's have"),
-        (200, "[]", "made no sense: the answer has no meta_info, which SGLang's have"),
-        (200, "ok", "made no sense: unexpected character, expected a JSON value: line 1 column 1 (char 0)"),
+        (200, "{}", "made no sense: the answer is none of SGLang's: Object missing required field `meta_info`"),
+        (200, "[]", "made no sense: the answer is none of SGLang's: Expected `object`, got `array`"),
+        (200, "ok", "made no sense: the answer is none of SGLang's: JSON is malformed: invalid character (byte 0)"),
     ],
 )
 def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):

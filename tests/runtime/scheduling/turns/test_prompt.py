@@ -94,4 +94,4 @@ def test_each_field_of_a_request_is_read() -> None:
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), st.lists(st.integers(0, 10**6), max_size=5))
 def test_an_engine_gets_the_prompt_and_what_was_made_so_far(ids: list[int], made: list[int]) -> None:
-    assert orjson.loads(orjson.dumps({"input_ids": Prompt.of(ids).with_tokens(made)})) == {"input_ids": ids + made}
+    assert orjson.loads(bytes(Prompt.of(ids).with_ids(orjson.dumps(made)[1:-1]))) == ids + made

@@ -1,0 +1,144 @@
+"""What an engine answers to a turn: ids and log probabilities as it wrote them, and nothing here reads each of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from rose.runtime.weight_version import parse_name, weights_name
+
+_NOTHING = msgspec.Raw(b"[]")
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens that were made: `count` ids and their log probabilities, each a JSON array less its brackets, and the
+    policy version of each."""
+
+    ids: bytes = b""
+    logprobs: bytes = b""
+    count: int = 0
+    versions: list[int] = []
+
+    def __add__(self, more: Tokens) -> Tokens:
+        """These, and `more` after them."""
+        if not self.count:
+            return more
+        return Tokens(
+            b",".join(filter(None, (self.ids, more.ids))),
+            b",".join(filter(None, (self.logprobs, more.logprobs))),
+            self.count + more.count,
+            self.versions + more.versions,
+        )
+
+    def first(self, count: int) -> Tokens:
+        """So many of them."""
+        ids, logprobs = msgspec.json.decode(array(self.ids)), msgspec.json.decode(array(self.logprobs))
+        return Tokens(
+            msgspec.json.encode(ids[:count])[1:-1],
+            msgspec.json.encode(logprobs[:count])[1:-1],
+            len(ids[:count]),
+            self.versions[:count],
+        )
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """Tokens that the same weights made: `7`, or `RUN/7` for those of a run. An engine that was never updated calls its
+    own "default"."""
+
+    version: str | int
+    start: _Index
+    end: _Index
+
+
+class _Finish(msgspec.Struct):
+    type: str = ""
+
+
+class _Body(msgspec.Struct):
+    meta_info: dict[str, msgspec.Raw]
+    output_ids: msgspec.Raw = _NOTHING
+
+
+_BODY = msgspec.json.Decoder(_Body)
+_SPANS = msgspec.json.Decoder(list[_Span] | None)
+_FINISH = msgspec.json.Decoder(_Finish | None)
+_COUNT = msgspec.json.Decoder(int)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """To one attempt at a turn. `meta` is all that the engine says of it, as JSON."""
+
+    meta: dict[str, msgspec.Raw]
+    tokens: Tokens
+    cached_tokens: int
+    #: How the attempt ended; None: it goes on.
+    finish: str | None
+    spans: list[_Span]
+
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """Raises ValueError for what is none, though it may be JSON: another server may have the engine's port."""
+        try:
+            read = _BODY.decode(body)
+            meta = read.meta_info
+            ids = _items(read.output_ids)
+            count = ids.count(b",") + 1 if ids else 0
+            spans = _SPANS.decode(meta.get("weight_versions", b"null")) or []
+            finish = _FINISH.decode(meta.get("finish_reason", b"null"))
+            logprobs = _items(meta.get("output_token_logprobs", _NOTHING))
+            cached_tokens = _COUNT.decode(meta.get("cached_tokens", b"0"))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ValueError(f"the answer is none of SGLang's: {error}") from None
+        tokens = Tokens(ids, logprobs, count, _versions(spans, count))
+        return cls(meta, tokens, cached_tokens, None if finish is None else finish.type, spans)
+
+    def own(self, run_id: str) -> Self:
+        """The answer up to the first token that another run's weights made; itself if none did."""
+        foreign = [span.start for span in self.spans if span.end > span.start and not _may_be_of(run_id, span)]
+        if not foreign:
+            return self
+        end = min(foreign)
+        spans = [span for span in self.spans if span.end <= end]
+        meta = self.meta | {"weight_versions": msgspec.Raw(msgspec.json.encode(spans))}
+        return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
+
+    def made_with(self, run_id: str, version: int) -> Self:
+        """As if it had said that these weights made its tokens, if it does not say which: SGLang tells at the end."""
+        if self.spans:
+            return self
+        spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]
+        tokens = replace(self.tokens, versions=_versions(spans, self.tokens.count))
+        return replace(self, tokens=tokens, spans=spans)
+
+
+def array(items: bytes) -> msgspec.Raw:
+    """A JSON array of them."""
+    return msgspec.Raw(b"[%b]" % items)
+
+
+def _items(given: msgspec.Raw) -> bytes:
+    """What stands between the brackets of a JSON array. Raises ValidationError for another value than that or null."""
+    text = bytes(given)
+    if text == b"null":
+        return b""
+    if not text.startswith(b"["):
+        raise msgspec.ValidationError("output_ids and output_token_logprobs are arrays")
+    return text[1:-1].strip()
+
+
+def _may_be_of(run_id: str, span: _Span) -> bool:
+    """Weights of that run, or of none."""
+    return str(span.version).rpartition("/")[:2] in (("", ""), (run_id, "/"))
+
+
+def _versions(spans: list[_Span], count: int) -> list[int]:
+    """The policy version of each of so many tokens; 0 where no span tells."""
+    versions = [0] * count
+    for span in spans:
+        known, end = parse_name(str(span.version)), min(span.end, count)
+        if known is not None:
+            versions[span.start : end] = [known[1]] * (end - span.start)
+    return versions
