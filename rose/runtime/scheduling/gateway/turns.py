@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import Client, failure, read
-from rose.runtime.scheduling.turns.prompt import read as read_turn
+from rose.runtime.scheduling.turns.request import read as read_turn
 from rose.runtime.scheduling.turns.turn_service import Outcome, so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
@@ -30,11 +30,11 @@ async def answer(controller: Controller, scope: Scope, receive: Receive, send: S
     if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)
         return
-    wanted, prompt = read_turn(await read(receive))
+    wanted = read_turn(await read(receive))
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     load = controller.loads[run_id]
-    turn = Turn.begin(wanted, now_ns, run_id, version_min, prompt)
+    turn = Turn.begin(wanted, now_ns, run_id, version_min)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"

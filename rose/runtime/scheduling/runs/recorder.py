@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import orjson
-
 from rose.errors import UserError
 from rose.events import Event
 from rose.ledger.layout import LedgerError
-from rose.runtime.scheduling.runs.recording import client_event, run_event, turn_event
+from rose.runtime.scheduling.runs.recording import client_event, run_event, turns_of_json
 from rose.runtime.scheduling.runs.state import State, StateError
 
 #: How long after the ledger refused the event of a run it is tried again.
@@ -61,14 +59,14 @@ class Recorder:
 
     def catch_up(self, kept: Iterable[bytes]) -> None:
         """Record what the process before may not have: events of runs, and of the turns that are kept."""
-        for values in kept:
-            self.record_turn(orjson.loads(values))
+        for text in kept:
+            self.record_turn(turns_of_json(text))
         self.record_due()
 
-    def record_turn(self, attempts: Iterable[Mapping[str, Any]]) -> None:
-        """Events of one turn, as `recording.turn_fields` made them. They are on disk within the flush interval."""
-        for values in attempts:
-            self.note(turn_event(values))
+    def record_turn(self, made: Iterable[Event]) -> None:
+        """The events of one turn. They are on disk within the flush interval."""
+        for event in made:
+            self.note(event)
 
     def note(self, event: Event) -> None:
         """An event that nobody waits for; it is on disk within the flush interval."""

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from rose import events
 from rose.clock import utc_us
 from rose.errors import UserError
@@ -54,30 +56,34 @@ def run_event(due: Mapping[str, Any], fleet_run_id: str | None) -> events.Event:
     )
 
 
-def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    """The fields of the turn's events, one for each attempt: JSON, of which `turn_event` makes the same event again."""
+def turn_events(turn: Turn, fleet_run_id: str | None) -> list[events.Turn]:
+    """One for each attempt."""
     labels = turn.labels
     at_us, made = utc_us(), new_id()
     return [
-        {
-            "at_us": at_us,
-            "event_id": f"{made}/{number}",
-            "run_id": turn.run_id,
-            "fleet_run_id": fleet_run_id,
-            "trajectory_id": turn.trajectory_id,
-            "group_id": labels.group_id,
-            "step": labels.step,
-            "turn": turn.number,
-            "attempt": number,
-            "answer_tokens": None,
+        events.Turn(
+            at_us=at_us,
+            event_id=f"{made}/{number}",
+            run_id=turn.run_id,
+            fleet_run_id=fleet_run_id,
+            trajectory_id=turn.trajectory_id,
+            group_id=labels.group_id,
+            step=labels.step,
+            turn=turn.number,
+            attempt=number,
             **{name: attempt[name] for name in _ATTEMPT_FIELDS},
-        }
+        )
         for number, attempt in enumerate(turn.attempts)
     ]
 
 
-def turn_event(values: Mapping[str, Any]) -> events.Event:
-    return events.Turn(**values)
+def turns_as_json(made: list[events.Turn]) -> bytes:
+    return msgspec.json.encode(made)
+
+
+def turns_of_json(text: bytes) -> list[events.Turn]:
+    """The same events again, also as another version of this wrote them."""
+    return [events.Turn(**values) for values in msgspec.json.decode(text)]
 
 
 _ATTEMPT_FIELDS = (

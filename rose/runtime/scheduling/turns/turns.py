@@ -10,9 +10,9 @@ from typing import Any
 
 from rose.clock import utc_us
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
-from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.prompt import Prompt
+from rose.runtime.scheduling.turns.request import Labels, TurnRequest
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -51,7 +51,7 @@ class Turn:
     that made no token. `deaths` are the engine lives that ended under it since then: engine, and when the life began.
     """
 
-    labels: TurnLabels
+    labels: Labels
     prompt: Prompt
     trajectory_id: str
     arrived_ns: int
@@ -80,21 +80,18 @@ class Turn:
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @classmethod
-    def begin(
-        cls, request: GenerateRequest, now_ns: int, run_id: str, version_min: int = 0, prompt: Prompt | None = None
-    ) -> Turn:
-        """`version_min` holds where the request says none, and `prompt` is read from it where none is given."""
-        labels = request.rose or TurnLabels()
-        given = request.sampling
+    def begin(cls, request: TurnRequest, now_ns: int, run_id: str, version_min: int = 0) -> Turn:
+        """`version_min` holds where the request says none."""
+        labels = request.labels
         return cls(
             labels,
-            prompt or Prompt.of(request.input_ids),
+            request.prompt,
             labels.trajectory_id or new_id(),
             now_ns,
             run_id,
             version_min=version_min if labels.version_min is None else labels.version_min,
-            tokens_max=int(given["max_new_tokens"]),
-            given=given,
+            tokens_max=request.sampling["max_new_tokens"],
+            given=request.sampling,
         )
 
     @property

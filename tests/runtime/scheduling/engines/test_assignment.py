@@ -10,9 +10,10 @@ from rose.runtime.policy.sharing import AWAY_NS, HOLD_MIN_NS
 from rose.runtime.scheduling.engines.assignment import Assignment
 from rose.runtime.scheduling.engines.load import PEAK_NS, Load
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, WorkerTable
-from rose.runtime.scheduling.messages import GenerateRequest, Heartbeat, OpenRun, PublishVersion
+from rose.runtime.scheduling.messages import Heartbeat, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turns import Turn
 from tests.runtime.scheduling.stand_ins import report
 
@@ -36,7 +37,7 @@ class Fleet:
         return run.run_id
 
     def begin(self, run_id, now_ns):
-        turn = Turn.begin(GenerateRequest(input_ids=[1]), now_ns, run_id)
+        turn = Turn.begin(read(b'{"input_ids": [1]}'), now_ns, run_id)
         self.loads[run_id].begin(turn, now_ns)
         return turn
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 
@@ -17,9 +16,10 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import GenerateRequest, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder
-from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_fields
+from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_events, turns_as_json
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turns import Turn
 from tests.runtime.scheduling.stand_ins import beat, gateway
 
@@ -105,7 +105,7 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
         OpenRun(name="grpo", model="tiny", team="research", tags={"project": "x"}), 0
     )
     state.close()
-    turn = Turn.begin(GenerateRequest(input_ids=[1], rose={"trajectory_id": "t", "group_id": "g", "step": 2}), 0, "r")
+    turn = Turn.begin(read(b'{"input_ids": [1], "rose": {"trajectory_id": "t", "group_id": "g", "step": 2}}'), 0, "r")
     turn.attempts = [
         {
             "engine_id": "e", "device_id": "d", "lease_id": None, "policy_version": 1, "placement": "queue",
@@ -114,7 +114,7 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
         }
         for outcome in ("preempted", "completed")
     ]  # fmt: skip
-    kept = json.dumps(turn_fields(turn, "fleet")).encode()
+    kept = turns_as_json(turn_events(turn, "fleet"))
 
     async def scenario():
         for number in range(2):  # and once more: nothing counts twice

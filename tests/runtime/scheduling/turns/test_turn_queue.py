@@ -6,7 +6,8 @@ import asyncio
 
 from rose.runtime.policy.routing import place
 from rose.runtime.scheduling.engines.workers import WorkerTable
-from rose.runtime.scheduling.messages import GenerateRequest, Heartbeat
+from rose.runtime.scheduling.messages import Heartbeat
+from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turns import Turn
@@ -27,7 +28,7 @@ class Queue:
         self.table["e0"].assign("a", now_ns)
 
     def begin(self, number, run_id="a", version_min=0):
-        turn = Turn.begin(GenerateRequest(input_ids=[1]), number, run_id, version_min)
+        turn = Turn.begin(read(b'{"input_ids": [1]}'), number, run_id, version_min)
         return asyncio.create_task(self.queue.place(turn))
 
 
@@ -122,7 +123,7 @@ def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
 
     async def scenario():
         queue = Queue()
-        turn = Turn.begin(GenerateRequest(input_ids=[1]), 0, "a", 0)
+        turn = Turn.begin(read(b'{"input_ids": [1]}'), 0, "a", 0)
         # One host is away for three minutes, and the other's serving wants its device for as long.
         turn.waited_ns = 180_000_000_000
         task = asyncio.create_task(queue.queue.place(turn))

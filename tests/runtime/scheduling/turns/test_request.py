@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rose.runtime.scheduling.messages import GenerateRequest
-from rose.runtime.scheduling.turns import prompt
-from rose.runtime.scheduling.turns.prompt import Prompt, read
+from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
+from rose.runtime.scheduling.turns import request as requests
+from rose.runtime.scheduling.turns.prompt import Prompt
+from rose.runtime.scheduling.turns.request import Labels, read
 
 _IDS = st.lists(st.one_of(st.integers(0, 200_000), st.integers(-2, 2**64)), max_size=8)
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 2**64), st.floats(allow_nan=False), st.text(max_size=5))
 _JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
-_LABELS = st.dictionaries(st.sampled_from(["trajectory_id", "step", "key", "input_ids"]), _SCALARS | _IDS)
-_SAMPLING = st.dictionaries(st.sampled_from(["max_new_tokens", "temperature", "input_ids"]), _SCALARS | _IDS)
+_NAMES = [*Labels.__struct_fields__, "input_ids"]
+_LABELS = st.dictionaries(st.sampled_from(_NAMES), st.text(max_size=5) | st.integers(0, 9) | _SCALARS | _IDS)
+_SAMPLING = st.dictionaries(
+    st.sampled_from(["max_new_tokens", "min_new_tokens", "n", "temperature", "input_ids"]),
+    st.integers(0, 2) | _SCALARS | _IDS,
+)
 _BODIES = st.fixed_dictionaries(
     {"input_ids": _IDS | _JSON},
     optional={
@@ -38,17 +44,18 @@ def said(body: bytes) -> Any:
         request = GenerateRequest.model_validate_json(body)
     except ValidationError as error:
         return error.errors(include_url=False)
-    return request.model_dump(exclude={"input_ids"}), request.input_ids
+    labels = request.rose or TurnLabels()
+    return request.input_ids, request.sampling, labels.model_dump(), bool(request.stream)
 
 
 def said_here(body: bytes) -> Any:
     try:
-        request, given_ids = read(body)
+        request = read(body)
     except ValidationError as error:
         return error.errors(include_url=False)
-    ids = orjson.loads(given_ids.text)
-    assert given_ids == Prompt.of(ids)
-    return request.model_dump(exclude={"input_ids"}), ids
+    ids = orjson.loads(request.prompt.text)
+    assert request.prompt == Prompt.of(ids)
+    return ids, request.sampling, msgspec.structs.asdict(request.labels), request.stream
 
 
 @given(_BODIES, st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", "\t:\r\n ")]))
@@ -78,18 +85,23 @@ def test_what_is_no_request_is_refused_in_the_same_words(body: bytes) -> None:
     assert said_here(body) == said(body)
 
 
-def test_numbers_of_a_prompt_are_looked_at_where_something_is_wrong_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_as_it_should_be_is_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
     whole = GenerateRequest.model_validate_json
     monkeypatch.setattr(GenerateRequest, "model_validate_json", lambda text: seen.append(text) or whole(text))
-    read(b'{"input_ids": [1000, 2000, 3000], "rose": {"key": "k"}}')
+    labels = b'{"trajectory_id": "t", "group_id": "g", "step": 1, "turn": 2, "version_min": 3, "key": "k"}'
+    sampling = b'{"max_new_tokens": 5, "min_new_tokens": 1, "n": 1, "temperature": 0.5, "stop": ["x"]}'
+    read(b'{"input_ids": [1, 2], "rose": %b, "sampling_params": %b, "stream": true}' % (labels, sampling))
+    read(b'{"input_ids": [1, 2], "rose": null, "other": {}}')
+    assert not seen
     with pytest.raises(ValidationError):
-        read(b'{"input_ids": [1000, -2000]}')
-    assert [b"000" in text for text in seen] == [False, True]
+        read(b'{"input_ids": [1, -2]}')
+    assert len(seen) == 1
 
 
 def test_each_field_of_a_request_is_read() -> None:
-    assert prompt._Fields.__struct_fields__ == tuple(GenerateRequest.model_fields)
+    assert requests._Fields.__struct_fields__ == tuple(GenerateRequest.model_fields)
+    assert Labels.__struct_fields__ == tuple(TurnLabels.model_fields)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), st.lists(st.integers(0, 10**6), max_size=5))
