@@ -11,10 +11,8 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-
-def monotonic_ns() -> int:
-    """Nanoseconds of the host's monotonic clock; only differences mean anything."""
-    return time.monotonic_ns()
+#: Nanoseconds of the host's monotonic clock; only differences mean anything.
+monotonic_ns = time.monotonic_ns
 
 
 def utc_us() -> int:

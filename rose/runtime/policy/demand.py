@@ -26,7 +26,7 @@ class DemandFacts:
     waited_ns: int = 0
 
 
-def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts]) -> dict[str, int]:
+def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
     """Expected device time wanted of each engine, in nanoseconds, at least 1; none where nothing is wanted.
 
     Wanted is every live engine whose weights are new enough, with a lease or not. Turns on one engine run side by side,
@@ -37,7 +37,7 @@ def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts]) -> dict[str, 
     """
     if demand.turns == 0:
         return {}
-    usable = [worker for worker in workers if worker.alive and worker.policy_version >= demand.version_min]
+    usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]
     capacity = sum(worker.capacity for worker in usable)
     if capacity == 0:
         return {}

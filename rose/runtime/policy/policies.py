@@ -23,7 +23,7 @@ class Policy:
     `guards`: rollouts answer to serving's load at all: lateness, pressure and the priority of processes.
     """
 
-    place: Callable[[TurnFacts, Iterable[WorkerFacts]], Placement]
+    place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Callable[[BorrowCase], bool]
     admit: Callable[[StepFacts], Decision]
     cut: Callable[..., int]

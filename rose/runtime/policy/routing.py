@@ -19,36 +19,57 @@ Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 @dataclass(slots=True)
 class WorkerFacts:
-    """One rollout engine as the router knows it. `lease_left_ns` is None on a dedicated device.
+    """One rollout engine as the router knows it. Times are monotonic nanoseconds: the same facts hold until one of them
+    changes, and nobody looks at every engine anew for every turn.
 
-    Nobody changes one, but to be frozen would make it four times as dear, and every turn looks at every engine.
+    Nobody changes one, but to be frozen would make it four times as dear.
     """
 
     engine_id: str
-    alive: bool
     policy_version: int
     in_flight: int
     capacity: int
-    lease_left_ns: int | None
     #: False while serving leaves the device no slack; always true on a dedicated device.
     slack_ok: bool
+    #: Until when it counts as alive if it is heard of no more; 0: it does not.
+    alive_until_ns: int
+    #: When its lease ends; 0: it has none; None: it is on a dedicated device.
+    lease_until_ns: int | None
     #: How long a turn takes on it of late, and how many then ran side by side; 0 while that is unknown.
     pace_ns: int = 0
     pace_turns: float = 0.0
+    #: Since when it has turns and has completed none; None: it has none.
+    busy_since_ns: int | None = None
 
     @property
     def borrowed(self) -> bool:
-        return self.lease_left_ns is not None
+        return self.lease_until_ns is not None
 
     @property
     def load(self) -> float:
         """With one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
-    @property
-    def expected_ns(self) -> float:
+    def alive(self, now_ns: int) -> bool:
+        return self.alive_until_ns > now_ns
+
+    def usable(self, now_ns: int) -> bool:
+        """Whether it is alive, and its lease is in force if it needs one."""
+        return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
+
+    def lease_left_ns(self, now_ns: int) -> int | None:
+        """None on a dedicated device."""
+        return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
+
+    def turn_ns(self, now_ns: int) -> int:
+        """How long a turn takes on it: one that has completed nothing for longer is slower now than it was of late."""
+        if self.pace_ns == 0 or self.busy_since_ns is None:
+            return self.pace_ns
+        return max(self.pace_ns, now_ns - self.busy_since_ns)
+
+    def expected_ns(self, now_ns: int) -> float:
         """How long one more turn is expected to take: as long as of late, or longer if more run side by side now."""
-        return self.pace_ns * max(1.0, (self.in_flight + 1) / (self.pace_turns + 1))
+        return self.turn_ns(now_ns) * max(1.0, (self.in_flight + 1) / (self.pace_turns + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +88,7 @@ class Placement:
     reason: Reason
 
 
-def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
+def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits.
 
     Eligible is a live worker with room that the turn need not avoid, whose weights are no older than the bound and
@@ -82,33 +103,36 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
        known the least loaded counts as the quickest;
     4. those without slack only if none has any. If there is none at all, the turn waits ("queue").
     """
-    eligible = [worker for worker in workers if _eligible(turn, worker)]
+    eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
         return Placement(None, "queue")
     known = all(worker.pace_ns for worker in ready)
-    times = {worker.engine_id: worker.expected_ns if known else worker.load for worker in ready}
-    slowest = SLOWER_MAX * min(times.values())
-    near = [worker for worker in ready if times[worker.engine_id] <= slowest]
-    for worker in near:
-        if worker.engine_id == turn.prefix_engine_id and worker.slack_ok:
-            return Placement(worker.engine_id, "prefix")
-    best = min(near, key=lambda worker: (not worker.borrowed, times[worker.engine_id], worker.engine_id))
-    return Placement(best.engine_id, "lease" if best.borrowed else "least_loaded")
+    times = [worker.expected_ns(now_ns) if known else worker.load for worker in ready]
+    slowest = SLOWER_MAX * min(times)
+    best: tuple[bool, float, str] | None = None
+    for worker, time in zip(ready, times, strict=True):
+        if time <= slowest:
+            if worker.engine_id == turn.prefix_engine_id and worker.slack_ok:
+                return Placement(worker.engine_id, "prefix")
+            rank = (worker.lease_until_ns is None, time, worker.engine_id)
+            best = rank if best is None else min(best, rank)
+    assert best is not None, "the quickest is no slower than itself"
+    dedicated, _, engine_id = best
+    return Placement(engine_id, "least_loaded" if dedicated else "lease")
 
 
-def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
+def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
     """`place` among the workers that are not on borrowed devices."""
-    return place(turn, [worker for worker in workers if not worker.borrowed])
+    return place(turn, [worker for worker in workers if not worker.borrowed], now_ns)
 
 
-def _eligible(turn: TurnFacts, worker: WorkerFacts) -> bool:
+def _eligible(turn: TurnFacts, worker: WorkerFacts, now_ns: int) -> bool:
     return (
-        worker.alive
-        and worker.engine_id not in turn.avoid
+        worker.in_flight < worker.capacity
         and worker.policy_version >= turn.version_min
-        and worker.in_flight < worker.capacity
-        and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
+        and worker.engine_id not in turn.avoid
+        and worker.usable(now_ns)
     )
 
 
@@ -127,7 +151,7 @@ def stalled_after_ns() -> int:
     return STALLED_PACES * STALLED_MIN_NS
 
 
-def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts]) -> list[RunningTurn]:
+def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
     """The turns to take off borrowed engines, since another engine has room and would have made them by now.
 
     A lent device may give rollouts little of its time for a while, and the last turns of a step would wait there for
@@ -138,10 +162,7 @@ def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts]) -> l
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
         for worker in table.values()
-        if worker.alive
-        and worker.slack_ok
-        and worker.pace_ns > 0
-        and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
+        if worker.usable(now_ns) and worker.slack_ok and worker.pace_ns > 0
     }
     chosen: list[RunningTurn] = []
     for turn in sorted(running, key=lambda item: -item.running_ns):
@@ -153,7 +174,7 @@ def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts]) -> l
                 left > 0
                 and engine_id != turn.engine_id
                 and other.policy_version >= turn.version_min
-                and turn.running_ns > STALLED_PACES * max(other.pace_ns, STALLED_MIN_NS)
+                and turn.running_ns > STALLED_PACES * max(other.turn_ns(now_ns), STALLED_MIN_NS)
             ):
                 room[engine_id] = left - 1
                 chosen.append(turn)

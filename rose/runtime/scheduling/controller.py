@@ -271,7 +271,7 @@ class Controller:
         worker = self.workers[request.engine_id]
         if request.kv_tokens is None:
             # Nothing new is placed there until its agent reports another lease.
-            worker.withdrawn_lease_id = worker.report.lease_id
+            worker.withdraw()
         chosen = self.workers.youngest(request.engine_id, request.kv_tokens)
         await self._engines.take_off(worker, chosen)
         return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
@@ -379,7 +379,7 @@ class Controller:
                     version_min=load.version_min,
                     waited_ns=self.queue.waited_ns(run_id, now_ns),
                 )
-                engines_ns |= wanted_ns(facts, self.workers.serving(run_id, now_ns))
+                engines_ns |= wanted_ns(facts, self.workers.serving(run_id), now_ns)
         wanted = Wanted(
             engines_ns=self._demand.assess(engines_ns, now_ns),
             targets={

@@ -78,8 +78,8 @@ class _Figures(Collector):
         running = GaugeMetricFamily("rose_engine_turns", "Turns that it runs.", labels=labels)
         now_ns = monotonic_ns()
         for worker in self._controller.workers:
-            names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts(now_ns)
-            alive.add_metric(names, facts.alive)
+            names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts
+            alive.add_metric(names, facts.alive(now_ns))
             leased.add_metric(names, worker.report.lease_id is not None)
             held.add_metric(names, facts.policy_version)
             running.add_metric(names, facts.in_flight)

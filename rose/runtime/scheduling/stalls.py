@@ -22,7 +22,9 @@ def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, ru
     """Who looks at the time comes late by so much: hold that against nobody. What is left of leases is not longer."""
     if late_ns <= _STALL_NS:
         return
-    for overdue in (*workers, *devices):
-        overdue.due_ns = excused_ns(overdue.due_ns, late_ns, now_ns)
+    for worker in workers:
+        worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))
+    for device in devices:
+        device.due_ns = excused_ns(device.due_ns, late_ns, now_ns)
     for run in runs:
         run.heard_ns = excused_ns(run.heard_ns, late_ns, now_ns)

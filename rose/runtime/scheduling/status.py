@@ -38,7 +38,7 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
                 "device_id": worker.report.device_id,
                 "engine_id": worker.report.engine_id,
                 "run_id": worker.assigned,
-                "left_s": _seconds(worker.facts(now_ns).lease_left_ns),
+                "left_s": _seconds(worker.facts.lease_left_ns(now_ns)),
             }
             for worker in controller.workers
             if worker.report.lease_id is not None
@@ -97,7 +97,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
         f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    if len(controller.workers) and not any(facts.alive for facts in controller.workers.facts(now_ns)):
+    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
     # Of a state that refuses, its recorder says the same.
@@ -154,15 +154,15 @@ def workers(controller: Controller, now_ns: int) -> list[dict[str, Any]]:
     return [
         {
             "engine_id": facts.engine_id,
-            "alive": facts.alive,
+            "alive": facts.alive(now_ns),
             "borrowed": facts.borrowed,
             "policy_version": facts.policy_version,
             "in_flight": facts.in_flight,
             "capacity": facts.capacity,
-            "lease_left_ns": facts.lease_left_ns,
+            "lease_left_ns": facts.lease_left_ns(now_ns),
             "slack_ok": facts.slack_ok,
         }
-        for facts in controller.workers.facts(now_ns)
+        for facts in (worker.facts for worker in controller.workers)
     ]
 
 
@@ -183,11 +183,11 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
 
 
 def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, Any]:
-    facts = worker.facts(now_ns)
+    facts = worker.facts
     target = controller.target(worker)
     return {
         "engine_id": facts.engine_id,
-        "alive": facts.alive,
+        "alive": facts.alive(now_ns),
         "borrowed": facts.borrowed,
         "run_id": worker.report.run_id,
         "policy_version": facts.policy_version,
@@ -197,7 +197,7 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
         "in_flight": facts.in_flight,
         "capacity": facts.capacity,
         "lease_id": worker.report.lease_id,
-        "lease_left_s": _seconds(facts.lease_left_ns),
+        "lease_left_s": _seconds(facts.lease_left_ns(now_ns)),
         "slack_ok": facts.slack_ok,
     }
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.demand import ROUNDS_MAX, DemandFacts, wanted_ns
+from rose.runtime.policy import demand as policy
+from rose.runtime.policy.demand import ROUNDS_MAX, DemandFacts
 from rose.runtime.policy.lease import BorrowCase, worth_borrowing
-from tests.runtime.policy.workers import BORROWED, DEDICATED, workers
+from tests.runtime.policy.workers import BORROWED, DEDICATED, NOW_NS, workers
 
-UNLEASED = replace(BORROWED, engine_id="unleased", lease_left_ns=0)
+UNLEASED = replace(BORROWED, engine_id="unleased", lease_until_ns=0)
 DEMAND = DemandFacts(turns=2, turn_ns=1000, follow_share=0.0, version_min=3)
 
 facts = st.builds(
@@ -20,6 +21,10 @@ facts = st.builds(
     version_min=st.integers(0, 5),
     waited_ns=st.integers(0, 10**12),
 )
+
+
+def wanted_ns(demand, table):
+    return policy.wanted_ns(demand, table, NOW_NS)
 
 
 def test_a_device_is_wanted_before_it_is_lent():
@@ -38,7 +43,7 @@ def test_trajectories_that_go_on_want_the_turns_that_follow():
 
 def test_an_engine_that_could_take_none_of_the_turns_is_not_wanted():
     assert wanted_ns(DEMAND, [replace(UNLEASED, policy_version=2), DEDICATED]).keys() == {"dedicated"}
-    assert wanted_ns(DEMAND, [replace(UNLEASED, alive=False)]) == {}
+    assert wanted_ns(DEMAND, [replace(UNLEASED, alive_until_ns=NOW_NS)]) == {}
 
 
 @given(facts, workers, st.integers(0, 10**10), st.floats(0.01, 1))
@@ -51,7 +56,7 @@ def test_turns_that_wait_come_to_be_worth_a_lease_however_short_they_are(demand,
 @given(facts, workers)
 def test_something_is_wanted_of_every_engine_that_could_take_a_turn_and_of_no_other(demand, table):
     wanted = wanted_ns(demand, table)
-    usable = {w.engine_id for w in table if w.alive and w.capacity and w.policy_version >= demand.version_min}
+    usable = {w.engine_id for w in table if w.alive(NOW_NS) and w.capacity and w.policy_version >= demand.version_min}
     assert wanted.keys() == usable
     assert all(value >= 1 for value in wanted.values())
     assert wanted_ns(replace(demand, turns=0), table) == {}

@@ -10,9 +10,9 @@ from rose.runtime.policy.routing import TurnFacts, WorkerFacts
 
 WORTH = BorrowCase(wanted_ns=10**9, idle_share=0.5, switch_ns=10**6)
 WORKER = WorkerFacts(
-    engine_id="lent", alive=True, policy_version=0, in_flight=0, capacity=4, lease_left_ns=10**9, slack_ok=True
+    engine_id="lent", policy_version=0, in_flight=0, capacity=4, slack_ok=True, alive_until_ns=1, lease_until_ns=10**9
 )
-DEDICATED = replace(WORKER, engine_id="dedicated", lease_left_ns=None, in_flight=2)
+DEDICATED = replace(WORKER, engine_id="dedicated", lease_until_ns=None, in_flight=2)
 TURN = TurnFacts(prefix_engine_id=None, version_min=0)
 
 
@@ -34,6 +34,6 @@ def test_a_policy_travels_over_the_page_as_its_number():
 )
 def test_what_each_decides(name, placed, borrows, cut):
     policy = POLICIES[name]
-    assert policy.place(TURN, [WORKER, DEDICATED]).engine_id == placed
+    assert policy.place(TURN, [WORKER, DEDICATED], 0).engine_id == placed
     assert policy.borrow(WORTH) is borrows
     assert policy.cut(100, frozen=False) == cut

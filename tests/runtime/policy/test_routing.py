@@ -5,18 +5,19 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.routing import (
-    SLOWER_MAX,
-    STALLED_MIN_NS,
-    STALLED_PACES,
-    RunningTurn,
-    TurnFacts,
-    place,
-    stalled,
-)
-from tests.runtime.policy.workers import BORROWED, DEDICATED, workers
+from rose.runtime.policy import routing
+from rose.runtime.policy.routing import SLOWER_MAX, STALLED_MIN_NS, STALLED_PACES, RunningTurn, TurnFacts
+from tests.runtime.policy.workers import BORROWED, DEDICATED, NOW_NS, workers
 
 TURN = TurnFacts(prefix_engine_id=None, version_min=3)
+
+
+def place(turn, table):
+    return routing.place(turn, table, NOW_NS)
+
+
+def stalled(turns, table):
+    return routing.stalled(turns, table, NOW_NS)
 
 
 def test_a_turn_returns_to_the_worker_that_holds_its_prefix():
@@ -42,8 +43,17 @@ def test_borrowed_capacity_comes_first_unless_it_is_far_slower():
 def test_the_more_turns_run_side_by_side_the_longer_one_is_expected_to_take():
     busy = replace(DEDICATED, pace_ns=100, pace_turns=3.0)
     # As of late with as many turns as of late, and in proportion beyond.
-    assert [replace(busy, in_flight=count).expected_ns for count in (0, 3, 5, 7)] == [100, 100, 150, 200]
+    assert [replace(busy, in_flight=count).expected_ns(NOW_NS) for count in (0, 3, 5, 7)] == [100, 100, 150, 200]
     assert place(TURN, [replace(busy, in_flight=5), replace(busy, engine_id="other", in_flight=4)]).engine_id == "other"
+
+
+def test_an_engine_that_has_completed_nothing_for_longer_is_slower_now():
+    stuck = replace(BORROWED, pace_ns=100, pace_turns=7.0, in_flight=1, busy_since_ns=NOW_NS - 201)
+    dedicated = replace(DEDICATED, pace_ns=100, pace_turns=7.0)
+    assert (stuck.turn_ns(NOW_NS - 200), stuck.turn_ns(NOW_NS)) == (100, 201)
+    assert place(TURN, [dedicated, stuck]).engine_id == "dedicated"
+    assert place(TURN, [dedicated, replace(stuck, busy_since_ns=NOW_NS - 200)]).engine_id == "borrowed"
+    assert replace(stuck, pace_ns=0).turn_ns(NOW_NS) == 0, "nobody knows yet"
 
 
 def test_a_device_without_slack_takes_turns_only_if_nothing_else_can():
@@ -54,8 +64,8 @@ def test_a_device_without_slack_takes_turns_only_if_nothing_else_can():
 
 
 def test_a_lease_in_force_is_enough_however_long_the_turn_may_be():
-    assert place(TURN, [replace(BORROWED, lease_left_ns=1)]).reason == "lease"
-    assert place(TURN, [replace(BORROWED, lease_left_ns=0)]).reason == "queue"
+    assert place(TURN, [replace(BORROWED, lease_until_ns=NOW_NS + 1)]).reason == "lease"
+    assert place(TURN, [replace(BORROWED, lease_until_ns=NOW_NS)]).reason == "queue"
 
 
 def test_a_turn_does_not_return_to_an_engine_that_it_avoids():
@@ -81,18 +91,18 @@ def test_a_placement_always_keeps_the_rules(table, version_min, avoid, holder):
     eligible = [
         worker
         for worker in table
-        if worker.alive
+        if worker.alive_until_ns > NOW_NS
         and worker.engine_id not in avoid
         and worker.policy_version >= version_min
         and worker.in_flight < worker.capacity
-        and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
+        and (worker.lease_until_ns is None or worker.lease_until_ns > NOW_NS)
     ]
     assert (chosen is None) == (not eligible)
     assert chosen is None or chosen in eligible
     ready = [worker for worker in eligible if worker.slack_ok]
     assert chosen is None or chosen.slack_ok == bool(ready)
     if ready and all(worker.pace_ns for worker in ready):
-        assert chosen.expected_ns <= SLOWER_MAX * min(worker.expected_ns for worker in ready)
+        assert chosen.expected_ns(NOW_NS) <= SLOWER_MAX * min(worker.expected_ns(NOW_NS) for worker in ready)
 
 
 def running(number, running_ns, engine_id="borrowed", version_min=3):
@@ -113,12 +123,12 @@ def test_turns_that_wait_on_a_lent_device_are_taken_off_for_room_elsewhere():
 def test_a_turn_is_not_taken_off_for_an_engine_that_would_be_no_better():
     long = [running(0, 10 * STALLED_PACES * PACE)]
     for other in (
-        replace(IDLE, alive=False),
+        replace(IDLE, alive_until_ns=NOW_NS),
         replace(IDLE, slack_ok=False),
         replace(IDLE, pace_ns=0),
         replace(IDLE, in_flight=8),
         replace(IDLE, policy_version=2),
-        replace(IDLE, lease_left_ns=0),
+        replace(IDLE, lease_until_ns=NOW_NS),
     ):
         assert stalled(long, [BORROWED, other]) == []
     assert stalled([running(0, 10 * STALLED_PACES * PACE, "dedicated")], [BORROWED, IDLE]) == []

@@ -134,7 +134,7 @@ class EngineCalls:
         broke = reply.status != 200
         if broke:
             attempt["error"] = reply.failure
-        worker.suspected = worker.suspected or broke
+            worker.suspect()
         died = reply.died and not item.taken_off and item.lease_id == worker.lease_id
         if answer is None:
             return Result(attempt, died=died)
@@ -179,11 +179,12 @@ class EngineCalls:
             # Of one whose agent is silent, or says that it is gone, all is known already.
             if not worker.report.alive or worker.overdue_ns(monotonic_ns()) > LOST_NS:
                 break
-            worker.hangs = True
+            worker.hang(True)
             for item in list(worker.in_flight.values()):
                 item.give_up()
             await asyncio.sleep(_ASK_AGAIN_S)
-        worker.hangs, worker.asked_ns = False, monotonic_ns()
+        worker.hang(False)
+        worker.asked_ns = monotonic_ns()
 
     async def _insist(self, worker: Worker, item: InFlight) -> None:
         deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)

@@ -85,6 +85,7 @@ class Worker:
     assigned_ns: int = 0
     switch_ns: int = 0
     drained: bool = False
+    _facts: WorkerFacts | None = None
 
     @property
     def lease_id(self) -> str | None:
@@ -108,28 +109,69 @@ class Worker:
             return 0
         return now_ns - self.lent_ns
 
-    def facts(self, now_ns: int) -> WorkerFacts:
-        report = self.report
-        left_ns: int | None = None
+    @property
+    def facts(self) -> WorkerFacts:
+        """What routing knows of it, until it is heard of, gets a turn, ends one or fails."""
+        if self._facts is None:
+            self._facts = self._look()
+        return self._facts
+
+    def _look(self) -> WorkerFacts:
+        report, lease_until_ns = self.report, None
         if report.borrowed:
-            left_ns = 0
+            lease_until_ns = 0
             if self.lease_id is not None and report.lease_left_ns is not None:
-                left_ns = max(0, report.lease_left_ns - (now_ns - self.heard_ns))
-        pace_ns = self.pace_ns
-        if pace_ns and self.in_flight:
-            # An engine that has completed nothing for longer is slower now than its turns were.
-            pace_ns = max(pace_ns, now_ns - max(self.completed_ns, self.oldest_ns))
+                lease_until_ns = self.heard_ns + report.lease_left_ns
         return WorkerFacts(
             engine_id=report.engine_id,
-            alive=report.alive and not self.suspected and not self.hangs and now_ns - self.due_ns < SILENCE_MAX_NS,
             policy_version=report.policy_version,
             in_flight=len(self.in_flight),
             capacity=report.capacity,
-            lease_left_ns=left_ns,
             slack_ok=report.slack_ok,
-            pace_ns=pace_ns,
+            alive_until_ns=self.due_ns + SILENCE_MAX_NS if report.alive and not (self.suspected or self.hangs) else 0,
+            lease_until_ns=lease_until_ns,
+            pace_ns=self.pace_ns,
             pace_turns=self.pace_turns,
+            busy_since_ns=max(self.completed_ns, self.oldest_ns) if self.in_flight else None,
         )
+
+    def hear(self, report: EngineReport, now_ns: int, due_ns: int) -> None:
+        """Its agent reports it, and is to be heard of again by `due_ns`."""
+        if report.alive and not self.report.alive:
+            self.life_ns = now_ns
+        if report.run_id == self.assigned != self.report.run_id:
+            self.switch_ns = now_ns - max(self.assigned_ns, self.life_ns)
+        self.report, self.heard_ns, self.due_ns = report, now_ns, due_ns
+        self.suspected = self.suspected and not report.alive
+        self._facts = None
+
+    def expect(self, due_ns: int) -> None:
+        """It is to be heard of by then, rather than when it was before."""
+        self.due_ns = due_ns
+        self._facts = None
+
+    def suspect(self) -> None:
+        """A request to it failed."""
+        self.suspected = True
+        self._facts = None
+
+    def hang(self, hangs: bool) -> None:
+        self.hangs = hangs
+        self._facts = None
+
+    def withdraw(self) -> None:
+        """Its lease is being taken back: nothing is placed there until its agent reports another."""
+        self.withdrawn_lease_id = self.report.lease_id
+        self._facts = None
+
+    def take(self, item: InFlight) -> None:
+        self.in_flight[item.request_id] = item
+        self._facts = None
+
+    def release(self, item: InFlight) -> None:
+        """Nothing, if it is not there."""
+        self.in_flight.pop(item.request_id, None)
+        self._facts = None
 
     @property
     def oldest_ns(self) -> int:
@@ -142,6 +184,7 @@ class Worker:
         weight = 1.0 if self.pace_ns == 0 else _PACE_WEIGHT
         self.pace_ns += int(weight * (duration_ns - self.pace_ns))
         self.pace_turns += weight * (len(self.in_flight) + 1 - self.pace_turns)
+        self._facts = None
 
 
 class WorkerTable:
@@ -170,12 +213,7 @@ class WorkerTable:
             if worker is None:
                 worker = self._workers[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
             else:
-                if report.alive and not worker.report.alive:
-                    worker.life_ns = now_ns
-                if report.run_id == worker.assigned != worker.report.run_id:
-                    worker.switch_ns = now_ns - max(worker.assigned_ns, worker.life_ns)
-                worker.report, worker.heard_ns, worker.due_ns = report, now_ns, due_ns
-                worker.suspected = worker.suspected and not report.alive
+                worker.hear(report, now_ns, due_ns)
             if worker.lease_id is not None:
                 worker.lent_ns = now_ns
 
@@ -184,14 +222,11 @@ class WorkerTable:
         for report in heartbeat.engines:
             worker = self._workers.get(report.engine_id)
             if worker is not None:
-                worker.due_ns = min(worker.due_ns, now_ns)
+                worker.expect(min(worker.due_ns, now_ns))
 
-    def facts(self, now_ns: int) -> list[WorkerFacts]:
-        return [worker.facts(now_ns) for worker in self._workers.values()]
-
-    def serving(self, run_id: str, now_ns: int) -> list[WorkerFacts]:
+    def serving(self, run_id: str) -> list[WorkerFacts]:
         """The engines that take turns of the run."""
-        return [worker.facts(now_ns) for worker in self._workers.values() if worker.serves(run_id)]
+        return [worker.facts for worker in self._workers.values() if worker.serves(run_id)]
 
     def unleased(self, heartbeat: Heartbeat) -> list[tuple[Worker, InFlight]]:
         """Turns on a borrowed engine that has no lease any more, not yet taken off."""
@@ -218,7 +253,7 @@ class WorkerTable:
         return [
             (worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id])
             for run_id, turns in running.items()
-            for turn in stalled(turns, self.serving(run_id, now_ns))
+            for turn in stalled(turns, self.serving(run_id), now_ns)
         ]
 
     def quiet(self, now_ns: int) -> list[Worker]:

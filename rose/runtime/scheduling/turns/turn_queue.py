@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rose.clock import monotonic_ns
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
@@ -17,7 +17,7 @@ from rose.runtime.scheduling.turns.turns import Turn, new_id
 #: of its devices for minutes; who does not wait for so long hangs up, and the turn is gone.
 QUEUE_MAX_S = 600.0
 
-Place = Callable[[TurnFacts, Iterable[WorkerFacts]], Placement]
+Place = Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Placed:
     queue_ns: int
 
     def release(self) -> None:
-        self.worker.in_flight.pop(self.item.request_id, None)
+        self.worker.release(self.item)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,9 +109,10 @@ class TurnQueue:
 
     def _place_now(self, turn: Turn, now_ns: int) -> Placed | None:
         """As `dispatch` would, if nobody waited."""
-        engines = self._table.serving(turn.run_id, now_ns)
+        engines = self._table.serving(turn.run_id)
         prefix = self._trajectories.engine(turn.trajectory)
-        placement = self._place(TurnFacts(prefix, turn.version_min, turn.avoids(self._table, now_ns)), engines)
+        wanted = TurnFacts(prefix, turn.version_min, turn.avoids(self._table, now_ns))
+        placement = self._place(wanted, engines, now_ns)
         if placement.engine_id is None:
             return None
         worker = self._table[placement.engine_id]
@@ -130,8 +131,8 @@ class TurnQueue:
         """Place turns of one run that accept the same weights, and take them off the list."""
         facts = {
             worker.engine_id: worker
-            for worker in self._table.serving(run_id, now_ns)
-            if worker.alive and worker.policy_version >= version_min
+            for worker in self._table.serving(run_id)
+            if worker.alive(now_ns) and worker.policy_version >= version_min
         }
         room = sum(max(0, worker.capacity - worker.in_flight) for worker in facts.values())
         # Room only shrinks meanwhile, so what fits nowhere for one turn fits nowhere for the next of its kind.
@@ -147,14 +148,13 @@ class TurnQueue:
             if avoid in nowhere:
                 continue
             prefix = self._trajectories.engine(turn.trajectory)
-            placement = self._place(TurnFacts(prefix, version_min, avoid), facts.values())
+            placement = self._place(TurnFacts(prefix, version_min, avoid), facts.values(), now_ns)
             if placement.engine_id is None:
                 nowhere.add(avoid)
                 continue
             worker = self._table[placement.engine_id]
-            chosen = facts[placement.engine_id]
-            facts[placement.engine_id] = replace(chosen, in_flight=chosen.in_flight + 1)
             item.placed.set_result(Placed(worker, _take_room(turn, worker, now_ns), "queue", now_ns - item.since_ns))
+            facts[placement.engine_id] = worker.facts
             placed.append(index)
         for index in reversed(placed):
             del waiting[index]
@@ -171,5 +171,5 @@ def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
         deaths=len(turn.deaths),
         life_ns=worker.life_ns,
     )
-    worker.in_flight[item.request_id] = item
+    worker.take(item)
     return item

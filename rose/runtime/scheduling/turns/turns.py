@@ -172,12 +172,11 @@ class Turn:
         death the others must have room: after more, it waits for them."""
         dead = {engine_id for engine_id, _ in self.deaths}
         others = any(
-            facts.alive
+            facts.usable(now_ns)
             and facts.engine_id not in dead
             and facts.policy_version >= self.version_min
-            and facts.lease_left_ns != 0
             and facts.capacity > (facts.in_flight if len(self.deaths) == 1 else 0)
-            for facts in table.serving(self.run_id, now_ns)
+            for facts in table.serving(self.run_id)
         )
         return frozenset(
             worker.report.engine_id

@@ -71,7 +71,8 @@ def test_turns_of_the_run_before_leave_before_the_engine_is_told_of_the_next(fle
     fleet.hear(10, "e0", run_id=first, policy_version=4)
     assert worker.serves(first)
     assert worker.switch_ns == 10
-    item = worker.in_flight["r"] = InFlight("r", 1, 0, run_id=first)
+    item = InFlight("r", 1, 0, run_id=first)
+    worker.take(item)
     fleet.loads[first].end(turn)
     fleet.begin(second, PEAK_NS)
     fleet.hear(LATE, "e0", run_id=first, policy_version=4)
@@ -80,7 +81,7 @@ def test_turns_of_the_run_before_leave_before_the_engine_is_told_of_the_next(fle
     assert not worker.serves(first)
     assert not worker.serves(second)
     assert fleet.assignment.target(worker) is None
-    worker.in_flight.clear()
+    worker.release(item)
     assert fleet.assignment.target(worker).version == 7
 
 

@@ -19,9 +19,9 @@ class Queue:
         self.table, self.looked = WorkerTable(), 0
         self.queue = TurnQueue(self.table, Trajectories(), self.place)
 
-    def place(self, turn, workers):
+    def place(self, turn, workers, now_ns):
         self.looked += 1
-        return place(turn, workers)
+        return place(turn, workers, now_ns)
 
     def hear(self, now_ns=0, **fields):
         self.table.hear(Heartbeat(device_id="d", engines=[report("http://x", run_id="a", **fields)]), now_ns)
