@@ -62,12 +62,9 @@ class Assignment:
         """What the engine is to hold; None: what it holds. Other runs' turns leave it first."""
         if worker.assigned is None or worker.drained:
             return None
-        facts = self._runs.get(worker.assigned).facts
-        if facts.version is None or facts.url is None:
-            return None
         if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
             return None
-        return Target(run_id=facts.run_id, version=facts.version, url=facts.url, token=facts.token)
+        return self._runs.get(worker.assigned).target
 
     def _serve(self, runs: dict[str, RunFacts], engines: list[EngineFacts], now_ns: int) -> None:
         weights = {run.run_id: run.weight for run in runs.values() if run.turns}

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from rose.clock import utc_us
 from rose.errors import UserError, did_you_mean
 from rose.ledger.address import is_loopback
-from rose.runtime.scheduling.messages import OpenRun, PublishVersion
+from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
 from rose.runtime.scheduling.runs.state import ENDED_MAX, RunFacts, State
 
 NOT_HEARD = "not heard of"
@@ -40,6 +40,16 @@ class Run:
 
     facts: RunFacts
     heard_ns: int
+    #: What its engines are to hold: the same object until it publishes again; None: it has published nothing.
+    target: Target | None = None
+
+    def __post_init__(self) -> None:
+        self.become(self.facts)
+
+    def become(self, facts: RunFacts) -> None:
+        self.facts, self.target = facts, None
+        if facts.version is not None and facts.url is not None:
+            self.target = Target(run_id=facts.run_id, version=facts.version, url=facts.url, token=facts.token)
 
     @property
     def run_id(self) -> str:
@@ -230,7 +240,7 @@ class Runs:
 
     def _change(self, run: Run, facts: RunFacts, due: list[dict[str, Any]] | None = None) -> None:
         self._state.keep(facts, due or [])
-        run.facts = facts
+        run.become(facts)
 
     def _due(self, facts: RunFacts, action: str, at_us: int, reason: str | None = None) -> list[dict[str, Any]]:
         """The run's event, as `recording.event_of` takes it."""

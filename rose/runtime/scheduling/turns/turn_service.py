@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-import orjson
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError
@@ -26,7 +25,9 @@ from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn
 #: A turn with a key goes on for so long after its client went away: it may come back for it.
 KEY_GRACE_S = 10.0
 #: Turns that an older version kept have shorter digests, of other bytes: these tell nothing.
-_DIGEST_BYTES = 20
+_DIGEST_BYTES = 21
+
+_SORTED = msgspec.json.Encoder(order="sorted")
 
 
 class KeyReusedError(UserError):
@@ -250,7 +251,7 @@ def _name(turn: Turn) -> tuple[str, str]:
 
 def _digest(turn: Turn) -> bytes:
     prompt = hashlib.blake2b(turn.prompt.text, digest_size=_DIGEST_BYTES)
-    prompt.update(orjson.dumps(turn.given, option=orjson.OPT_SORT_KEYS))
+    prompt.update(_SORTED.encode(turn.given))
     return prompt.digest()
 
 

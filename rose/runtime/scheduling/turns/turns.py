@@ -57,6 +57,8 @@ class Turn:
     arrived_ns: int
     #: The run that it is of.
     run_id: str
+    #: What no other run's trajectory is called.
+    trajectory: str = field(init=False)
     #: Which turn of its trajectory it is, from 0.
     number: int = 0
     #: The oldest weights that it may be made with.
@@ -79,6 +81,9 @@ class Turn:
     news: asyncio.Event | None = None
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.trajectory = f"{self.run_id}/{self.trajectory_id}"
+
     @classmethod
     def begin(cls, request: TurnRequest, now_ns: int, run_id: str, version_min: int = 0) -> Turn:
         """`version_min` holds where the request says none."""
@@ -93,11 +98,6 @@ class Turn:
             tokens_max=request.sampling["max_new_tokens"],
             given=request.sampling,
         )
-
-    @property
-    def trajectory(self) -> str:
-        """What no other run's trajectory is called."""
-        return f"{self.run_id}/{self.trajectory_id}"
 
     @property
     def key(self) -> str | None:
