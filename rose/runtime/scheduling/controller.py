@@ -320,11 +320,10 @@ class Controller:
 
     def moved(self, run_id: str) -> None:
         """A turn of the run came in, or left its engine."""
-        now_ns = monotonic_ns()
-        if not any(worker.assigned == run_id for worker in self.workers):
-            self._assign(now_ns)
+        if run_id not in self._assignment.assigned:
+            self._assign(monotonic_ns())
         if not self._wanted.engines_ns:
-            self._assess(now_ns)
+            self._assess(monotonic_ns())
 
     async def _tick(self) -> None:
         while True:
@@ -346,6 +345,7 @@ class Controller:
                 self._forget()
                 self.recorder.record_due()
                 self.tell()
+        self.recorder.record_turns()
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             item.give_up()

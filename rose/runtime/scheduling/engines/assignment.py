@@ -16,6 +16,8 @@ class Assignment:
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
+        #: Runs that had an engine when it was last updated.
+        self.assigned: set[str | None] = set()
         self._served: dict[str, float] = {}
         self._served_ns: int | None = None
 
@@ -56,6 +58,7 @@ class Assignment:
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
                 leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
+        self.assigned = {worker.assigned for worker in self._table}
         return [(worker, item) for worker, item in leaving if not item.taken_off]
 
     def target(self, worker: Worker) -> Target | None:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from rose.errors import UserError
 from rose.events import Event
 from rose.ledger.layout import LedgerError
-from rose.runtime.scheduling.runs.recording import client_event, run_event, turns_of_json
+from rose.runtime.scheduling.runs.recording import client_event, run_event, turn_event
 from rose.runtime.scheduling.runs.state import State, StateError
 
 #: How long after the ledger refused the event of a run it is tried again.
@@ -44,6 +46,7 @@ class Recorder:
         self._state_failure: str | None = None
         self._recording: asyncio.Task[None] | None = None
         self._again = False
+        self._turns: list[Mapping[str, Any]] = []
 
     @property
     def failure(self) -> str | None:
@@ -52,6 +55,7 @@ class Recorder:
 
     async def close(self) -> None:
         """What is not in the ledger by now is left to the next process of this state."""
+        self.record_turns()
         if self._recording is not None:
             done, _ = await asyncio.wait({self._recording}, timeout=1.0)
             if not done:
@@ -60,13 +64,19 @@ class Recorder:
     def catch_up(self, kept: Iterable[bytes]) -> None:
         """Record what the process before may not have: events of runs, and of the turns that are kept."""
         for text in kept:
-            self.record_turn(turns_of_json(text))
+            self.turn_ended(msgspec.json.decode(text))
         self.record_due()
 
-    def record_turn(self, made: Iterable[Event]) -> None:
-        """The events of one turn. They are on disk within the flush interval."""
-        for event in made:
-            self.note(event)
+    def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
+        """Its events, which are recorded with those of others: at the next `record_turns`, or before anything that
+        somebody waits for."""
+        self._turns += attempts
+
+    def record_turns(self) -> None:
+        """Events of the turns that ended since the last time; on disk within the flush interval."""
+        ended, self._turns = self._turns, []
+        for fields in ended:
+            self.note(turn_event(fields))
 
     def note(self, event: Event) -> None:
         """An event that nobody waits for; it is on disk within the flush interval."""
@@ -110,6 +120,7 @@ class Recorder:
                 await asyncio.sleep(_RETRY_S)
 
     async def _durable(self, writer: EventWriter, made: Sequence[Event]) -> None:
+        self.record_turns()
         try:
             await asyncio.to_thread(writer.record_all, made)
         except LedgerError as error:

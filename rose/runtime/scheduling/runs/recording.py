@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from rose import events
 from rose.clock import utc_us
 from rose.errors import UserError
@@ -56,37 +54,27 @@ def run_event(due: Mapping[str, Any], fleet_run_id: str | None) -> events.Event:
     )
 
 
-def turn_events(turn: Turn, fleet_run_id: str | None) -> list[events.Turn]:
-    """One for each attempt."""
+def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
+    """The fields of the turn's events, one for each attempt: JSON, of which `turn_event` makes the event."""
     labels = turn.labels
     at_us, made = utc_us(), new_id()
     return [
-        events.Turn(
-            at_us=at_us,
-            event_id=f"{made}/{number}",
-            run_id=turn.run_id,
-            fleet_run_id=fleet_run_id,
-            trajectory_id=turn.trajectory_id,
-            group_id=labels.group_id,
-            step=labels.step,
-            turn=turn.number,
-            attempt=number,
-            **{name: attempt[name] for name in _ATTEMPT_FIELDS},
-        )
+        {
+            "at_us": at_us,
+            "event_id": f"{made}/{number}",
+            "run_id": turn.run_id,
+            "fleet_run_id": fleet_run_id,
+            "trajectory_id": turn.trajectory_id,
+            "group_id": labels.group_id,
+            "step": labels.step,
+            "turn": turn.number,
+            "attempt": number,
+            **attempt,
+        }
         for number, attempt in enumerate(turn.attempts)
     ]
 
 
-def turns_as_json(made: list[events.Turn]) -> bytes:
-    return msgspec.json.encode(made)
-
-
-def turns_of_json(text: bytes) -> list[events.Turn]:
-    """The same events again, also as another version of this wrote them."""
-    return [events.Turn(**values) for values in msgspec.json.decode(text)]
-
-
-_ATTEMPT_FIELDS = (
-    "engine_id", "device_id", "lease_id", "policy_version", "placement", "outcome", "prompt_tokens", "cached_tokens",
-    "output_tokens", "queue_ns", "duration_ns",
-)  # fmt: skip
+def turn_event(fields: Mapping[str, Any]) -> events.Event:
+    """Of an attempt, why it failed is not in the ledger."""
+    return events.Turn(**{name: value for name, value in fields.items() if name != "error"})

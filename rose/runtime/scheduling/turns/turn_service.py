@@ -16,7 +16,7 @@ from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.engines.load import Load
 from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
 from rose.runtime.scheduling.runs.recorder import Recorder
-from rose.runtime.scheduling.runs.recording import turn_events, turns_as_json
+from rose.runtime.scheduling.runs.recording import turn_fields
 from rose.runtime.scheduling.turns.answer import Answer, Tokens, array
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
@@ -192,13 +192,13 @@ class TurnService:
                 load.failed += 1
                 # Whoever was cancelled has left its room, too.
                 self._queue.dispatch(monotonic_ns())
-                self._recorder.record_turn(turn_events(turn, self._recorder.fleet_run_id))
+                self._recorder.turn_ended(turn_fields(turn, self._recorder.fleet_run_id))
         body = msgspec.json.encode(answer)
         if status == 200:
-            made = turn_events(turn, self._recorder.fleet_run_id)
+            fields = turn_fields(turn, self._recorder.fleet_run_id)
             if turn.key is not None:
-                self._answers.keep(Kept(turn.run_id, turn.key, digest, body, turns_as_json(made)))
-            self._recorder.record_turn(made)
+                self._answers.keep(Kept(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields)))
+            self._recorder.turn_ended(fields)
         return Outcome(status, body)
 
     async def _run(self, turn: Turn, load: Load) -> tuple[int, dict[str, Any]]:

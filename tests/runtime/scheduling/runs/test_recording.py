@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import GenerateRequest, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder
-from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_events, turns_as_json
+from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_fields
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
@@ -114,7 +115,7 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
         }
         for outcome in ("preempted", "completed")
     ]  # fmt: skip
-    kept = turns_as_json(turn_events(turn, "fleet"))
+    kept = msgspec.json.encode(turn_fields(turn, "fleet"))
 
     async def scenario():
         for number in range(2):  # and once more: nothing counts twice
