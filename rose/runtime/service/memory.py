@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -19,13 +19,15 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts import tokens
 from rose.runtime.scheduling.runs import answers
-from rose.runtime.scheduling.runs.state import hand_on_drains
+from rose.runtime.scheduling.runs import state as run_state
 from rose.runtime.service.places import make_state, state_folder
 
 #: In the state folder of a fleet, on its first host.
 FILE = "fleet.json"
 #: What it was named before, of the fleet run that ended last.
 _ENDED_FILE = "ended.json"
+#: The drains of the fleet run that ended last; no host has such a name.
+_DRAINS = ".drains"
 #: In the state folder of each host: the fleet run that its agents work for.
 _HOST_FILE = "run.json"
 _TOKEN_FILE = "engines.token"
@@ -141,10 +143,14 @@ class FleetMemory:
                 run_id = self._new_id()
             if former is not None:
                 # Before the run is remembered: whoever dies here begins another.
-                hand_on_drains(self.folder / former.run_id, self.folder / run_id)
+                for drains in (_DRAINS, former.run_id):
+                    run_state.hand_on_drains(self.folder / drains, self.folder / run_id)
                 self._revoke(former.tokens)
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
+            if former is not None:
+                # The disk may have been full at its end.
+                self._remove_state(former)
         check_fits(remembered, self._config)
         remembered.placed |= _placed(self._config.model_dump(mode="json"))
         for host in self._config.hosts:
@@ -181,13 +187,32 @@ class FleetMemory:
             secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """The run has ended. Its name is kept for the next one, which begins with its drains; a full disk allows it."""
-        with suppress(FileNotFoundError):
-            (self.folder / FILE).replace(self.folder / _ENDED_FILE)
-            ended = _read(self.folder / _ENDED_FILE)
-            if ended is not None:
-                # No client can ask for a turn of it again.
-                shutil.rmtree(self.folder / ended.run_id / answers.FOLDER, ignore_errors=True)
+        """The run has ended. Its name is kept for the next one, which begins with its drains, and of its state what the
+        ledger has not heard; a full disk allows it."""
+        if not (self.folder / FILE).exists():
+            return
+        # It began with these.
+        shutil.rmtree(self.folder / _DRAINS, ignore_errors=True)
+        (self.folder / FILE).replace(self.folder / _ENDED_FILE)
+        if (ended := _read(self.folder / _ENDED_FILE)) is None:
+            return
+        # No client can ask for a turn of it again.
+        shutil.rmtree(self.folder / ended.run_id / answers.FOLDER, ignore_errors=True)
+        self._remove_state(ended)
+
+    def _remove_state(self, ended: Remembered) -> None:
+        """Leave the drains of the state of an ended run alone: tokens of weight stores are in the rest."""
+        folder = self.folder / ended.run_id
+        with suppress(run_state.StateError):
+            if _is_recorded(folder):
+                run_state.hand_on_drains(folder, self.folder / _DRAINS)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_recorded(folder: Path) -> bool:
+    """Whether the ledger has all of the runs in the state in `folder`. Raises StateError."""
+    with closing(run_state.State(folder, run_state.GONE_S)) as state:
+        return not state.due() and all(run.state != "open" for run in state.runs())
 
 
 def read(folder: Path) -> Remembered | None:

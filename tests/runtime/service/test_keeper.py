@@ -18,6 +18,7 @@ from rose.errors import UserError
 from rose.ledger import catalog
 from rose.ledger.hosts import tokens
 from rose.runtime.errors import DeploymentError
+from rose.runtime.scheduling.runs.state import State
 from rose.runtime.service import keeper as keeper_module
 from rose.runtime.service import memory
 from rose.runtime.service.console import ControllerClient
@@ -103,6 +104,19 @@ def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_its_drains_outlive_
     stopped(third)
 
 
+def test_of_the_state_of_a_fleet_run_that_ended_nothing_is_left(tmp_path, monkeypatch):
+    """It has the tokens of trainers' stores."""
+    keeper = started(fleet(tmp_path), monkeypatch)
+    run, folder = open_run(keeper), tmp_path / "state" / "f"
+    version = {"fence": 1, "version": 0, "url": "http://store", "token": "of-the-store"}
+    call(keeper, "POST", f"/runs/{run['run_id']}/versions", version)
+    console(keeper).drain("b", "new driver")
+    assert (folder / keeper.state().run_id).exists()
+    stopped(keeper)
+    assert not (folder / keeper.state().run_id).exists()
+    assert [path for path in folder.rglob("*") if path.is_file() and b"of-the-store" in path.read_bytes()] == []
+
+
 @pytest.mark.parametrize(
     "change", [{"model": "another"}, pytest.param({"ledger": "elsewhere"}, marks=pytest.mark.long)]
 )
@@ -152,7 +166,11 @@ def test_it_ends_though_its_ledger_refuses(tmp_path, monkeypatch):
     assert "not ended in order: LedgerError" in failed["the event of the end"]
     folder = tmp_path / "state" / "f"
     assert memory.read(folder) is None
-    assert run["run_id"]
+    # What the ledger has not heard stays.
+    state = State(folder / keeper.state().run_id)
+    _, last = state.due()[-1]
+    assert (last["run_id"], last["action"]) == (run["run_id"], "ended")
+    state.close()
 
 
 def test_what_a_host_did_not_end_in_order_is_named(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from rose import config
 from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger.hosts import tokens
+from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.service import memory
 from rose.runtime.service.memory import FleetMemory, Remembered
 from tests.runtime.service import fleet_here
@@ -28,6 +29,28 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
     assert (file.stat().st_mode & 0o777, first.folder.stat().st_mode & 0o777) == (0o600, 0o700)
     first.forget()
     assert memory.read(first.folder) is None
+
+
+def test_the_state_of_a_run_whose_end_found_a_full_disk_is_removed_once_the_next_has_its_drains(tmp_path, monkeypatch):
+    fleet = config.parse(f'name = "f"\nstate = "{tmp_path}/state"\n{MINIMAL}', "fleet")
+    first = FleetMemory(fleet)
+    began = first.begin()
+    state = State(first.folder / began.run_id)
+    state.drain("a", "new driver")
+    state.close()
+
+    def is_full(former: Path, folder: Path) -> None:
+        raise StateError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.run_state, "hand_on_drains", is_full)
+        first.forget()
+    assert (first.folder / began.run_id).exists()
+    second = first.begin()
+    assert not (first.folder / began.run_id).exists()
+    state = State(first.folder / second.run_id)
+    assert state.drained() == {"a": "new driver"}
+    state.close()
 
 
 def test_what_a_newer_version_wrote_is_the_same_fleet_run(tmp_path):
