@@ -29,10 +29,11 @@ class PreflightError(UserError):
 
 
 def check(config: FleetConfig) -> None:
-    """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail."""
+    """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail: what is
+    wrong in the fleet file comes before what the host is short of now."""
+    _check_trace(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
-    _check_trace(config)
 
 
 def check_host(config: FleetConfig) -> None:
@@ -43,9 +44,9 @@ def check_host(config: FleetConfig) -> None:
     _check_kernels(config)
     check_serving(config.device)
     _check_models(config)
+    _check_folders(config)
     _check_memory(config)
     _check_port(config.serving.port, "serving.port", "127.0.0.1")
-    _check_folders(config)
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:

@@ -77,3 +77,13 @@ def test_a_gpu_host_without_kernels_is_told_what_to_install(monkeypatch):
         preflight._check_devices(fleet())
     with pytest.raises(PreflightError, match="GPU 7 is not there; this host has 2"):
         preflight._check_devices(fleet(lent={"gpu": 7}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"), [({"traffic": {"trace": "nope.csv"}}, r"nope\.csv"), ({"cache": "/proc/nope"}, "/proc/nope")]
+)
+def test_what_is_wrong_in_the_file_is_said_before_what_the_host_is_short_of(tmp_path, monkeypatch, wrong, named):
+    monkeypatch.setattr(preflight, "ENGINE_BYTES", 1 << 60)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PreflightError, match=named):
+        preflight.check(fleet(gpus=False, state="state", ledger="ledger", **wrong))
