@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rose.client.address import authorization, refusal
-from rose.client.patience import RETRIED, Failure, Patience, retried
+from rose.client.patience import RESUME, RETRIED, Failure, Patience, retried
 
 _TIMEOUT_S = 10.0
 
@@ -25,16 +25,17 @@ def call(
     token: str | None = None,
     away_s: float = 0.0,
     waits: bool = False,
+    then: str = RESUME,
     going_on: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """The answer to one call; one that does not come is asked for again for `away_s`, as long as `going_on` holds; with
-    `waits`, one that does not come since the controller is busy, for as long as it says so (`Patience`).
+    `waits`, one that does not come since the controller is busy, for as long as it says so. `then`: as in `Patience`.
 
     Raises ControllerAwayError, and what `refusal` makes of an answer that says no.
     """
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
-    patience = Patience(url, away_s, waits=waits)
+    patience = Patience(url, away_s, waits=waits, then=then)
     while True:
         try:
             status, answer = _ask(urllib.request.Request(url + path, data=data, headers=headers, method=method))

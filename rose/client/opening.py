@@ -11,6 +11,7 @@ from pathlib import Path
 from rose.client.address import AWAY_S, RunAddress
 from rose.client.control import call
 from rose.client.errors import ClientError
+from rose.client.patience import RESUME
 from rose.client.publishing import make_folder
 from rose.client.run import Run
 
@@ -78,7 +79,8 @@ def open_run(
     message = {field: value for field, value in wanted.items() if value is not None}
     # Under a key, so that a run whose answer is lost is not opened twice.
     keyed = {**message, "key": uuid.uuid4().hex}
-    answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s)
+    then = "open the run" if resume is None else RESUME
+    answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
     return Run(
         RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
         message,

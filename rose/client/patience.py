@@ -15,6 +15,8 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
 RETRIED = frozenset({429, 502, 503, 504})
 #: Those of them that the controller gives itself, with the reason.
 _OWN = frozenset({429, 503})
+#: What to do once a controller is back that was away.
+RESUME = "resume the run"
 #: How often a process says why it waits for a controller that answers.
 WARN_S = 30.0
 
@@ -35,11 +37,11 @@ class Patience:
     """With one thing that is asked of the controller at `url`, from now on.
 
     It is asked again for `away_s`. With `waits`, one that is busy is asked for as long as it says so: it is there, and
-    what keeps it may take somebody hours to mend. The log has the reason then.
+    what keeps it may take somebody hours to mend. The log has the reason then. `then` is what to do once it is back.
     """
 
-    def __init__(self, url: str, away_s: float, *, waits: bool) -> None:
-        self._url, self._away_s, self._waits = url, away_s, waits
+    def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
+        self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
         self._since = time.monotonic()
 
     def begin(self) -> None:
@@ -69,9 +71,9 @@ class Patience:
         if failure == "silent":
             return ControllerAwayError(
                 f"the controller at {self._url} did not answer{for_s} ({reason}): start it, or correct the URL, and "
-                "resume the run"
+                f"{self._then}"
             )
         return ControllerAwayError(
-            f"the controller at {self._url} answers, but is busy or refuses{for_s}: {reason}; resume the run once that "
+            f"the controller at {self._url} answers, but is busy or refuses{for_s}: {reason}; {self._then} once that "
             "is over"
         )

@@ -18,6 +18,7 @@ from rose import client
 from rose.client import stalls
 from rose.events import Turn
 from rose.ledger.layout import LedgerError
+from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import turns
 from tests.client.fleet import MODEL, Engine, Recorded, fleet
 
@@ -260,10 +261,18 @@ def test_a_controller_that_cannot_open_a_run_says_why(tmp_path):
         read_only(there, True)
 
         with pytest.raises(
-            client.ControllerAwayError, match=r"busy or refuses for 2 s: .*readonly.*see to its disk"
+            client.ControllerAwayError, match=r"busy or refuses for 2 s: .*readonly.*see to its disk; open the run once"
         ) as away:
             open_run(there, away_s=2.0)
         assert "did not answer" not in str(away.value)
+
+
+def test_who_finds_no_controller_to_open_a_run_at_is_told_to_open_it_and_not_to_resume_it():
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(client.ControllerAwayError, match=r"start it, or correct the URL, and open the run$"):
+        client.open_run(url, name="grpo", model=MODEL, away_s=0.1)
+    with pytest.raises(client.ControllerAwayError, match=r"start it, or correct the URL, and resume the run$"):
+        client.open_run(url, name="grpo", model=MODEL, away_s=0.1, resume="grpo-1")
 
 
 def test_something_in_between_that_has_no_controller_is_told_from_one_that_is_busy():
