@@ -43,8 +43,7 @@ class Relays:
         self._relays: OrderedDict[tuple[str, str | None], tuple[RelayServer, Path]] = OrderedDict()
 
     def via(self, target: Target) -> Target:
-        """The same version, as it is fetched from here. Raises OSError or TransferError if no relay can be started,
-        ValueError for what is no URL of an origin."""
+        """The same version, as it is fetched from here. Raises OSError or TransferError if no relay can be started."""
         if is_here(target.url):
             return target
         origin = (target.url, target.token)
@@ -84,10 +83,11 @@ class Relays:
 
 def is_here(url: str) -> bool:
     """Whether an HTTP server of that URL is on this host: by its address, not by what names are."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or parts.hostname is None:
-        return False
-    with suppress(OSError):
+    # What is no URL is nowhere.
+    with suppress(OSError, ValueError):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or parts.hostname is None:
+            return False
         named = {str(entry[4][0]) for entry in socket.getaddrinfo(parts.hostname, parts.port or 80)}
         own = {
             address.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for address in addresses

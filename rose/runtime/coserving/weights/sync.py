@@ -32,8 +32,8 @@ from rose.runtime.weight_version import weights_name
 
 #: What a rank reports of one phase.
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
-#: What keeps a target from being tried at all: no room on this host, or a URL that is none.
-_NOT_TRIED = (OSError, ValueError, TransferError)
+#: What keeps a target from being tried at all, such as no room on this host.
+_NOT_TRIED = (OSError, TransferError)
 
 
 class EngineSync:
@@ -143,7 +143,7 @@ class EngineSync:
                     self._tell(held, way)  # An origin keeps what leads on from here for so long only.
             except RefusedError as error:
                 drift = str(error)
-            except (TransferError, ValueError):
+            except TransferError:
                 pass
             self._note(trusted=drift is None, looked_ns=monotonic_ns())
             if drift is None:
@@ -366,15 +366,14 @@ class EngineSync:
             return "; ".join(drifts)
         try:
             published = None if source is None else self._published(held.version, source)
-        except (TransferError, ValueError):
+        except TransferError:
             return None  # The origin is away: the engine holds what it acknowledged, and that is all to be known.
         if published is not None and published.weights_sha256 != held.weights_sha256:
             return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
         return None
 
     def _published(self, version: int, source: Target) -> Manifest | None:
-        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError, or
-        ValueError for a URL that is none."""
+        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError."""
         origin = open_origin(source.url, source.token)
         try:
             package = next((package for package in origin.packages() if package.version == version), None)

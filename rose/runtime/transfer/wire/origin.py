@@ -133,16 +133,20 @@ class Origin(ABC):
 def open_origin(url: str, token: str | None, throttle: Throttle | None = None, *, timeout_s: float = 30.0) -> Origin:
     """The origin at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or what fsspec reads, such as `s3://BUCKET/FOLDER`.
 
-    `timeout_s` bounds each wait for an HTTP server. Raises ValueError for another URL, or a token where none is used.
+    `timeout_s` bounds each wait for an HTTP server. Raises TransferError for another URL, or a token where none is
+    used.
     """
     throttle = throttle or Throttle()
-    parts = urlsplit(url)
-    if parts.scheme in ("http", "https") and parts.hostname is not None:
-        return HttpOrigin(url, token, throttle, timeout_s)
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname is not None:
+            return HttpOrigin(url, token, throttle, timeout_s)
+    except ValueError as error:
+        raise TransferError(f"origin {url!r} is no URL ({error}): give one such as http://HOST:PORT") from None
     if "://" not in url or parts.scheme in ("http", "https"):
-        raise ValueError(f"origin {url!r} is neither http://HOST:PORT nor a URL such as s3://BUCKET/FOLDER")
+        raise TransferError(f"origin {url!r} is neither http://HOST:PORT nor a URL such as s3://BUCKET/FOLDER")
     if token is not None:
-        raise ValueError(f"origin {url!r} takes no token: its credentials are fsspec's own")
+        raise TransferError(f"origin {url!r} takes no token: its credentials are fsspec's own")
     return FsspecOrigin(url, throttle)
 
 
@@ -228,7 +232,10 @@ class HttpOrigin(Origin):
     ) -> Iterator[http.client.HTTPResponse]:
         """Ask; the block gets a good answer, its body still to be read. The connection is kept for the next request,
         of whichever thread, unless the block leaves something unread."""
-        connection = self.connections.take()
+        try:
+            connection = self.connections.take()
+        except http.client.InvalidURL:
+            raise self._unsendable() from None
         response = None
         try:
             response = self._send(connection, method, path, body, headers or {})
@@ -262,6 +269,8 @@ class HttpOrigin(Origin):
                 return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise self._broken(error)
+        except ValueError:
+            raise self._unsendable() from None
 
     def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
         """The answer, or what it says instead as an error."""
@@ -293,6 +302,13 @@ class HttpOrigin(Origin):
             self._took(count)
             yield buffer[:count]
         response.read()  # Marks it as read, so that the connection takes the next request.
+
+    def _unsendable(self) -> TransferError:
+        # What Python says of it may show the token.
+        return TransferError(
+            f"{self.url} cannot be asked: HTTP cannot send its host's name, its path or the token: correct the URL or "
+            "the token"
+        )
 
     def _broken(self, error: Exception) -> BrokenError:
         return BrokenError(f"transfer from {self.url} broke off ({error or type(error).__name__}); try again")

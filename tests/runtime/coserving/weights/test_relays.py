@@ -56,6 +56,12 @@ def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_
         Receiver(way.url, None, tmp_path / "three").fetch(0, None)
 
 
+@pytest.mark.parametrize("url", ["not a url", "http://host:port", "http://[::1"])
+def test_what_is_no_url_of_an_origin_is_refused_as_one_that_is_away(made, url):
+    with pytest.raises(TransferError, match=r"origin .* is n"):
+        made.via(Target("a", 0, url))
+
+
 def test_relays_of_origins_that_nobody_asks_for_any_more_end(made, monkeypatch):
     monkeypatch.setattr(relays, "is_here", lambda _url: False)
     monkeypatch.setattr(relays, "RELAYS_MAX", 2)

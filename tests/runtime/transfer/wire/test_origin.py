@@ -116,14 +116,27 @@ def test_a_truncated_object_is_refused(tmp_path: Path) -> None:
     [
         ("weights", None, "'weights' is neither http://HOST:PORT nor a URL such as s3"),
         ("http://", None, "is neither"),
+        ("http://host:port", None, "'http://host:port' is no URL .*'port'"),
+        ("http://[::1", None, "is no URL"),
+        ("nosuch://x", None, "cannot open nosuch://x"),
         ("file:///weights", "t", "takes no token"),
     ],
 )
 def test_a_wrong_url_is_refused(url: str, token: str | None, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(TransferError, match=says):
         open_origin(url, token)
-    with pytest.raises(TransferError, match="cannot open nosuch://x"):
-        open_origin("nosuch://x", None)
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [("http://a b", None), ("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")],
+)
+def test_what_http_cannot_carry_is_named_without_the_token(url: str, token: str | None) -> None:
+    with pytest.raises(TransferError, match=f"{url} cannot be asked: .* correct the URL or the token") as refused:
+        open_origin(url, token).packages()
+    assert not isinstance(refused.value, BrokenError)
+    assert "of\nit" not in str(refused.value)
+    assert refused.value.__cause__ is None
 
 
 def test_pins_and_acknowledgements(folder: Path) -> None:
