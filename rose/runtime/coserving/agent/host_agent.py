@@ -6,16 +6,19 @@ each device's accounts. What fails on one device is tried again, and is none of 
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from rose.errors import UserError
+from rose.ledger.hosts import spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.agent.agent_spec import AgentSpec
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
+from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.coserving.page import PageError
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.target import Target
@@ -25,6 +28,8 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 BACK_OFF_FIRST_S = 1.0
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.5
+#: Few enough for a number that JSON's readers have whole.
+_FIRST_LEASE_BITS = 40
 
 
 class HostAgent:
@@ -137,7 +142,7 @@ class _Device:
             lambda: writer.failure,
             self._make_engine,
             before=before,
-            last_lease=last_lease(writer.root, writer.run_id, device_id),
+            last_lease=self._last_lease(),
             via=self._via,
             persistent=True,
         )
@@ -152,3 +157,13 @@ class _Device:
             self._failed = "its agent has ended"
             agent.stop(leave=self._leave or not self._stopping.is_set())
             self.ended = self._stopping.is_set()
+
+    def _last_lease(self) -> Remembered:
+        """What the ledger has of the device's last lease. Where a spool has none, its disk may be new and the fleet's
+        ledger have some: leases are numbered from a number that is drawn then, lest two have one name."""
+        writer, spec = self._writer, self._spec
+        last = last_lease(writer.root, writer.run_id, spec.device.id)
+        beside_page = LeaseFile(spec.page, writer.run_id).read()
+        if last.number or beside_page.number or not (writer.root / spool.FOLDER).is_dir():
+            return last
+        return Remembered(secrets.randbits(_FIRST_LEASE_BITS))

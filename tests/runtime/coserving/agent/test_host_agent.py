@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.ledger import catalog
+from rose.ledger import catalog, layout
+from rose.ledger.hosts import spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import host_agent, rollout_engine
 from rose.runtime.coserving.agent.host_agent import HostAgent
@@ -142,6 +143,36 @@ def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices,
     slices = devices.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
     assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
     assert devices.rows("SELECT count(*) FROM tenure") == [(1,)]
+
+
+def test_a_host_whose_disk_is_new_names_no_lease_as_it_did_before(devices, gateway):
+    """Its ledger, a spool, is all that it knows its leases by, and the fleet's has them too, of a writer of another
+    name."""
+    spec = devices.specs[0]
+    devices.specs = [replace(spec, device=spec.device.model_copy(update={"pool": "serving"}))]
+    gateway.want(**{"d0-rollout": 600 * SECOND})
+
+    def granted():
+        layout.create(devices.ledger)
+        spool.make(devices.ledger)
+        devices.start()
+        until(lambda: devices.agent.agent("d0") is not None)
+        with OtherParty(spec.page, Party.SERVING) as serving:
+            serving.do("page.set_load(load)")
+            page = ArbiterPage(spec.page)
+            until(lambda: page.lease().expires_ns > monotonic_ns())
+            devices.stop()
+            page.close()
+        ids = devices.rows("SELECT lease_id FROM lease ORDER BY granted_at")
+        numbers = [int(lease_id.removeprefix("fleet-d0-")) for (lease_id,) in ids]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        return numbers
+
+    first, both = granted(), granted()
+    assert both[: len(first)] == first
+    shutil.rmtree(devices.ledger)
+    shutil.rmtree(spec.page.parent)
+    assert not set(granted()) & set(both)
 
 
 def test_an_engine_that_does_not_start_is_tried_until_it_does(devices, monkeypatch):
