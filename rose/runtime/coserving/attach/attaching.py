@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rose.errors import UserError
-from rose.runtime.coserving.attach.attachment import STATE, EngineState, described
+from rose.runtime.coserving.attach.attachment import STATE, EngineState, described, has_url, note_url
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
 from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
@@ -90,17 +90,19 @@ class OwnedEngine:
         view = _opened(page)
         try:
             state = self.state()
-            if state is not None:
-                if state.attached and _same(state.page, page):
-                    return state
-                self._require_free(state)
+            if state is not None and state.attached and _same(state.page, page):
+                return state
+            self._require_free(state, page)
             if view.alive(Party.SERVING):
                 pid = view.get(Party.SERVING, Field.PID)
                 raise AttachError(f"another serving engine, pid {pid}, has {page}: detach or stop it first")
             number = self._link(view)
             try:
                 self._set(number)
-                return self._wait(view, waiting, time.monotonic() + timeout_s)
+                state = self._wait(view, waiting, time.monotonic() + timeout_s)
+                with suppress(OSError):  # The folder may be another user's.
+                    note_url(page, self.url, view.get(Party.SERVING, Field.PID))
+                return state
             except BaseException:
                 with suppress(AttachError):
                     self._set(RELEASE)
@@ -120,12 +122,23 @@ class OwnedEngine:
 
     # ------------------------------------------------------------------ steps of attaching
 
-    def _require_free(self, state: EngineState) -> None:
+    def _require_free(self, state: EngineState | None, wanted: Path) -> None:
         """Not taken from an agent that is at work."""
-        if state.attached and state.page is not None and _use(Path(state.page)).agent:
+        page = self._noted_page() if state is None else Path(state.page) if state.attached and state.page else None
+        if page is not None and page != wanted and _use(page).agent:
             raise AttachError(
-                f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it first"
+                f"the engine at {self.url} is attached to {page}, whose agent is at work: detach it first, to "
+                f"attach it to {wanted}"
             )
+
+    def _noted_page(self) -> Path | None:
+        """The page of an engine that does not tell, by what was noted as it was attached."""
+        with suppress(OSError):
+            for page in (link.readlink() for link in self._pages.iterdir() if link.is_symlink()):
+                pid = _use(page).serving_pid
+                if pid is not None and has_url(page, self.url, pid):
+                    return page
+        return None
 
     def _link(self, view: ArbiterPage) -> int:
         """The engine takes a number: no two pages of one file system have the same inode."""

@@ -1,7 +1,8 @@
 """What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
 
 `<page>.detached` lies there from when the owner of a serving engine let go of the page until an engine takes it. It
-outlives the engine, and says so also where a server with two keys does not.
+outlives the engine, and says so also where a server with two keys does not. So does `<page>.url.json`: where the engine
+answers that was attached to the page last.
 """
 
 from __future__ import annotations
@@ -89,6 +90,23 @@ def forget_detached(page: Path) -> None:
 def is_detached(page: Path) -> bool:
     """Whether an owner let go of the page and no serving engine took it since."""
     return _detached(page).exists()
+
+
+def note_url(page: Path, url: str, pid: int) -> None:
+    """The serving engine with this pid, which answers at `url`, was attached to the page."""
+    _url(page).write_text(json.dumps([url, pid]))
+
+
+def has_url(page: Path, url: str, pid: int) -> bool:
+    """Whether the serving engine with this pid was attached to the page by this URL."""
+    try:
+        return bool(json.loads(_url(page).read_text()) == [url, pid])
+    except (OSError, ValueError):
+        return False
+
+
+def _url(page: Path) -> Path:
+    return page.with_name(f"{page.name}.url.json")
 
 
 def _detached(page: Path) -> Path:

@@ -174,6 +174,23 @@ def test_an_engine_is_not_taken_from_an_agent_at_work(page, pages, tmp_path):
     other.close()
 
 
+def test_nor_one_that_does_not_tell_which_page_it_has(page, pages, tmp_path):
+    other = ArbiterPage.create(tmp_path / "rose-run" / "other" / "page")
+    with served(Owner(pages, keys=("a", "b"))) as url:
+        engine = OwnedEngine(url, "b", pages)
+        engine.attach(page.path)
+        with pytest.raises(AttachError, match=f"{url} is attached to {page.path}, whose agent is at work: detach it"):
+            engine.attach(other.path)
+        assert page.alive(Party.SERVING)
+        engine.detach()
+        engine.attach(other.path)
+        # Another engine has its first page.
+        with OtherParty(page.path, Party.SERVING):
+            engine.detach()
+            engine.attach(other.path)
+    other.close()
+
+
 def test_pages_are_listed_with_who_has_them(page, tmp_path):
     (use,) = pages_in_use(tmp_path)
     assert use == PageUse(page=str(page.path), agent=True, serving_pid=None)
