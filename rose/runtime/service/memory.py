@@ -17,9 +17,12 @@ from typing import IO, Any, Literal
 from rose import secret_file
 from rose.config import FleetConfig
 from rose.errors import UserError
+from rose.events import Record
 from rose.ledger.hosts import tokens
+from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs import state as run_state
+from rose.runtime.scheduling.runs.ending import end_runs
 from rose.runtime.service.places import make_state, state_folder
 
 #: In the state folder of a fleet, on its first host.
@@ -148,9 +151,6 @@ class FleetMemory:
                 self._revoke(former.tokens)
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
-            if former is not None:
-                # The disk may have been full at its end.
-                self._remove_state(former)
         check_fits(remembered, self._config)
         remembered.placed |= _placed(self._config.model_dump(mode="json"))
         for host in self._config.hosts:
@@ -199,6 +199,14 @@ class FleetMemory:
         # No client can ask for a turn of it again.
         shutil.rmtree(self.folder / ended.run_id / answers.FOLDER, ignore_errors=True)
         self._remove_state(ended)
+
+    def end_former(self, record: Record) -> None:
+        """Record what the ledger refused when the run before ended, and remove what a full disk left of it."""
+        if (former := _read(self.folder / _ENDED_FILE)) is not None:
+            # What is refused again stays, and keeps no fleet from its work.
+            with suppress(run_state.StateError, LedgerError):
+                end_runs(self.folder / former.run_id, record, former.run_id)
+            self._remove_state(former)
 
     def _remove_state(self, ended: Remembered) -> None:
         """Leave the drains of the state of an ended run alone: tokens of weight stores are in the rest."""

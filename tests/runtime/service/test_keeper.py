@@ -171,6 +171,14 @@ def test_it_ends_though_its_ledger_refuses(tmp_path, monkeypatch):
     _, last = state.due()[-1]
     assert (last["run_id"], last["action"]) == (run["run_id"], "ended")
     state.close()
+    # The next run of the fleet tells it.
+    (tmp_path / "ledger").unlink()
+    former = keeper.state().run_id
+    stopped(started(fleet(tmp_path), monkeypatch))
+    ended = "SELECT run_id, fleet_run_id FROM event WHERE kind = 'run' AND action = 'ended' AND run_id = ?"
+    with catalog.connect(tmp_path / "ledger") as ledger:
+        assert ledger.execute(ended, [run["run_id"]]).fetchall() == [(run["run_id"], former)]
+    assert not (folder / former).exists()
 
 
 def test_what_a_host_did_not_end_in_order_is_named(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,14 @@ def test_the_state_of_a_run_whose_end_found_a_full_disk_is_removed_once_the_next
     def is_full(former: Path, folder: Path) -> None:
         raise StateError("the disk is full")
 
+    recorded: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(memory.run_state, "hand_on_drains", is_full)
         first.forget()
     assert (first.folder / began.run_id).exists()
     second = first.begin()
+    first.end_former(recorded.append)
+    assert not recorded, "there was no RL run"
     assert not (first.folder / began.run_id).exists()
     state = State(first.folder / second.run_id)
     assert state.drained() == {"a": "new driver"}
