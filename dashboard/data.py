@@ -53,6 +53,8 @@ _DAILY = {
     "dashboard/fleet_preemptions",
     "run/preemption_totals",
 }
+#: What makes the macro that a query reads.
+_MACROS = {"dashboard/fleet_leases": sql.read("borrowing/lease_parts_by_run.sql")}
 #: What is of the whole fleet, whichever RL run is asked for.
 _OF_FLEET = {"dashboard/fleet_latency"}
 #: A file that somebody changed is found out after so many seconds; new ones at once.
@@ -61,7 +63,6 @@ CHECKED_S = 10
 _TEAM_TAGS = ("team", "serving_team")
 #: A run with no end to which nothing was added for this long was probably killed.
 QUIET_S = 300
-
 
 _NO_PRICE_BOOK = (
     "there is no price book, so nothing can be priced. `rose price adopt FILE` puts one on record for the ledger; or "
@@ -304,7 +305,7 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
-            frame: pl.DataFrame = connection.sql(sql.read(f"{query}.sql")).pl()
+            frame: pl.DataFrame = connection.sql(_MACROS.get(query, "") + sql.read(f"{query}.sql")).pl()
             # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
             return frame.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:

@@ -61,6 +61,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     on_fleet = any(row["run_id"] == run_id for row in shared)
     connection.execute(sql.read("borrowing/own_time.sql"))
     if on_fleet:
+        connection.execute(sql.read("borrowing/lease_parts_by_run.sql"))
         connection.execute(sql.read("run/time_on_fleet.sql"))
     if shared:
         name = "events_on_fleet" if on_fleet else "events_of_fleet"

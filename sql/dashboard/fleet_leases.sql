@@ -2,7 +2,7 @@
 -- `until` is when the lease closed, or for an open one its expiry or the end or last event of the run, whichever came
 -- first. Of an RL run that shares a fleet it is every lease of which some event names the run: `seconds` are all of it,
 -- whoever had it then, and `own_seconds` those in which the run had it by the slices that name the lease, of an open one
--- up to the last of them, as in `run/time_on_fleet`; NULL where none does.
+-- up to the last of them; NULL where none does. Reads the macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH last AS (
     SELECT coalesce(
@@ -30,33 +30,23 @@ shown AS (
     ORDER BY granted_at DESC, lease_id
     LIMIT 500
 ),
-change AS (
-    SELECT
-        run_id, lease_id, rollout_run_id, t0_ns, lag(rollout_run_id) OVER lease AS run_before,
-        max(t1_ns) OVER (PARTITION BY run_id, lease_id) AS last_ns
+slice AS (
+    SELECT run_id, lease_id, rollout_run_id AS assigned_run_id, t0_ns, t1_ns
     FROM device_slice
     SEMI JOIN (FROM shown WHERE run_id <> getvariable('run_id')) USING (run_id, lease_id)
-    WINDOW lease AS (PARTITION BY run_id, lease_id ORDER BY t0_ns)
-),
-part AS (
-    SELECT
-        run_id, lease_id, rollout_run_id, CASE WHEN run_before IS NULL THEN 0 ELSE t0_ns END AS from_ns,
-        lead(t0_ns, 1, 9223372036854775807) OVER (PARTITION BY run_id, lease_id ORDER BY t0_ns) AS to_ns, last_ns
-    FROM change
-    WHERE run_before IS DISTINCT FROM rollout_run_id
 ),
 own AS (
     SELECT
         s.run_id, s.lease_id,
         sum(
             -- `least` passes over NULL.
-            CASE WHEN p.rollout_run_id = getvariable('run_id') THEN greatest(
+            CASE WHEN p.assigned_run_id = getvariable('run_id') THEN greatest(
                 least(epoch_ns(until), to_ns, CASE WHEN closed_by = 'open' THEN last_ns END)
                     - greatest(epoch_ns(granted_at), from_ns), 0
             ) ELSE 0 END
         ) / 1e9 AS seconds
     FROM shown AS s
-    JOIN part AS p USING (run_id, lease_id)
+    JOIN lease_parts_by_run('slice') AS p USING (run_id, lease_id)
     GROUP BY ALL
 )
 SELECT

@@ -1,5 +1,6 @@
 -- When an RL run had devices and leases of the fleets that it shares, and when other runs had them meanwhile, by all
--- events of the ledger. Fills the tables `own_time`, `other_run_slice` and `lease_part`, which `own_time` makes.
+-- events of the ledger. Fills the tables `own_time`, `other_run_slice` and `lease_part`, which `own_time` makes. Reads the
+-- macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
 -- By hand: SET VARIABLE run_id = '...';
 CREATE OR REPLACE TEMP TABLE fleet_slice AS
 WITH fleet AS (
@@ -39,25 +40,9 @@ FROM fleet_slice AS s
 JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id AND s.t0_ns < o.to_ns AND o.from_ns < s.t1_ns
 WHERE s.other;
 
--- A lease is of the run that its first slice names from its grant on, then of the next one from where a slice names that,
--- and of the last one to its end, so that the parts of all runs are the lease.
 INSERT INTO lease_part
-WITH change AS (
-    SELECT
-        run_id, lease_id, assigned_run_id, t0_ns, lag(assigned_run_id) OVER lease AS run_before,
-        max(t1_ns) OVER (PARTITION BY run_id, lease_id) AS last_ns
-    FROM fleet_slice
-    WHERE lease_id IS NOT NULL
-    WINDOW lease AS (PARTITION BY run_id, lease_id ORDER BY t0_ns)
-),
-part AS (
-    SELECT
-        lease_id, assigned_run_id, CASE WHEN run_before IS NULL THEN 0 ELSE t0_ns END AS from_ns,
-        lead(t0_ns, 1, 9223372036854775807) OVER (PARTITION BY run_id, lease_id ORDER BY t0_ns) AS to_ns, last_ns
-    FROM change
-    WHERE run_before IS DISTINCT FROM assigned_run_id
-)
-SELECT lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END, last_ns
-FROM part;
+SELECT
+    lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END, last_ns
+FROM lease_parts_by_run('fleet_slice');
 
 DROP TABLE fleet_slice;

@@ -184,8 +184,8 @@ def test_a_lease_that_went_over_to_another_rl_run_is_listed_and_opens_whole_for_
 
 
 def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Path, kit: Any) -> None:
-    """`L` is a's from its grant on, and b's from the slice that says so; of `M` no slice says whose it is, and of `N`
-    nothing says that it ended.
+    """`L` is a's from its grant on, and b's from the slice of some length that says so; of `M` no slice says whose it
+    is, and of `N` nothing says that it ended.
     """
 
     def change(action: Any, after_s: int, lease_id: str = "L") -> events.Lease:
@@ -194,15 +194,16 @@ def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Pat
             expires_at_us=kit.us(60), at_us=kit.us(after_s),
         )  # fmt: skip
 
-    def time(run_id: str, after_s: int, lease_id: str = "L") -> events.DeviceSlice:
+    def time(run_id: str, after_s: int, lease_id: str = "L", seconds: int = 5) -> events.DeviceSlice:
         t0_ns, zeros = 1000 * kit.us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
         return events.DeviceSlice(
-            device_id="s0", lease_id=lease_id, rollout_run_id=run_id, t0_ns=t0_ns, t1_ns=t0_ns + 5 * 10**9,
-            at_us=kit.us(after_s), **zeros | {"rollout_ns": 5 * 10**9},
+            device_id="s0", lease_id=lease_id, rollout_run_id=run_id, t0_ns=t0_ns, t1_ns=t0_ns + seconds * 10**9,
+            at_us=kit.us(after_s), **zeros | {"rollout_ns": seconds * 10**9},
         )  # fmt: skip
 
     granted = dataclasses.replace(change("granted", 10), rl_run_id="a")
-    made = [granted, time("a", 12), change("renewed", 17), time("b", 18), time("b", 23), change("released", 30)]
+    made = [granted, time("b", 11, seconds=0), time("a", 12), change("renewed", 17)]
+    made += [time("b", 18), time("b", 23), change("released", 30)]
     made += [change("granted", 40, "M"), change("released", 50, "M"), change("granted", 50, "N"), time("b", 51, "N")]
     ended = events.Run(action="ended", name="n", at_us=kit.us(59))
     root = kit.write(tmp_path / "ledger", [kit.started(), *made, ended, dataclasses.replace(ended, run_id="b")])
