@@ -1,8 +1,9 @@
 -- The newest 500 leases of those in force in [from_ns, to_ns), newest first; `leases` is how many there were in all.
--- `until` is when the lease closed, or for an open one its expiry or the end or last event of the run, whichever came
--- first. Of an RL run that shares a fleet it is every lease of which some event names the run: `seconds` are all of it,
--- whoever had it then, and `own_seconds` those in which the run had it by the slices that name the lease, of an open one
--- up to the last of them; NULL where none does. Reads the macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
+-- `until` is when the lease closed, or for an open one its expiry or the end of the last slice that names it, whichever
+-- came first: that is the last that its agent said. Where no slice does, the end or last event of the run stands for it.
+-- Of an RL run that shares a fleet it is every lease of which some event names the run: `seconds` are all of it,
+-- whoever had it then, and `own_seconds` those in which the run had it by the slices that name the lease, NULL where none
+-- does. Reads the macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH last AS (
     SELECT coalesce(
@@ -12,41 +13,48 @@ WITH last AS (
 ),
 granted AS (
     SELECT
-        lease_id, run_id, coalesce(device_id, 'unknown') AS device_id, step, granted_at,
-        greatest(granted_at, coalesce(closed_at, least(expires_at, last.newest_at), granted_at)) AS until,
+        lease_id, run_id, coalesce(device_id, 'unknown') AS device_id, step, granted_at, closed_at, expires_at,
         coalesce(closed_by, 'open') AS closed_by, close_reason,
-        kv_budget_granted_bytes, kv_budget_min_bytes, renewals, frozen
-    FROM lease, last
-    WHERE granted_at IS NOT NULL
+        kv_budget_granted_bytes, kv_budget_min_bytes, renewals, frozen,
+        row_number() OVER (ORDER BY granted_at DESC, lease_id) AS n
+    FROM lease
+    WHERE granted_at < make_timestamp(getvariable('to_ns') // 1000)
+      AND greatest(granted_at, coalesce(closed_at, expires_at)) >= make_timestamp(getvariable('from_ns') // 1000)
       AND (run_id, lease_id) IN (
           SELECT run_id, lease_id FROM lease_event WHERE getvariable('run_id') IN (run_id, rl_run_id)
       )
 ),
-shown AS (
-    SELECT *, count(*) OVER () AS leases
-    FROM granted
-    WHERE granted_at < make_timestamp(getvariable('to_ns') // 1000)
-      AND until >= make_timestamp(getvariable('from_ns') // 1000)
-    ORDER BY granted_at DESC, lease_id
-    LIMIT 500
-),
+asked AS (FROM granted WHERE n <= 500 AND (closed_at IS NULL OR run_id <> getvariable('run_id'))),
 slice AS (
     SELECT run_id, lease_id, rollout_run_id AS assigned_run_id, t0_ns, t1_ns
     FROM device_slice
-    SEMI JOIN (FROM shown WHERE run_id <> getvariable('run_id')) USING (run_id, lease_id)
+    SEMI JOIN asked USING (run_id, lease_id)
+    -- Files that are older are not read.
+    WHERE t1_ns >= (SELECT min(epoch_ns(granted_at)) FROM asked)
+),
+part AS (FROM lease_parts_by_run('slice')),
+named AS (SELECT run_id, lease_id, make_timestamp(max(last_ns) // 1000) AS last_at FROM part GROUP BY ALL),
+shown AS (
+    SELECT
+        granted.*,
+        greatest(granted_at, coalesce(closed_at, least(expires_at, coalesce(last_at, newest_at)), granted_at)) AS until,
+        count(*) OVER () AS leases
+    FROM granted
+    CROSS JOIN last
+    LEFT JOIN named USING (run_id, lease_id)
+    WHERE until >= make_timestamp(getvariable('from_ns') // 1000)
+    QUALIFY n <= 500
 ),
 own AS (
     SELECT
-        s.run_id, s.lease_id,
+        run_id, lease_id,
         sum(
-            -- `least` passes over NULL.
-            CASE WHEN p.assigned_run_id = getvariable('run_id') THEN greatest(
-                least(epoch_ns(until), to_ns, CASE WHEN closed_by = 'open' THEN last_ns END)
-                    - greatest(epoch_ns(granted_at), from_ns), 0
-            ) ELSE 0 END
+            CASE WHEN assigned_run_id = getvariable('run_id')
+                THEN greatest(least(epoch_ns(until), to_ns) - greatest(epoch_ns(granted_at), from_ns), 0) ELSE 0 END
         ) / 1e9 AS seconds
-    FROM shown AS s
-    JOIN lease_parts_by_run('slice') AS p USING (run_id, lease_id)
+    FROM shown
+    JOIN part USING (run_id, lease_id)
+    WHERE run_id <> getvariable('run_id')
     GROUP BY ALL
 )
 SELECT

@@ -215,9 +215,11 @@ def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Pat
         for name in ("run", "a", "b")
     }  # fmt: skip
     assert seconds == {
-        "run": [("N", 9, 9), ("M", 10, 10), ("L", 20, 20)], "a": [("L", 20, 8)],
-        "b": [("N", 9, 6), ("M", 10, None), ("L", 20, 12)],
+        "run": [("N", 6, 6), ("M", 10, 10), ("L", 20, 20)], "a": [("L", 20, 8)],
+        "b": [("N", 6, 6), ("M", 10, None), ("L", 20, 12)],
     }  # fmt: skip
+    later = Window(1000 * kit.us(57), shown.to_ns)
+    assert data.in_window(root, "dashboard/fleet_leases", run, later).is_empty()
 
 
 def test_a_preemption_opens_with_its_phases_and_its_lease(
