@@ -1,17 +1,27 @@
--- What each device of the fleet did last since from_ns: its newest slice, when it ended, and whether it was lent then. `state` is the
--- bucket that took the most of it. A device that has left is not there any more.
+-- What each device of the fleet did last since from_ns: its newest slice, when it ended, and whether it was lent then.
+-- `state` is the bucket that took the most of it. A device that has left is not there any more. Of an RL run that was on
+-- several fleets it is the devices of all, each after its fleet.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0;
-WITH fleet AS (SELECT any_value(fleet_run_id) AS run_id FROM run WHERE run.run_id = getvariable('run_id')),
+WITH fleets AS (
+    SELECT
+        list(DISTINCT coalesce(fleet_run_id, run_id)) AS run_ids,
+        list_min(run_ids) AS first, list_max(run_ids) AS last
+    FROM event
+    WHERE kind = 'run' AND run_id = getvariable('run_id')
+),
 newest AS (
-    SELECT device_id, arg_max(
+    SELECT run_id, device_id, arg_max(
         {'t1': t1, 'lease_id': lease_id, 'serving': serving_ns, 'rollout': rollout_ns, 'train': train_ns,
          'sync': sync_ns, 'activation': activation_ns, 'headroom': headroom_ns, 'idle': idle_ns}, t1_ns) AS last
     FROM device_slice
-    WHERE run_id = (SELECT run_id FROM fleet) AND t0_ns >= getvariable('from_ns')
-    GROUP BY device_id
+    -- By the statistics of files, those of other runs are not read.
+    WHERE run_id BETWEEN (SELECT first FROM fleets) AND (SELECT last FROM fleets)
+      AND list_contains((SELECT run_ids FROM fleets), run_id) AND t0_ns >= getvariable('from_ns')
+    GROUP BY run_id, device_id
 )
 SELECT
-    d.device_id, d.pool, d.device_class, d.left_ns IS NOT NULL AS has_left,
+    CASE WHEN (SELECT first < last FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
+    d.pool, d.device_class, d.left_ns IS NOT NULL AS has_left,
     last.t1 AS seen_at,
     last.lease_id IS NOT NULL AS lent,
     CASE greatest(last.serving, last.rollout, last.train, last.sync, last.activation, last.headroom, last.idle)
@@ -24,6 +34,6 @@ SELECT
         WHEN last.idle THEN 'idle'
     END AS state
 FROM device AS d
-LEFT JOIN newest USING (device_id)
-WHERE d.run_id = (SELECT run_id FROM fleet)
-ORDER BY d.pool, d.device_id;
+LEFT JOIN newest USING (run_id, device_id)
+WHERE list_contains((SELECT run_ids FROM fleets), d.run_id)
+ORDER BY pool, device_id;

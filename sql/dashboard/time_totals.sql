@@ -1,8 +1,16 @@
 -- Device time by device and bucket, in nanoseconds, against the time the device was provisioned: each time from when it
 -- joined until it left, or until its last slice (at least until the end of a run that is over) if it has not.
--- An RL run that shares a fleet has its own time alone, of the devices it had some of.
+-- An RL run that shares a fleet has its own time alone, of the devices it had some of; of one that was on several, a
+-- device is named after its fleet.
 -- By hand: SET VARIABLE run_id = '...';
-WITH slice AS (
+WITH fleets AS (
+    SELECT
+        list(DISTINCT coalesce(fleet_run_id, run_id)) AS run_ids,
+        list_min(run_ids) AS first, list_max(run_ids) AS last
+    FROM event
+    WHERE kind = 'run' AND run_id = getvariable('run_id')
+),
+slice AS (
     SELECT
         s.* REPLACE (
             CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
@@ -14,12 +22,14 @@ WITH slice AS (
             CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
         )
     FROM device_slice AS s
-    WHERE s.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
+    -- By the statistics of files, those of other runs are not read.
+    WHERE s.run_id BETWEEN (SELECT first FROM fleets) AND (SELECT last FROM fleets)
+      AND list_contains((SELECT run_ids FROM fleets), s.run_id)
       AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
 ),
 used AS (
     SELECT
-        device_id,
+        run_id, device_id,
         max(t1_ns) AS t1_ns,
         sum(serving_ns) AS serving,
         sum(rollout_ns) AS rollout,
@@ -29,7 +39,7 @@ used AS (
         sum(headroom_ns) AS headroom,
         sum(idle_ns) AS idle
     FROM slice
-    GROUP BY device_id
+    GROUP BY run_id, device_id
 ),
 ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
 there AS (
@@ -42,24 +52,24 @@ there AS (
         ) AS provisioned
     FROM tenure AS t
     CROSS JOIN ended
-    LEFT JOIN used USING (device_id)
+    LEFT JOIN used USING (run_id, device_id)
     WHERE t.run_id = getvariable('run_id')
     GROUP BY device_id
 ),
 known AS (
-    SELECT d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, t1_ns), there.provisioned
+    SELECT d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, t1_ns), there.provisioned
     FROM device AS d
     LEFT JOIN there USING (device_id)
-    LEFT JOIN used USING (device_id)
+    LEFT JOIN used USING (run_id, device_id)
     WHERE d.run_id = getvariable('run_id')
     UNION ALL BY NAME
     SELECT
-        d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, t1_ns),
+        CASE WHEN (SELECT first < last FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
+        d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, t1_ns),
         serving + rollout + train + sync + activation + headroom + idle AS provisioned
     FROM device AS d
-    JOIN used USING (device_id)
+    JOIN used USING (run_id, device_id)
     WHERE d.run_id <> getvariable('run_id')
-      AND d.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
 )
 SELECT
     device_id, pool, device_class,

@@ -1,6 +1,13 @@
 -- `time_totals` from the daily sums, for a run of many days.
 -- By hand: SET VARIABLE run_id = '...';
-WITH slice AS (
+WITH fleets AS (
+    SELECT
+        list(DISTINCT coalesce(fleet_run_id, run_id)) AS run_ids,
+        list_min(run_ids) AS first, list_max(run_ids) AS last
+    FROM event
+    WHERE kind = 'run' AND run_id = getvariable('run_id')
+),
+slice AS (
     SELECT
         s.* REPLACE (
             CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
@@ -12,12 +19,14 @@ WITH slice AS (
             CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
         )
     FROM daily_device_time AS s
-    WHERE s.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
+    -- By the statistics of files, those of other runs are not read.
+    WHERE s.run_id BETWEEN (SELECT first FROM fleets) AND (SELECT last FROM fleets)
+      AND list_contains((SELECT run_ids FROM fleets), s.run_id)
       AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
 ),
 used AS (
     SELECT
-        device_id,
+        run_id, device_id,
         sum(serving_ns) AS serving,
         sum(rollout_ns) AS rollout,
         sum(train_ns) AS train,
@@ -27,7 +36,7 @@ used AS (
         sum(idle_ns) AS idle,
         sum(ns) AS ns
     FROM slice
-    GROUP BY device_id
+    GROUP BY run_id, device_id
 ),
 ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
 there AS (
@@ -40,7 +49,7 @@ there AS (
 ),
 known AS (
     SELECT
-        d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, ns),
+        d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, ns),
         -- While it is there until the end of its slices, which leave no gap, or of a run that is over. greatest() passes
         -- over NULL.
         there.over_ns + CASE WHEN there.joined_ns IS NULL THEN 0 ELSE
@@ -48,16 +57,16 @@ known AS (
     FROM device AS d
     CROSS JOIN ended
     LEFT JOIN there USING (device_id)
-    LEFT JOIN used USING (device_id)
+    LEFT JOIN used USING (run_id, device_id)
     WHERE d.run_id = getvariable('run_id')
     UNION ALL BY NAME
     SELECT
-        d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, ns),
+        CASE WHEN (SELECT first < last FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
+        d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, ns),
         serving + rollout + train + sync + activation + headroom + idle AS provisioned
     FROM device AS d
-    JOIN used USING (device_id)
+    JOIN used USING (run_id, device_id)
     WHERE d.run_id <> getvariable('run_id')
-      AND d.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
 )
 SELECT
     device_id, pool, device_class,

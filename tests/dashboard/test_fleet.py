@@ -19,6 +19,7 @@ from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 
 DRAWN = ("dashboard/fleet_states", "dashboard/fleet_latency", "dashboard/fleet_preemptions")
+OF_DEVICES = ("fleet_now", "fleet_states", "fleet_states_daily", "time_totals", "time_totals_daily", "fleet_leases")
 
 
 @pytest.fixture
@@ -249,3 +250,39 @@ def test_a_time_in_which_no_device_did_anything_says_so(tmp_path: Path, open_pag
     app = open_page(root, "fleet", window=link.window(begin, end))
     assert not app.exception
     assert [info.value for info in app.info if info.value.startswith("No device reported its time between")]
+
+
+def test_of_an_rl_run_that_went_on_on_another_fleet_all_of_its_fleets_count(tmp_path: Path, kit: Any) -> None:
+    """Each fleet has a device `s0`, of which the run has 10 s under a lease."""
+    root = tmp_path / "ledger"
+    for fleet_run_id, after_s in (("f1", 0), ("f2", 20)):
+        began = events.Run(action="started", name="grpo", run_id="a", at_us=kit.us(after_s))
+        t0_ns, zeros = 1000 * kit.us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
+        spent: Any = zeros | {"rollout_ns": 10 * kit.S}
+        own = events.DeviceSlice(
+            device_id="s0", lease_id=f"{fleet_run_id}-L", rollout_run_id="a", t0_ns=t0_ns, t1_ns=t0_ns + 10 * kit.S,
+            at_us=kit.us(after_s + 10), **spent,
+        )  # fmt: skip
+        granted, released = (
+            events.Lease(
+                action=action, lease_id=f"{fleet_run_id}-L", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
+                rl_run_id="a", expires_at_us=kit.us(60), at_us=kit.us(at_s),
+            )
+            for action, at_s in (("granted", after_s), ("released", after_s + 10))
+        )  # fmt: skip
+        kit.write(
+            root, [kit.started(), *kit.joined(), began, granted, own, released],
+            run_id=fleet_run_id, writer=fleet_run_id,
+        )  # fmt: skip
+    run = next(run for run in data.runs(root) if run.run_id == "a")
+    shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
+    made = {name: data.in_window(root, f"dashboard/{name}", run, shown) for name in OF_DEVICES}
+    for name in OF_DEVICES[1:5]:
+        lanes = made[name].group_by("lane" if "states" in name else "device_id").agg(pl.col("rollout").sum())
+        assert dict(lanes.iter_rows()) == {"f1/s0": 10 * kit.S, "f2/s0": 10 * kit.S}, name
+    assert made["fleet_leases"].select("device_id", "own_seconds").rows() == [("f2/s0", 10), ("f1/s0", 10)]
+    names = [f"{fleet}/{device}" for fleet in ("f1", "f2") for device in ("r0", "s0", "t0")]
+    assert sorted(made["fleet_now"]["device_id"]) == names
+    states = dict(made["fleet_now"].select("device_id", "state").filter(pl.col("state").is_not_null()).iter_rows())
+    assert states == {"f1/s0": "rollout", "f2/s0": "rollout"}
+    assert data.rows(root, "run/lease_totals", run).rows() == [("released", 2)]
