@@ -466,4 +466,8 @@ def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: P
             if fleet == "f1":
                 left_s = 1500
                 writer.record(dataclasses.replace(joined, action="left", t_ns=T0_NS + left_s * S, at_us=_us(left_s)))
-    assert report.build(root, "red", BOOK).borrow.borrowed.value == 2000 * S
+    made = report.build(root, "red", BOOK)
+    assert made.borrow.borrowed.value == 2000 * S
+    assert {row.device_id: row.time["rollout"].value for row in made.devices} == {
+        "f1/s0": 1000 * S, "f2/s0": 1000 * S
+    }  # fmt: skip

@@ -156,10 +156,11 @@ def _idle_ns(allocation: Allocation) -> int:
     """Idle time of the dedicated devices that did rollouts; of what several runs report as idle, this run's part."""
     dedicated = allocation.in_pools("rollout", "train")
     worked = [device for device in dedicated.devices if device.bucket_ns["rollout"]]
-    names = {(device.device_id, device.pool, device.device_class) for device in worked}
-    idle = (time for time in dedicated.shared if time.bucket == "idle")
+    names = {(device.fleet_run_id, device.device_id, device.pool, device.device_class) for device in worked}
     more = (
-        (time.hardware_share - 1) * time.ns for time in idle if (time.device_id, time.pool, time.device_class) in names
+        (time.hardware_share - 1) * time.ns
+        for time in dedicated.shared
+        if time.bucket == "idle" and (time.fleet_run_id, time.device_id, time.pool, time.device_class) in names
     )
     own_ns = sum(device.bucket_ns["idle"] + device.shared_idle_ns for device in worked)
     return own_ns + round(sum(more, Fraction(0)))

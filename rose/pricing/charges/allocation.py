@@ -31,8 +31,9 @@ TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
 ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
 
 
-#: Id, pool and class of a device.
-_Device = tuple[str, str, str]
+#: The fleet's run of a device, its id, pool and class: two fleets may call their devices alike.
+_Device = tuple[str, str, str, str]
+_DEVICE = ("fleet_run_id", "device_id", "pool", "device_class")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,8 @@ class DeviceCost:
     well, it has this run's part.
     """
 
+    #: The run of the fleet that it is of.
+    fleet_run_id: str
     device_id: str
     pool: str
     device_class: str
@@ -122,22 +125,22 @@ def allocate(charges: Charges) -> Allocation:
     What was billed for a device that never joined (a sync that was sent to it) is on a device of pool `unallocated`
     with no time.
     """
-    keys = ("device_id", "pool", "device_class")
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
-    summed = charges.frame.group_by(*keys, "bucket").agg(pl.col("ns", "cost_nano").sum())
-    for device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():
-        bucket_ns[device_id, pool, device_class][bucket] += ns
-        amortized[device_id, pool, device_class][bucket] += nano
-    worked = charges.fully_loaded().group_by(*keys, "work").agg(pl.col("loaded_nano").sum())
-    for device_id, pool, device_class, work, nano in worked.iter_rows():
-        loaded[device_id, pool, device_class][work] += nano
+    summed = charges.frame.group_by(*_DEVICE, "bucket").agg(pl.col("ns", "cost_nano").sum())
+    for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():
+        bucket_ns[fleet, device_id, pool, device_class][bucket] += ns
+        amortized[fleet, device_id, pool, device_class][bucket] += nano
+    worked = charges.fully_loaded().group_by(*_DEVICE, "work").agg(pl.col("loaded_nano").sum())
+    for fleet, device_id, pool, device_class, work, nano in worked.iter_rows():
+        loaded[fleet, device_id, pool, device_class][work] += nano
     stays: dict[_Device, list[tuple[int, int]]] = {}
     for stay in charges.stays:
-        stays.setdefault((stay.device_id, stay.pool, stay.device_class), []).append((stay.t0_ns, stay.t1_ns))
+        key = (stay.run_id, stay.device_id, stay.pool, stay.device_class)
+        stays.setdefault(key, []).append((stay.t0_ns, stay.t1_ns))
     common = shared(charges)
     others: dict[_Device, dict[str, Fraction]] = {}
     for time in common:
-        of_device = others.setdefault((time.device_id, time.pool, time.device_class), {})
+        of_device = others.setdefault((time.fleet_run_id, time.device_id, time.pool, time.device_class), {})
         of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
     shared_idle: Mapping[_Device, int] = {}
     if charges.fleet is not None and charges.rl_run_id is not None:
@@ -147,9 +150,10 @@ def allocate(charges: Charges) -> Allocation:
         tenures = sorted(stays.get(device, ()))
         devices.append(
             DeviceCost(
-                device_id=device[0],
-                pool=device[1],
-                device_class=device[2],
+                fleet_run_id=device[0],
+                device_id=device[1],
+                pool=device[2],
+                device_class=device[3],
                 t0_ns=tenures[0][0] if tenures else charges.from_ns,
                 t1_ns=max(t1_ns for _, t1_ns in tenures) if tenures else charges.from_ns,
                 bucket_ns={bucket: bucket_ns[device][bucket] for bucket in TIME_BUCKETS},
@@ -169,16 +173,16 @@ def shared_idle_ns(fleet: pl.DataFrame, run_id: str) -> dict[_Device, int]:
     Hour by hour: what the fleet left idle in an hour without the run is none of the run's. The parts of all who worked
     in an hour sum to its idle time, by largest remainder.
     """
-    keys = ["fleet_run_id", "device_id", "pool", "device_class", "hour"]
+    keys = [*_DEVICE, "hour"]
     capacity = fleet.filter(kind="capacity")
     idle = capacity.filter(bucket="idle").group_by(keys).agg(pl.col("ns").sum().alias("idle"))
     worked = capacity.filter(bucket="rollout").group_by(*keys, "run_id").agg(pl.col("ns").sum().alias("worked"))
     hours = worked.join(idle, on=keys).sort("run_id").group_by(keys).agg("run_id", "worked", pl.col("idle").first())
     parts: Counter[_Device] = Counter()
-    for _, device_id, pool, device_class, _, run_ids, worked_ns, idle_ns in hours.iter_rows():
+    for fleet_run_id, device_id, pool, device_class, _, run_ids, worked_ns, idle_ns in hours.iter_rows():
         weights = dict(zip(run_ids, worked_ns, strict=True))
         if weights.get(run_id):
-            parts[device_id, pool, device_class] += split(idle_ns, weights)[run_id]
+            parts[fleet_run_id, device_id, pool, device_class] += split(idle_ns, weights)[run_id]
     return dict(parts)
 
 

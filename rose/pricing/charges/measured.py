@@ -15,13 +15,14 @@ import polars as pl
 
 from rose.pricing.charges.pricing import Charges
 
-_DEVICE = ("device_id", "pool", "device_class")
+_DEVICE = ("fleet_run_id", "device_id", "pool", "device_class")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedTime:
     """One lease's time in one bucket, in an hour in which others held the device as well."""
 
+    fleet_run_id: str
     device_id: str
     pool: str
     device_class: str
@@ -61,7 +62,7 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     """All device time in shared hours, in order; empty where no device was shared."""
     if charges.shared.is_empty():
         return ()
-    keys = ("fleet_run_id", "hardware_id", *_DEVICE, "hour")
+    keys = (*_DEVICE, "hardware_id", "hour")
     times = (
         charges.frame.filter(kind="capacity")
         .join(charges.shared, on=keys)

@@ -138,9 +138,11 @@ def _runs(run: PricedRun) -> tuple[RunShare, ...]:
 
 
 def _devices(make: Figures, allocation: Allocation) -> tuple[DeviceRow, ...]:
+    """Of an RL run that was on several fleets, each device is named after its fleet."""
+    one_fleet = len({device.fleet_run_id for device in allocation.devices}) <= 1
     return tuple(
         DeviceRow(
-            device_id=device.device_id,
+            device_id=device.device_id if one_fleet else f"{device.fleet_run_id}/{device.device_id}",
             pool=device.pool,
             device_class=device.device_class,
             provisioned=make.number(device.provisioned_ns, "ns"),

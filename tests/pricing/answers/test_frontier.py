@@ -138,6 +138,7 @@ def test_the_quotient_is_given_only_where_training_raises_alpha() -> None:
 def device(pool: str, **nano: int) -> DeviceCost:
     time = {bucket: nano.get(bucket, 0) if bucket in TIME_BUCKETS else 0 for bucket in TIME_BUCKETS}
     return DeviceCost(
+        fleet_run_id="run",
         device_id=pool, pool=pool, device_class="c", t0_ns=0, t1_ns=sum(time.values()), bucket_ns=time,
         amortized_nano_usd={bucket: nano.get(bucket, 0) for bucket in ALL_BUCKETS},
         fully_loaded_nano_usd={"serving": sum(nano.values())},

@@ -141,6 +141,7 @@ def fleet(*stays_h: tuple[float, float]) -> Allocation:
     return Allocation(
         devices=tuple(
             DeviceCost(
+                fleet_run_id="run",
                 device_id=device_id, pool="rollout", device_class="h100-sxm", t0_ns=spans[0][0], t1_ns=spans[-1][1],
                 bucket_ns=dict.fromkeys(TIME_BUCKETS, 0), amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
                 fully_loaded_nano_usd={}, stays_ns=spans,

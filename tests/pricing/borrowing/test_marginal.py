@@ -292,7 +292,7 @@ def fleet_of(made: list[events.Event]) -> Allocation:
     return Allocation(
         devices=(
             DeviceCost(
-                device_id="s0", pool="serving", device_class="owned", t0_ns=t0_ns, t1_ns=t1_ns,
+                fleet_run_id="run", device_id="s0", pool="serving", device_class="owned", t0_ns=t0_ns, t1_ns=t1_ns,
                 bucket_ns=dict.fromkeys(TIME_BUCKETS, 0) | {"idle": t1_ns - t0_ns},
                 amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0), fully_loaded_nano_usd={},
             ),
