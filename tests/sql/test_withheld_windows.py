@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from rose.events import Event, Hold, Holdout, Lease
+from rose.events import BUCKETS, DeviceSlice, Event, Hold, Holdout, Lease
 from rose.ledger import catalog
 
 SECOND = 1_000_000_000
@@ -62,6 +62,22 @@ def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path
     (row,) = by_hand(root, "withheld_windows_by_device")
     assert tuple(row[column] for column in columns)[2:] == (2, 1, 7)
     assert row["windows"] == 12
+
+
+def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_names_it(record, by_hand, tmp_path) -> None:
+    """Its agent was killed before the withheld window, which begins before the lease would have expired."""
+    windows = [window(0, withheld=False), window(1, withheld=True)]
+    granted = Lease(
+        at_us=at(5), action="granted", expires_at_us=at(600), kv_budget_bytes=1, compute_share=1.0, device_id="s0",
+        lease_id="L",
+    )  # fmt: skip
+    for last_s, lent in ((90, 0), (150, 1)):
+        spent: dict[str, Any] = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
+        spent["idle_ns"] = ns(last_s) - ns(5)
+        named = DeviceSlice(at_us=at(90), device_id="s0", lease_id="L", t0_ns=ns(5), t1_ns=ns(last_s), **spent)
+        root = record(tmp_path / f"{last_s}", [*windows, granted, named])
+        (row,) = by_hand(root, "withheld_windows_by_device")
+        assert (row["withheld"], row["lent_windows"]) == (1, lent)
 
 
 def test_a_window_knows_of_the_one_before_it(record, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@
 --
 -- `withheld_share` comes near `holdout_share` in the long run. `drawn_otherwise` counts windows whose draw is not what
 -- seed, device and number give, or that were not treated as their draw says; `lent_windows` counts withheld windows in
--- which a lease was in force after the wash-out. Both should be 0, and a run should have one share, seed, window and
--- wash-out, or what lending costs serving cannot be told by these windows. `held_ns` is how long rollouts wanted the
--- device in vain: what it costs in harvest.
+-- which a lease was in force after the wash-out, one that nothing closed up to its expiry or the last slice that names
+-- it, whichever came first. Both should be 0, and a run should have one share, seed, window and wash-out, or what
+-- lending costs serving cannot be told by these windows. `held_ns` is how long rollouts wanted the device in vain: what
+-- it costs in harvest.
 WITH drawn AS (
     SELECT
         *,
@@ -24,13 +25,29 @@ WITH drawn AS (
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
     WINDOW device AS (PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, writer, seq)
 ),
+named AS (
+    SELECT run_id, provenance, lease_id, max(t1_ns) // 1000 AS last_us
+    FROM device_slice
+    SEMI JOIN (FROM lease WHERE closed_at IS NULL) USING (run_id, provenance, lease_id)
+    WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+    GROUP BY ALL
+),
+leased AS (
+    SELECT
+        run_id, provenance, device_id, epoch_us(granted_at) AS from_us,
+        -- `least` passes over NULL.
+        coalesce(epoch_us(closed_at), least(epoch_us(expires_at), last_us)) AS to_us
+    FROM lease
+    LEFT JOIN named USING (run_id, provenance, lease_id)
+),
 lent AS (
     SELECT drawn.writer, drawn.seq
     FROM drawn
-    SEMI JOIN lease
-        ON lease.run_id = drawn.run_id AND lease.provenance = drawn.provenance AND lease.device_id = drawn.device_id
-       AND epoch_us(lease.granted_at) < drawn.end_ns // 1000
-       AND drawn.clean_ns // 1000 < coalesce(epoch_us(lease.closed_at), epoch_us(lease.expires_at))
+    SEMI JOIN leased
+        ON leased.run_id = drawn.run_id AND leased.provenance = drawn.provenance
+       AND leased.device_id = drawn.device_id
+       AND leased.from_us < drawn.end_ns // 1000 AND drawn.clean_ns // 1000 < leased.to_us
     WHERE drawn.withheld AND drawn.clean_ns < drawn.end_ns
 ),
 held AS (
