@@ -341,6 +341,8 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
     made = {run_id: alternatives.build(root, run_id, BOOK).savings for run_id in RUNS}
     whole, red, blue = (one.cash_saved.value or 0 for one in made.values())
     assert "$3.60 of dedicated devices that recorded decisions let go" in made["fleet"].rests_on["cash_saved"]
+    counted = "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
+    assert all(counted in made[run_id].rests_on["cash_saved"] for run_id in RUNS[1:])
     book, kept = tmp_path / "book.toml", dict[str, RunSaved]()
     book.write_text(_TOML)
     runs = {run.run_id: run for run in saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), kept=kept).runs}

@@ -96,6 +96,8 @@ class Marginal:
     unstated_usd: Fraction = Fraction(0)
     #: What was not paid for dedicated devices that were given up because there was borrowing, by recorded decisions.
     let_go_usd: Fraction = Fraction(0)
+    #: Whether the run shares a fleet, whose run has what was given up.
+    on_fleet: bool = False
     #: Leased time in spans in which the device would have been given back, and charged as avoidable.
     gave_back_ns: int = 0
     #: What withheld windows say, or why lending cannot be told from load.
@@ -269,6 +271,7 @@ def marginal(
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
         let_go_usd=cash.let_go_usd(let_go, allocation, book),
+        on_fleet=any(device.fleet_run_id != run_id for device in allocation.devices),
         unstated_usd=idle_anyway.unstated(billed, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,

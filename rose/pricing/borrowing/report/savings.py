@@ -111,6 +111,8 @@ def purchase(bought: Bought) -> str:
 
 
 def _let_go(m: Marginal) -> str:
+    if m.on_fleet:
+        return "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
     if not m.let_go_usd:
         return "no recorded decision of the run let a dedicated device go"
     return f"{_usd(m.let_go_usd)} of dedicated devices that recorded decisions let go"
