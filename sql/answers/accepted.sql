@@ -1,6 +1,6 @@
--- Judged and accepted trajectories over the steps, or (`part` is `version`) over the policy versions that began them, in
--- at most `blocks` stretches; `groups` of them, and sums over the groups of accepted * accepted, accepted * judged and
--- judged * judged, of which an interval is made. Stale trajectories are neither.
+-- Judged and accepted trajectories over the steps, or (`part` is `version`) over the policy versions that began them,
+-- in at most `blocks` stretches; `groups` of them, and sums over the groups of accepted * accepted, accepted * judged
+-- and judged * judged, of which an interval is made. Stale trajectories are neither.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE part = 'step'; SET VARIABLE blocks = 200;
 WITH judged AS (
     SELECT
@@ -27,7 +27,9 @@ placed AS (
     WHERE NOT stale
 ),
 span AS (
-    SELECT min(place) AS begins, greatest(1, ceil((max(place) - min(place) + 1) / getvariable('blocks')))::BIGINT AS width
+    SELECT
+        min(place) AS begins,
+        greatest(1, ceil((max(place) - min(place) + 1) / getvariable('blocks')))::BIGINT AS width
     FROM placed
 ),
 grouped AS (

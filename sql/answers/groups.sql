@@ -1,6 +1,7 @@
 -- One row for each group: its step, the tokens its turns made by place (`useful` leaves out stale and lost ones), the
--- output and answer tokens of its trajectories that were not lost and whose answers are known, and what the verifier and
--- the audit said. `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted ones whose truth is known.
+-- output and answer tokens of its trajectories that were not lost and whose answers are known, and what the verifier
+-- and the audit said. `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted
+-- ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
 WITH pool AS (
     SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns

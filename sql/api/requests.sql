@@ -1,5 +1,5 @@
--- Serving requests that ended in [from_ns, to_ns), and those that missed a promise; one that failed kept none. Read from
--- the ledger's catalog.
+-- Serving requests that ended in [from_ns, to_ns), and those that missed a promise; one that failed kept none. Read
+-- from the ledger's catalog.
 -- By hand: SET VARIABLE provenance = 'live'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 SELECT count(*) AS requests, count_if(NOT coalesce(slo_ok, false)) AS missed
 FROM request

@@ -1,4 +1,5 @@
--- Devices that decisions of the run let go, of those that some run of the ledger had, and the classes they were of then.
+-- Devices that decisions of the run let go, of those that some run of the ledger had, and the classes they were of
+-- then.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT DISTINCT t.device_id, t.device_class
 FROM scale_down AS s

@@ -1,9 +1,9 @@
--- What is compared between withheld time and the rest, by measure and device: sums over its windows of y and x, how many
--- windows there are, and sums of their squares and products. `squares` sums the squares of y of single requests, where a
--- request has one. `cost`: nano-dollars for each request. `misses`: missed budgets for each request. `cache`: cached
--- tokens for each prompt token. `busy`: time serving worked, overlapping rollouts or not, for each token of the requests
--- that arrived. Reads the tables `holdout_piece` and `holdout_request`, which `holdout_pieces` and `holdout_requests`
--- make.
+-- What is compared between withheld time and the rest, by measure and device: sums over its windows of y and x, how
+-- many windows there are, and sums of their squares and products. `squares` sums the squares of y of single requests,
+-- where a request has one. `cost`: nano-dollars for each request. `misses`: missed budgets for each request. `cache`:
+-- cached tokens for each prompt token. `busy`: time serving worked, overlapping rollouts or not, for each token of the
+-- requests that arrived. Reads the tables `holdout_piece` and `holdout_request`, which `holdout_pieces` and
+-- `holdout_requests` make.
 -- By hand: SET VARIABLE run_id = '...';
 WITH busy AS (
     SELECT

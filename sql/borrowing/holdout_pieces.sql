@@ -1,5 +1,5 @@
--- The windows of a run as they were drawn, `holdout_piece`. What is withheld or not is compared from `clean_ns`, when the
--- wash-out is over, to `t1_ns`.
+-- The windows of a run as they were drawn, `holdout_piece`. What is withheld or not is compared from `clean_ns`, when
+-- the wash-out is over, to `t1_ns`.
 -- By hand: SET VARIABLE run_id = '...';
 CREATE OR REPLACE TEMP TABLE holdout_piece AS
 SELECT

@@ -1,10 +1,11 @@
--- Serving requests of a run by whether leases were withheld at random: the window of their arrival, what each cost by the
--- price book, and its lease. `withheld` is true once a window's wash-out is over, false before and wherever leases might
--- be granted, and NULL where no window was drawn. A request that misses a budget costs `penalty_nano`; one that keeps
--- them what the curve through `curve_at` and `curve_nano` says at the larger of its two shares of a budget. Those three
--- are lists with one element for each stretch between price changes. Reads the table `holdout_piece`, which
+-- Serving requests of a run by whether leases were withheld at random: the window of their arrival, what each cost by
+-- the price book, and its lease. `withheld` is true once a window's wash-out is over, false before and wherever leases
+-- might be granted, and NULL where no window was drawn. A request that misses a budget costs `penalty_nano`; one that
+-- keeps them what the curve through `curve_at` and `curve_nano` says at the larger of its two shares of a budget. Those
+-- three are lists with one element for each stretch between price changes. Reads the table `holdout_piece`, which
 -- `holdout_pieces` makes.
--- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[]; SET VARIABLE penalty_nano = [1000000];
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
+--          SET VARIABLE penalty_nano = [1000000];
 -- SET VARIABLE curve_at = [[0.5, 1.0]]; SET VARIABLE curve_nano = [[0.0, 1000000.0]];
 CREATE OR REPLACE TEMP TABLE holdout_request AS
 WITH pool AS (

@@ -1,7 +1,7 @@
--- Windows of a run that were drawn, how many of them were withheld, how many drawn or treated otherwise than seed, device
--- and number say, in the compared time of how many withheld ones a lease was in force, by which settings they were drawn,
--- and how many of the run's devices other runs borrowed in its time there. Reads the tables `holdout_piece` and
--- `lease_span`, which `holdout_pieces` and `lease_spans` make, and `other_run_slice`, which `own_time` makes.
+-- Windows of a run that were drawn, how many of them were withheld, how many drawn or treated otherwise than seed,
+-- device and number say, in the compared time of how many withheld ones a lease was in force, by which settings they
+-- were drawn, and how many of the run's devices other runs borrowed in its time there. Reads the tables `holdout_piece`
+-- and `lease_span`, which `holdout_pieces` and `lease_spans` make, and `other_run_slice`, which `own_time` makes.
 SELECT
     count(*) AS windows,
     count(*) FILTER (withheld) AS withheld,

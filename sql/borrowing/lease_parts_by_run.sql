@@ -1,7 +1,7 @@
 -- The macro `lease_parts_by_run`: what each run had of leases, by a table of slices that name these and whose time it
 -- was: `run_id` (the fleet's), `lease_id`, `assigned_run_id`, `t0_ns` and `t1_ns`. A lease is of the run that its first
 -- slice names from its grant on, then of the next one from where a slice names that, and of the last one to its end, so
--- that the parts of all runs are the lease. `last_ns` is when the last slice ends that names the lease, whosoever it is.
+-- that the parts of all runs are the lease. `last_ns` is when the last slice ends that names the lease at all.
 CREATE OR REPLACE TEMP MACRO lease_parts_by_run(slices) AS TABLE
 WITH change AS (
     SELECT

@@ -1,7 +1,7 @@
 -- The stretches between price changes, `stretch`, and when serving devices were leased, cut at these, `lease_span`:
--- [t0_ns, t1_ns). An open lease counts up to its expiry, `period_end_ns` or the last slice that names it: that is the last
--- that its agent said; where no slice does, up to the run's end. One that several RL runs had is there with each part that
--- was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
+-- [t0_ns, t1_ns). An open lease counts up to its expiry, `period_end_ns` or the last slice that names it: that is the
+-- last that its agent said; where no slice does, up to the run's end. One that several RL runs had is there with each
+-- part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
 -- `lease_part`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 CREATE OR REPLACE TEMP TABLE stretch AS

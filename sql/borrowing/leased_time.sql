@@ -1,5 +1,5 @@
--- Leased time of serving devices by device class and stretch between price changes, and by lease if `by_lease`. Reads the
--- table `lease_span`, which `lease_spans` makes.
+-- Leased time of serving devices by device class and stretch between price changes, and by lease if `by_lease`. Reads
+-- the table `lease_span`, which `lease_spans` makes.
 -- By hand: SET VARIABLE by_lease = true;
 SELECT
     CASE WHEN getvariable('by_lease') THEN lease_id END AS lease_id,

@@ -1,10 +1,10 @@
 -- What serving devices did, summed between price changes and, within each, between the loads at which an assumed power
--- curve bends (`load_points`); by lease if `by_lease`. `base_ns` is time the device would have worked anyway, the start of
--- its serving engine among it, `busy_ns` that and what rollouts, their syncs and activations took; `base_piece` and
+-- curve bends (`load_points`); by lease if `by_lease`. `base_ns` is time the device would have worked anyway, the start
+-- of its serving engine among it, `busy_ns` that and what rollouts, their syncs and activations took; `base_piece` and
 -- `busy_piece` count the bends at or below the share of each. Activation in a slice is divided between the engines that
 -- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
--- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns set.
--- Reads the table `own_time`, which `own_time` makes.
+-- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns
+-- set. Reads the table `own_time`, which `own_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE load_points = []::DOUBLE[]; SET VARIABLE by_lease = true;
 WITH start AS (

@@ -1,4 +1,5 @@
--- Decisions of whoever sizes the fleet that lending had a part in: serving devices kept to be lent, dedicated ones let go.
+-- Decisions of whoever sizes the fleet that lending had a part in: serving devices kept to be lent, dedicated ones let
+-- go.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT DISTINCT device_id, decision, t0_ns, t1_ns, device_class
 FROM scale_down

@@ -1,6 +1,6 @@
--- Serving devices cut into windows of `horizon_ns`, counted from the Unix epoch: serving load and its fifth (`bin`, 0 to
--- 4), whether leases held at least half of the window, and the same of the window right before and the bin of the one
--- right after (NULL where there is none). A window that slices cover by less than half is left out.
+-- Serving devices cut into windows of `horizon_ns`, counted from the Unix epoch: serving load and its fifth (`bin`, 0
+-- to 4), whether leases held at least half of the window, and the same of the window right before and the bin of the
+-- one right after (NULL where there is none). A window that slices cover by less than half is left out.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE horizon_ns = 10_000_000_000;
 CREATE OR REPLACE TEMP TABLE serving_window AS
 WITH slice AS (

@@ -1,7 +1,7 @@
--- Weight syncs to serving devices, failed ones included, by lease if `by_lease`, route and stretch between price changes.
--- A sync under no lease was for the leases on its device until the next sync: by lease it comes back once for each of
--- them, with `sync` set and how much of the lease that was the run's lay in that time as `weight_ns` (NULL, NULL if there
--- was none). Reads the table `lease_span`, which `lease_spans` makes.
+-- Weight syncs to serving devices, failed ones included, by lease if `by_lease`, route and stretch between price
+-- changes. A sync under no lease was for the leases on its device until the next sync: by lease it comes back once for
+-- each of them, with `sync` set and how much of the lease that was the run's lay in that time as `weight_ns` (NULL,
+-- NULL if there was none). Reads the table `lease_span`, which `lease_spans` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE by_lease = true;
 WITH pool AS (

@@ -1,5 +1,5 @@
--- Time in the period that slices of a run cover more than once, or while their device was not provisioned, and time over
--- which power was read more than once, or of a device that never joined.
+-- Time in the period that slices of a run cover more than once, or while their device was not provisioned, and time
+-- over which power was read more than once, or of a device that never joined.
 WITH depth AS (
     SELECT
         kind, unit, t_ns AS t0_ns,

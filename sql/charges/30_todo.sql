@@ -1,6 +1,6 @@
--- Hours of devices in the period without charges that stand: `todo`. Of the time for which the device was held in an hour,
--- `held_ns`, the run's part is `ns`; both are 0 where there are only tokens or syncs. What one hour of one device costs is
--- rounded once, so it is worked out for all who held it then, `device_hour`.
+-- Hours of devices in the period without charges that stand: `todo`. Of the time for which the device was held in an
+-- hour, `held_ns`, the run's part is `ns`; both are 0 where there are only tokens or syncs. What one hour of one device
+-- costs is rounded once, so it is worked out for all who held it then, `device_hour`.
 CREATE OR REPLACE TEMP TABLE every_hour AS
 WITH spread AS (
     SELECT *, unnest(range(t0_ns // 3600000000000, (t1_ns - 1) // 3600000000000 + 1)) AS hour

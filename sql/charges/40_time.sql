@@ -1,5 +1,6 @@
 -- Each hour's cost, rounded once, half to even, and divided among runs, leases, RL runs and buckets by time, largest
--- remainder first. What no slice reports is the bucket `unaccounted`. `writer` and its seqs are NULL where several reported the same.
+-- remainder first. What no slice reports is the bucket `unaccounted`. `writer` and its seqs are NULL where several
+-- reported the same.
 CREATE OR REPLACE TEMP TABLE time_row AS
 WITH summed AS (
     SELECT
@@ -38,7 +39,8 @@ shared AS (
         p.*, h.ns AS whole_ns, p.ns::HUGEINT * h.ns // h.held_ns AS floor_ns,
         row_number() OVER (
             ORDER BY
-                p.unit, p.hour, p.ns::HUGEINT * h.ns % h.held_ns DESC, lease_id NULLS FIRST, position, rl_run_id NULLS FIRST
+                p.unit, p.hour, p.ns::HUGEINT * h.ns % h.held_ns DESC,
+                lease_id NULLS FIRST, position, rl_run_id NULLS FIRST
         ) AS place
     FROM part AS p
     JOIN (FROM device_hour WHERE ns <> held_ns) AS h ON p.unit = h.unit AND p.hour = h.hour

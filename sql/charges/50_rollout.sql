@@ -1,7 +1,7 @@
 -- Rollout time and its cost divided by the weights of the tokens that its RL run made in that hour under that lease,
--- largest remainder first. A generated token weighs what serving asks for one; a prompt token that a preemption made the
--- engine compute again, what serving asks for one of those. Tokens for which there is no time to divide have rows with
--- neither.
+-- largest remainder first. A generated token weighs what serving asks for one; a prompt token that a preemption made
+-- the engine compute again, what serving asks for one of those. Tokens for which there is no time to divide have rows
+-- with neither.
 CREATE OR REPLACE TEMP TABLE rollout_time AS
 SELECT *, row_number() OVER () AS place FROM time_row WHERE position = 1;
 CREATE OR REPLACE TEMP TABLE weighed AS

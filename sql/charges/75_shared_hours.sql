@@ -1,6 +1,6 @@
 -- Hours in which others held a device of the runs that are asked for as well: for how long its run held it, `held_ns`,
--- its part of that, `part_ns`, the rollout and the idle time that all holders report of the hour, how long the one worked
--- who worked longest, and for how long any of them held it.
+-- its part of that, `part_ns`, the rollout and the idle time that all holders report of the hour, how long the one
+-- worked who worked longest, and for how long any of them held it.
 WITH several AS (
     SELECT DISTINCT s.hardware, g.hour
     FROM (FROM given_up WHERE kind = 'held') AS g

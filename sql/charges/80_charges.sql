@@ -1,5 +1,5 @@
--- Every charge of the period, the row of `payer` that says whose it is, and `place`, by which charges are in an order of
--- their own: by hour, run, device, lease ...
+-- Every charge of the period, the row of `payer` that says whose it is, and `place`, by which charges are in an order
+-- of their own: by hour, run, device, lease ...
 WITH asked AS (
     FROM charge
     WHERE hour >= getvariable('from_ns') // 3600000000000 AND hour < getvariable('to_ns') // 3600000000000

@@ -1,5 +1,5 @@
--- Whose the charges are: devices, each of its own run, and of RL runs that share it. A device's time that no RL run has is
--- its team's, and an RL run's is that of its own tags, else of what the price book tags the device with.
+-- Whose the charges are: devices, each of its own run, and of RL runs that share it. A device's time that no RL run has
+-- is its team's, and an RL run's is that of its own tags, else of what the price book tags the device with.
 SELECT
     coalesce(p.rl_run_id, s.run_id) AS run_id, s.run_id AS fleet_run_id, s.provenance,
     nullif(s.device_id, '') AS device_id, s.hardware_id, s.pool, s.device_class,

@@ -35,7 +35,8 @@ ranked AS (
     SELECT
         *,
         row_number() OVER (
-            PARTITION BY fleet_run_id, provenance, device_id, pool, device_class, hour::DATE ORDER BY remainder DESC, number
+            PARTITION BY fleet_run_id, provenance, device_id, pool, device_class, hour::DATE
+            ORDER BY remainder DESC, number
         ) AS place,
         CASE WHEN whole > 0 THEN pot ELSE 0 END - sum(floor_nano) OVER (
             PARTITION BY fleet_run_id, provenance, device_id, pool, device_class, hour::DATE

@@ -2,7 +2,9 @@
 -- the ledger's catalog.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE provenance = 'live'; SET VARIABLE device_id = 'serving-0';
 -- SET VARIABLE from_ns = 1793491200000000000; SET VARIABLE to_ns = 1793494800000000000;
-SELECT kind, writer, seq, at_us, nullif(rl_run_id, run_id) AS rl_run_id, route, policy_version, wire_bytes, t0_ns, t1_ns, power_mw
+SELECT
+    kind, writer, seq, at_us, nullif(rl_run_id, run_id) AS rl_run_id, route, policy_version, wire_bytes,
+    t0_ns, t1_ns, power_mw
 FROM event
 WHERE run_id = getvariable('run_id')
   AND provenance = getvariable('provenance')

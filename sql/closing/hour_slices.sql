@@ -2,7 +2,8 @@
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE provenance = 'live'; SET VARIABLE device_id = 'serving-0';
 -- SET VARIABLE from_ns = 1793491200000000000; SET VARIABLE to_ns = 1793494800000000000;
 SELECT
-    writer, seq, lease_id, nullif(rollout_run_id, run_id) AS rollout_run_id, nullif(train_run_id, run_id) AS train_run_id,
+    writer, seq, lease_id,
+    nullif(rollout_run_id, run_id) AS rollout_run_id, nullif(train_run_id, run_id) AS train_run_id,
     t0_ns, t1_ns,
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
 FROM device_slice

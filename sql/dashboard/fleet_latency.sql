@@ -6,7 +6,8 @@
 WITH span AS (
     SELECT
         getvariable('from_ns') // 1000 AS from_us,
-        greatest(1000000, (getvariable('to_ns') - getvariable('from_ns')) // 1000 // getvariable('blocks') + 1) AS bin_us
+        greatest(1000000, (getvariable('to_ns') - getvariable('from_ns')) // 1000 // getvariable('blocks') + 1)
+            AS bin_us
 )
 SELECT
     (epoch_us(event_time) - from_us) // bin_us AS bin,

@@ -15,7 +15,8 @@ bins AS (
 shares AS (
     SELECT
         day, metric, middle_ns,
-        sum(requests) OVER (PARTITION BY day, metric ORDER BY bin) / sum(requests) OVER (PARTITION BY day, metric) AS share
+        sum(requests) OVER (PARTITION BY day, metric ORDER BY bin) / sum(requests) OVER (PARTITION BY day, metric)
+            AS share
     FROM bins
 ),
 percentiles AS (

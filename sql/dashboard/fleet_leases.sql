@@ -1,9 +1,9 @@
 -- The newest 500 leases of those in force in [from_ns, to_ns), newest first; `leases` is how many there were in all.
 -- `until` is when the lease closed, or for an open one its expiry or the end of the last slice that names it, whichever
--- came first: that is the last that its agent said. Where no slice does, the end or last event of the run stands for it.
--- Of an RL run that shares a fleet it is every lease of which some event names the run: `seconds` are all of it,
--- whoever had it then, and `own_seconds` those in which the run had it by the slices that name the lease, NULL where none
--- does. Of one that was on several, a device is named after its fleet. Reads the macro `lease_parts_by_run`, which
+-- came first: that is the last that its agent said. Where no slice does, the end or last event of the run stands for
+-- it. Of an RL run that shares a fleet it is every lease of which some event names the run: `seconds` are all of it,
+-- whoever had it then, and `own_seconds` those in which the run had it by the slices that name the lease, NULL where
+-- none does. Of one that was on several, a device is named after its fleet. Reads the macro `lease_parts_by_run`, which
 -- `lease_parts_by_run` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH fleets AS (

@@ -1,6 +1,6 @@
 -- What each device of the fleet did last since from_ns: its newest slice, when it ended, and whether it was lent then.
--- `state` is the bucket that took the most of it. A device that has left is not there any more. Of an RL run that was on
--- several fleets it is the devices of all, each after its fleet.
+-- `state` is the bucket that took the most of it. A device that has left is not there any more. Of an RL run that was
+-- on several fleets it is the devices of all, each after its fleet.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0;
 WITH fleets AS (
     SELECT

@@ -1,6 +1,6 @@
--- Device time by bucket in [from_ns, to_ns), in at most `blocks` bins of a second or more. A lane is a device, or a pool
--- where there are more than 40 devices. A slice counts in the bin it begins in, so the bins sum to the slices exactly;
--- [t0, t1) is what the slices of a bin really cover, `lent` the time of them under a lease.
+-- Device time by bucket in [from_ns, to_ns), in at most `blocks` bins of a second or more. A lane is a device, or a
+-- pool where there are more than 40 devices. A slice counts in the bin it begins in, so the bins sum to the slices
+-- exactly; [t0, t1) is what the slices of a bin really cover, `lent` the time of them under a lease.
 -- An RL run that shares a fleet has its own time alone; of one that was on several, a device is named after its fleet.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 --          SET VARIABLE blocks = 200;
@@ -20,7 +20,8 @@ slice AS (
             CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END AS activation_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END
+                AS activation_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
         ),

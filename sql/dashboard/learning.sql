@@ -1,7 +1,7 @@
 -- The RL steps, or where there are more than `blocks`, so many stretches of them: what the verifier said of their
 -- trajectories, their tokens, age and reward, and what the updates saw. Stale trajectories are neither judged nor
--- accepted. `tokens` is what the turns made, useful or not; reward, staleness, loss and entropy are means, and the times
--- those of a mean step. Columns of the `step` view are NULL until a step is over.
+-- accepted. `tokens` is what the turns made, useful or not; reward, staleness, loss and entropy are means, and the
+-- times those of a mean step. Columns of the `step` view are NULL until a step is over.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE blocks = 200;
 WITH judged AS (
     SELECT

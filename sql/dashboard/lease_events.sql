@@ -1,6 +1,6 @@
--- Everything that happened to one lease that the run had, in its order, with the events that say so: at most 1000. Of one
--- that passed from one RL run to another, both have all of it. `latency_ms` is from serving's wish for the device until
--- the rollout was off it.
+-- Everything that happened to one lease that the run had, in its order, with the events that say so: at most 1000. Of
+-- one that passed from one RL run to another, both have all of it. `latency_ms` is from serving's wish for the device
+-- until the rollout was off it.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE part = 'a lease';
 WITH own AS (
     SELECT run_id, lease_id FROM lease_event

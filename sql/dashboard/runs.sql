@@ -1,9 +1,12 @@
 -- The runs to choose from, newest first: the newest 200 of `runs`, the newest fleet's own, and the one of `run_id`,
 -- however old they are. Each has every provenance among its events, the time of its last event, when it or its
--- fleet was last heard of, and the seconds after which it expires, where that is known. Jobs on the ledger itself are no runs.
+-- fleet was last heard of, and the seconds after which it expires, where that is known. Jobs on the ledger itself are
+-- no runs.
 -- By hand: SET VARIABLE run_id = '';
 WITH seen AS (
-    SELECT run_id, list_sort(list(DISTINCT provenance)) AS provenances, make_timestamp(max(newest_at_us)) AS last_event_at
+    SELECT
+        run_id, list_sort(list(DISTINCT provenance)) AS provenances,
+        make_timestamp(max(newest_at_us)) AS last_event_at
     FROM daily_event
     GROUP BY run_id
 ),

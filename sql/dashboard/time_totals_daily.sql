@@ -14,7 +14,8 @@ slice AS (
             CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END AS activation_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END
+                AS activation_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
             CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
         )
@@ -50,8 +51,8 @@ there AS (
 known AS (
     SELECT
         d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, ns),
-        -- While it is there until the end of its slices, which leave no gap, or of a run that is over. greatest() passes
-        -- over NULL.
+        -- While it is there until the end of its slices, which leave no gap, or of a run that is over. greatest()
+        -- passes over NULL.
         there.over_ns + CASE WHEN there.joined_ns IS NULL THEN 0 ELSE
             greatest(0, used.ns - there.over_ns, 1000 * epoch_us(ended.ended_at) - there.joined_ns) END AS provisioned
     FROM device AS d

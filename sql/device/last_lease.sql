@@ -1,6 +1,6 @@
--- The last lease of device $device_id in run $run_id, by what was recorded since $since_us (UTC microseconds): as it was
--- granted, when it ends unless it is renewed once more, and whether it has ended. Of the events themselves: an agent
--- waits for the answer.
+-- The last lease of device $device_id in run $run_id, by what was recorded since $since_us (UTC microseconds): as it
+-- was granted, when it ends unless it is renewed once more, and whether it has ended. Of the events themselves: an
+-- agent waits for the answer.
 SELECT
     CAST(regexp_extract(lease_id, '-([0-9]+)$', 1) AS BIGINT) AS number,
     bool_or(action IN ('released', 'preempted', 'expired')) AS ended,

@@ -22,7 +22,8 @@ line AS (
         'an hour of the fleet: ' || device_class || ', ' || commitment AS description,
         unit, rounded(sum(ns) * 10, 36) AS quantity_pico, price_pico, list_price_pico, contracted_price_pico, price_id,
         sum(cost_nano) AS billed_nano, 0::HUGEINT AS effective_nano,
-        NULL AS device_id, NULL AS hardware_id, 'device/' || device_class AS sku_id, 'Device Time' AS meter, NULL AS team,
+        NULL AS device_id, NULL AS hardware_id, 'device/' || device_class AS sku_id, 'Device Time' AS meter,
+        NULL AS team,
         json_object() AS tags,
         NULL AS bucket, NULL AS lease_id, NULL AS policy_version, NULL AS marginal_nano,
         NULL AS ledger_seq

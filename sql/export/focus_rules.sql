@@ -61,17 +61,22 @@ SELECT
     breach(row, CommitmentDiscountStatus NOT IN ('Used', 'Unused'))
         AS "CommitmentDiscountStatus must be Used, Unused or null",
     breach(row, PricingCategory
-            <> CASE WHEN CommitmentDiscountId IS NOT NULL AND ChargeCategory = 'Usage' THEN 'Committed' ELSE 'Standard' END)
+            <> CASE WHEN CommitmentDiscountId IS NOT NULL AND ChargeCategory = 'Usage'
+                THEN 'Committed' ELSE 'Standard' END)
         AS "PricingCategory must be Committed for usage of the fleet, Standard for the rest",
     breach(row, ServiceCategory <> 'AI and Machine Learning') AS "ServiceCategory must be AI and Machine Learning",
     breach(row, ServiceSubcategory <> 'Generative AI') AS "ServiceSubcategory must be Generative AI",
     breach(row, NOT regexp_full_match(BillingCurrency, '[A-Z]{3}')) AS "BillingCurrency must be a code such as USD",
     breach(row, PricingUnit NOT IN ('GPU-Hours', 'Core-Hours', 'GB', 'kWh'))
         AS "PricingUnit must be GPU-Hours, Core-Hours, GB or kWh",
-    breach(row, NOT regexp_full_match(x_Provenance, '(live|replay|simulated)(, UNVERIFIED)?(, EXAMPLE PRICES, not yours)?'))
+    breach(row, NOT regexp_full_match(
+        x_Provenance, '(live|replay|simulated)(, UNVERIFIED)?(, EXAMPLE PRICES, not yours)?'
+    ))
         AS "x_Provenance must be live, replay or simulated",
-    breach(row, x_CostBucket NOT IN ('serving', 'rollout', 'train', 'sync', 'activation', 'headroom', 'idle', 'unaccounted',
-            'transfer', 'energy'))
+    breach(row, x_CostBucket NOT IN (
+        'serving', 'rollout', 'train', 'sync', 'activation', 'headroom', 'idle', 'unaccounted',
+        'transfer', 'energy'
+    ))
         AS "x_CostBucket must be a bucket of the charges",
     breach(row, (x_CostBucket IS NULL) <> (ChargeCategory = 'Purchase'))
         AS "x_CostBucket must be null for a Purchase and for nothing else",
@@ -94,7 +99,8 @@ SELECT
         AS "CommitmentDiscountName must be there if and only if there is a CommitmentDiscountId",
     breach(row, (CommitmentDiscountId IS NULL) <> (CommitmentDiscountType IS NULL))
         AS "CommitmentDiscountType must be there if and only if there is a CommitmentDiscountId",
-    breach(row, (CommitmentDiscountStatus IS NOT NULL) <> (CommitmentDiscountId IS NOT NULL AND ChargeCategory = 'Usage'))
+    breach(row, (CommitmentDiscountStatus IS NOT NULL)
+            <> (CommitmentDiscountId IS NOT NULL AND ChargeCategory = 'Usage'))
         AS "CommitmentDiscountStatus must be there if and only if usage has a CommitmentDiscountId",
     breach(row, (CommitmentDiscountQuantity IS NOT NULL) <> (CommitmentDiscountId IS NOT NULL AND ChargeClass IS NULL))
         AS "CommitmentDiscountQuantity must be there if and only if there is a CommitmentDiscountId and no correction",
@@ -129,7 +135,8 @@ SELECT
         AS "BilledCost must be the EffectiveCost of what the fleet's purchase does not cover",
     breach(row, ProviderName <> InvoiceIssuerName AND BilledCost <> 0)
         AS "BilledCost must be 0 where another than the provider is paid",
-    breach(row, ChargeClass IS NULL AND BilledCost < 0) AS "BilledCost must not be negative unless the row is a correction",
+    breach(row, ChargeClass IS NULL AND BilledCost < 0)
+        AS "BilledCost must not be negative unless the row is a correction",
     breach(row, ChargeClass IS NULL AND EffectiveCost < 0)
         AS "EffectiveCost must not be negative unless the row is a correction",
     breach(row, ListUnitPrice < 0) AS "ListUnitPrice must not be negative",
@@ -138,7 +145,8 @@ SELECT
     breach(row, ChargeClass IS NULL AND ConsumedQuantity < 0)
         AS "ConsumedQuantity must not be negative unless the row is a correction",
     breach(row, ConsumedQuantity <> PricingQuantity) AS "ConsumedQuantity must be the PricingQuantity",
-    breach(row, CommitmentDiscountQuantity <> PricingQuantity) AS "CommitmentDiscountQuantity must be the PricingQuantity",
+    breach(row, CommitmentDiscountQuantity <> PricingQuantity)
+        AS "CommitmentDiscountQuantity must be the PricingQuantity",
     breach(row, ChargeClass IS NULL AND ListCost IS DISTINCT FROM times(ListUnitPrice, PricingQuantity))
         AS "ListCost must be ListUnitPrice * PricingQuantity",
     breach(row, ChargeClass IS NULL AND ContractedCost IS DISTINCT FROM times(ContractedUnitPrice, PricingQuantity))

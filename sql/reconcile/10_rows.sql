@@ -1,7 +1,8 @@
 -- Rows of an invoice with the types that FOCUS gives them, from `written`, which has each cell as text: NULL where the
 -- file has no such column. `fault` says what is wrong with the first cell of a row that cannot be used.
 CREATE OR REPLACE TEMP MACRO amount(cell) AS
-    CASE WHEN regexp_full_match(cell, '-?\d{1,12}(\.\d*)?([eE][+-]?\d{1,2})?') THEN TRY_CAST(cell AS DECIMAL(38, 12)) END;
+    CASE WHEN regexp_full_match(cell, '-?\d{1,12}(\.\d*)?([eE][+-]?\d{1,2})?')
+        THEN TRY_CAST(cell AS DECIMAL(38, 12)) END;
 CREATE OR REPLACE TEMP MACRO is_amount(cell) AS coalesce(abs(amount(cell)) < 1000000000000, false);
 CREATE OR REPLACE TEMP MACRO instant_of(cell) AS
     CASE
@@ -15,7 +16,8 @@ SELECT
     coalesce(ChargeClass = 'Correction', false) AS correction,
     coalesce(ResourceId, '') AS resource, coalesce(ResourceType, '') AS resource_type, coalesce(SkuId, '') AS sku,
     coalesce(
-        CASE WHEN contains(Tags, 'rose/device') AND json_valid(Tags) THEN json_extract_string(Tags, '$."rose/device"') END,
+        CASE WHEN contains(Tags, 'rose/device') AND json_valid(Tags)
+            THEN json_extract_string(Tags, '$."rose/device"') END,
         ''
     ) AS tagged,
     -- A disk's bytes have the same unit.

@@ -1,5 +1,5 @@
--- Add to `invoice_day` what rows of more than a day have of the days [block_from, block_to). A row is cut by time; its last
--- part takes what rounding leaves, so that parts add up to the row.
+-- Add to `invoice_day` what rows of more than a day have of the days [block_from, block_to). A row is cut by time; its
+-- last part takes what rounding leaves, so that parts add up to the row.
 INSERT INTO invoice_day
 WITH spread AS (
     SELECT

@@ -1,5 +1,5 @@
--- Which devices of the ledger each thing of `invoice_day` is of, in each stretch of days in which the price book's meaning
--- of it does not change: `matched`. Reads `ledger_day` (the ledger's charges by day, item
+-- Which devices of the ledger each thing of `invoice_day` is of, in each stretch of days in which the price book's
+-- meaning of it does not change: `matched`. Reads `ledger_day` (the ledger's charges by day, item
 -- and device) and `vendor_resource` (the price book's, in its order: `place`). The first of these that fits holds: the
 -- resource is a device's hardware_id; or its name, where one device of the period has it; the price book says what it
 -- is; the tag rose/device is such a name; its type or SKU is a class. What of the device it charges for, the price book
@@ -13,7 +13,10 @@ CREATE OR REPLACE TABLE stretch AS
 SELECT day AS from_day, lead(day, 1, getvariable('to_day')) OVER (ORDER BY day) AS to_day
 FROM (
     SELECT DISTINCT unnest([getvariable('from_day'), from_day, to_day]) AS day
-    FROM (FROM vendor_resource UNION ALL BY NAME SELECT getvariable('from_day') AS from_day, getvariable('to_day') AS to_day)
+    FROM (
+        FROM vendor_resource UNION ALL BY NAME
+        SELECT getvariable('from_day') AS from_day, getvariable('to_day') AS to_day
+    )
 )
 WHERE day >= getvariable('from_day') AND day < getvariable('to_day');
 CREATE OR REPLACE TABLE mapped AS
@@ -55,7 +58,8 @@ SELECT
     END AS kind,
     CASE
         WHEN coalesce(h.hardware_id, n.hardware_id) IS NOT NULL THEN coalesce(h.hardware_id, n.hardware_id)
-        WHEN v.place IS NOT NULL THEN CASE WHEN v.kind = 'device' THEN coalesce(w.hardware_id, v.target) ELSE v.target END
+        WHEN v.place IS NOT NULL
+            THEN CASE WHEN v.kind = 'device' THEN coalesce(w.hardware_id, v.target) ELSE v.target END
         WHEN g.hardware_id IS NOT NULL THEN g.hardware_id
         WHEN t.device_class IS NOT NULL THEN t.device_class
         ELSE coalesce(nullif(i.resource, ''), nullif(i.sku, ''), nullif(i.resource_type, ''), 'no resource')

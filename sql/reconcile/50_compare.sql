@@ -1,5 +1,5 @@
--- What is compared: a `line` for each thing that is charged, and item, and where each device of the ledger is in them. A
--- device that the invoice does not name is part of the group or the class that it does name.
+-- What is compared: a `line` for each thing that is charged, and item, and where each device of the ledger is in them.
+-- A device that the invoice does not name is part of the group or the class that it does name.
 CREATE OR REPLACE TABLE grouped AS
 WITH device AS (SELECT DISTINCT hardware_id, device_id, device_class, item FROM ledger_day),
 pattern AS (SELECT DISTINCT target, by_name FROM vendor_resource WHERE kind = 'devices'),

@@ -1,5 +1,5 @@
--- The ledger beside the invoice on each day of [block_from, block_to), by line: `cell`. Amounts are whole nano-units of the
--- ledger's currency, of which a unit of the invoice's is `rate_numerator` / `rate_denominator`.
+-- The ledger beside the invoice on each day of [block_from, block_to), by line: `cell`. Amounts are whole nano-units of
+-- the ledger's currency, of which a unit of the invoice's is `rate_numerator` / `rate_denominator`.
 CREATE OR REPLACE TEMP MACRO nano(pico) AS
     sign(pico) * ((2 * abs(pico::HUGEINT) * getvariable('rate_numerator') + 1000 * getvariable('rate_denominator'))
         // (2000 * getvariable('rate_denominator')));
@@ -23,7 +23,8 @@ charged AS (
 )
 SELECT
     line, day, ledger_nano IS NOT NULL AS in_ledger, effective_nano IS NOT NULL AS in_invoice,
-    coalesce(ledger_nano, 0) AS ledger_nano, coalesce(ledger_ns, 0) AS ledger_ns, coalesce(billed_nano, 0) AS billed_nano,
+    coalesce(ledger_nano, 0) AS ledger_nano, coalesce(ledger_ns, 0) AS ledger_ns,
+    coalesce(billed_nano, 0) AS billed_nano,
     coalesce(effective_nano, 0) AS effective_nano, coalesce(invoice_ns, 0) AS invoice_ns,
     coalesce(hours_unknown, false) AS hours_unknown, coalesce(again_nano, 0) AS again_nano,
     coalesce(corrections_nano, 0) AS corrections_nano

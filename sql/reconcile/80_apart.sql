@@ -7,7 +7,10 @@ WITH whole_file AS (
     FROM invoice_row
 ),
 inside AS (
-    SELECT coalesce(sum(billed_pico), 0) AS billed_pico, coalesce(sum(effective_pico), 0) AS effective_pico FROM invoice_day
+    SELECT
+        coalesce(sum(billed_pico), 0) AS billed_pico,
+        coalesce(sum(effective_pico), 0) AS effective_pico
+    FROM invoice_day
 ),
 listed AS (
     SELECT category, count(*) AS rows

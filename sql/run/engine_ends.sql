@@ -1,7 +1,8 @@
 -- Engines of a run that ended although nobody stopped them, in the order in which it was noticed: `ended_ns` is when it
--- was seen to have died, NULL if what keeps it had died too; `restarted_ns` when it answered again, NULL if it did not. Of
--- an RL run that shares a fleet, engines on devices that it was the last to have had, until it ended itself: a lease ends
--- just before its engine's death is recorded. Reads the tables `own_time` and `other_run_slice`, which `own_time` makes.
+-- was seen to have died, NULL if what keeps it had died too; `restarted_ns` when it answered again, NULL if it did not.
+-- Of an RL run that shares a fleet, engines on devices that it was the last to have had, until it ended itself: a lease
+-- ends just before its engine's death is recorded. Reads the tables `own_time` and `other_run_slice`, which `own_time`
+-- makes.
 -- By hand: SET VARIABLE run_id = '...';
 WITH life AS (
     SELECT
@@ -19,7 +20,9 @@ ends AS (
     FROM life
     WHERE action = 'died'
     UNION ALL BY NAME
-    SELECT fleet_run_id, device_id, at_ns, engine_id, NULL AS ended_ns, at_ns AS restarted_ns, 'its agent died' AS reason
+    SELECT
+        fleet_run_id, device_id, at_ns, engine_id, NULL AS ended_ns, at_ns AS restarted_ns,
+        'its agent died' AS reason
     FROM life
     -- An engine that was attached lives on when its agent dies.
     WHERE action = 'started' AND before = 'started'
@@ -30,7 +33,8 @@ WHERE NOT EXISTS (FROM own_time)
    OR at_ns <= coalesce((SELECT epoch_ns(max(ended_at)) FROM run WHERE run_id = getvariable('run_id')), at_ns)
   AND EXISTS (
       FROM own_time AS o
-      WHERE o.run_id = e.fleet_run_id AND o.device_id = e.device_id AND o.from_ns <= e.at_ns AND coalesce(e.at_ns < o.next_ns, true)
+      WHERE o.run_id = e.fleet_run_id AND o.device_id = e.device_id AND o.from_ns <= e.at_ns
+        AND coalesce(e.at_ns < o.next_ns, true)
   )
   AND NOT EXISTS (
       FROM other_run_slice AS s

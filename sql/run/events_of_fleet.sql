@@ -1,5 +1,5 @@
--- The events of a fleet and of the RL runs that share it, as if they were of one run. What RL runs may call the same has
--- the name of the RL run before it.
+-- The events of a fleet and of the RL runs that share it, as if they were of one run. What RL runs may call the same
+-- has the name of the RL run before it.
 -- By hand: SET VARIABLE run_id = '...';
 WITH tenant AS (
     SELECT DISTINCT run_id

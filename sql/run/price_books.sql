@@ -1,6 +1,7 @@
 -- Price books that runs name in their fleet files, with the SHA-256 that the file had when the run began: of the run
--- `run_id` and of the fleet that it shares, or of every run of a provenance that had a device in [from_ns, to_ns), NULL where it names none. A device
--- that never left was there until the last event of its run. A variable that is NULL limits nothing.
+-- `run_id` and of the fleet that it shares, or of every run of a provenance that had a device in [from_ns, to_ns), NULL
+-- where it names none. A device that never left was there until the last event of its run. A variable that is NULL
+-- limits nothing.
 WITH newest AS (
     SELECT run_id, provenance, 1000 * max(newest_at_us) AS last_ns FROM daily_event GROUP BY run_id, provenance
 ),

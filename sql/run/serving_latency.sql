@@ -1,5 +1,5 @@
--- What serving's clients saw, with the device lent at their arrival and without; `everything` marks the row of all requests.
--- Percentiles are the nearest measured value, in nanoseconds.
+-- What serving's clients saw, with the device lent at their arrival and without; `everything` marks the row of all
+-- requests. Percentiles are the nearest measured value, in nanoseconds.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
     grouping(lent) = 1 AS everything,

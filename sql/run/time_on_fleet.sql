@@ -1,6 +1,6 @@
 -- When an RL run had devices and leases of the fleets that it shares, and when other runs had them meanwhile, by all
--- events of the ledger. Fills the tables `own_time`, `other_run_slice` and `lease_part`, which `own_time` makes. Reads the
--- macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
+-- events of the ledger. Fills the tables `own_time`, `other_run_slice` and `lease_part`, which `own_time` makes. Reads
+-- the macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
 -- By hand: SET VARIABLE run_id = '...';
 CREATE OR REPLACE TEMP TABLE fleet_slice AS
 WITH fleet AS (

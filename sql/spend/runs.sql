@@ -1,7 +1,8 @@
 -- Runs of one provenance that may count in [from_ns, to_ns): that ended in it, or have no end and began before its end.
--- Read from the ledger's catalog. `shared`: RL runs share its fleet, and what it borrowed counts as theirs; `let_go`: some
--- decision of it or of theirs let a device go.
--- `last_event_us`: when its last event was, `heard_us`: that of its fleet if later, UTC microseconds; `expires_s`: after how long it expires, where it says so.
+-- Read from the ledger's catalog. `shared`: RL runs share its fleet, and what it borrowed counts as theirs; `let_go`:
+-- some decision of it or of theirs let a device go.
+-- `last_event_us`: when its last event was, `heard_us`: that of its fleet if later, UTC microseconds; `expires_s`:
+-- after how long it expires, where it says so.
 -- By hand: SET VARIABLE provenance = 'live'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH heard AS (
     SELECT run_id, max(newest_at_us) AS last_event_us

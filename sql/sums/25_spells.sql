@@ -1,6 +1,6 @@
 -- Of the devices that the new events are about: from when to when they are in one pool and class, on one hardware. The
--- first spell begins with time, the last one ends with it. `resplit` has those by which events that were added up before
--- would have to be told apart anew.
+-- first spell begins with time, the last one ends with it. `resplit` has those by which events that were added up
+-- before would have to be told apart anew.
 CREATE OR REPLACE TEMP TABLE spell AS
 WITH change AS (
     SELECT

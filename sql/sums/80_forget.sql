@@ -1,4 +1,5 @@
--- Forget the charges of the hours in `touched`: they are worked out again, with those of others who held the device then.
+-- Forget the charges of the hours in `touched`: they are worked out again, with those of others who held the device
+-- then.
 CREATE OR REPLACE TEMP TABLE hours AS SELECT DISTINCT * FROM touched;
 INSERT INTO grown SELECT (SELECT coalesce(max(portion), 0) + 1 FROM grown), * FROM hours;
 -- When a run begins or ends, or a device joins or leaves, more may change than hours say.

@@ -6,10 +6,10 @@
 -- action: `heard`: a controller heard of the device for the first time. `set`: one of the two wall clocks was set.
 --     `moved`: they drifted apart, or a quicker message says so; once a minute at most.
 -- offset_ns: Wall clock of the device's host less the controller's, nanoseconds.
--- device_time_offset_ns: The clock that the device's agent records by (all times of its slices and leases, of its engines
---     and their syncs, and of when it joined and left), less the controller's wall clock, nanoseconds. It is taken at the
---     host's boot, never before what was recorded of the device by then, and goes on from there, whatever the host's wall
---     clock is set to.
+-- device_time_offset_ns: The clock that the device's agent records by (all times of its slices and leases, of its
+--     engines and their syncs, and of when it joined and left), less the controller's wall clock, nanoseconds. It is
+--     taken at the host's boot, never before what was recorded of the device by then, and goes on from there, whatever
+--     the host's wall clock is set to.
 CREATE OR REPLACE VIEW clock AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

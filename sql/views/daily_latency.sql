@@ -1,5 +1,5 @@
--- Latency of serving requests, where it was measured, by UTC day and whether the device was lent, as a histogram of which any
--- percentile can be read to within 4.4%. Percentiles cannot be averaged; counts in bins can be added.
+-- Latency of serving requests, where it was measured, by UTC day and whether the device was lent, as a histogram of
+-- which any percentile can be read to within 4.4%. Percentiles cannot be averaged; counts in bins can be added.
 --
 -- day: The UTC day they arrived on.
 -- lent: Whether the device was lent when they arrived.

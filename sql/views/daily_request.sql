@@ -1,5 +1,5 @@
--- Serving requests by UTC day, device and whether it was lent when they arrived: how many kept their promises. A request
--- that failed kept none.
+-- Serving requests by UTC day, device and whether it was lent when they arrived: how many kept their promises. A
+-- request that failed kept none.
 --
 -- day: The UTC day it happened on.
 -- lent: Whether the device was lent when they arrived.
@@ -25,9 +25,12 @@ SELECT
     CAST(if(sum(ttft_ok) > 9223372036854775807, 9223372036854775807, sum(ttft_ok)) AS BIGINT) AS ttft_ok,
     CAST(if(sum(tpot_ok) > 9223372036854775807, 9223372036854775807, sum(tpot_ok)) AS BIGINT) AS tpot_ok,
     CAST(if(sum(slo_ok) > 9223372036854775807, 9223372036854775807, sum(slo_ok)) AS BIGINT) AS slo_ok,
-    CAST(if(sum(prompt_tokens) > 9223372036854775807, 9223372036854775807, sum(prompt_tokens)) AS BIGINT) AS prompt_tokens,
-    CAST(if(sum(output_tokens) > 9223372036854775807, 9223372036854775807, sum(output_tokens)) AS BIGINT) AS output_tokens,
-    CAST(if(sum(send_delay_ns) > 9223372036854775807, 9223372036854775807, sum(send_delay_ns)) AS BIGINT) AS send_delay_ns,
+    CAST(if(sum(prompt_tokens) > 9223372036854775807, 9223372036854775807, sum(prompt_tokens)) AS BIGINT)
+        AS prompt_tokens,
+    CAST(if(sum(output_tokens) > 9223372036854775807, 9223372036854775807, sum(output_tokens)) AS BIGINT)
+        AS output_tokens,
+    CAST(if(sum(send_delay_ns) > 9223372036854775807, 9223372036854775807, sum(send_delay_ns)) AS BIGINT)
+        AS send_delay_ns,
     CAST(if(sum(ttft_samples) > 9223372036854775807, 9223372036854775807, sum(ttft_samples)) AS BIGINT) AS ttft_samples,
     CAST(if(sum(tpot_samples) > 9223372036854775807, 9223372036854775807, sum(tpot_samples)) AS BIGINT) AS tpot_samples,
     min(ttft_budget_min_ns) AS ttft_budget_min_ns,

@@ -14,7 +14,9 @@ SELECT
     CAST(if(sum(accepted) > 9223372036854775807, 9223372036854775807, sum(accepted)) AS BIGINT) AS accepted,
     CAST(if(sum(stale) > 9223372036854775807, 9223372036854775807, sum(stale)) AS BIGINT) AS stale,
     CAST(if(sum(audited) > 9223372036854775807, 9223372036854775807, sum(audited)) AS BIGINT) AS audited,
-    CAST(if(sum(accepted_wrong) > 9223372036854775807, 9223372036854775807, sum(accepted_wrong)) AS BIGINT) AS accepted_wrong,
-    CAST(if(sum(rejected_right) > 9223372036854775807, 9223372036854775807, sum(rejected_right)) AS BIGINT) AS rejected_right
+    CAST(if(sum(accepted_wrong) > 9223372036854775807, 9223372036854775807, sum(accepted_wrong)) AS BIGINT)
+        AS accepted_wrong,
+    CAST(if(sum(rejected_right) > 9223372036854775807, 9223372036854775807, sum(rejected_right)) AS BIGINT)
+        AS rejected_right
 FROM (FROM rolled_daily_verdict UNION ALL BY NAME FROM unrolled_daily_verdict)
 GROUP BY ALL;

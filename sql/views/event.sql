@@ -157,8 +157,9 @@ SELECT
     CASE WHEN stored.at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(stored.at_us) END AS event_time,
     event_time AS "at"
 FROM stored_event AS stored
--- Only an id that a client chose can come twice. The first by time stays. A left join on run and kind, since DuckDB passes
--- a filter on these to its other side, and of an anti join to none: of months of turns, leases need not be looked for.
+-- Only an id that a client chose can come twice. The first by time stays. A left join on run and kind, since DuckDB
+-- passes a filter on these to its other side, and of an anti join to none: of months of turns, leases need not be
+-- looked for.
 LEFT JOIN (
     SELECT run_id, kind, writer, seq
     FROM stored_event

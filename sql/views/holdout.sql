@@ -1,5 +1,5 @@
--- One row for each window of a serving device that was drawn: whether leases were withheld in it at random. What requests
--- of the other windows met more than those of withheld ones is what lending costs serving.
+-- One row for each window of a serving device that was drawn: whether leases were withheld in it at random. What
+-- requests of the other windows met more than those of withheld ones is what lending costs serving.
 --
 -- event_time: When it was recorded, as the window began, UTC, to the microsecond.
 -- t0_ns: Start of the window, or of the agent that came into it late, UTC nanoseconds since the Unix epoch.

@@ -1,9 +1,9 @@
 -- One row for each stretch of time in which a device of a run was there in one pool and class, on one hardware:
--- [joined_ns, left_ns). A device that joins while it is there goes on, in another pool or class or on other hardware as a
--- row of its own. One that left and never joined has none.
+-- [joined_ns, left_ns). A device that joins while it is there goes on, in another pool or class or on other hardware as
+-- a row of its own. One that left and never joined has none.
 --
--- hardware_id: What tells the device from all others, in whatever run. Where an event does not say, what the last one of
---     the device before said, else the next one; NULL where none says.
+-- hardware_id: What tells the device from all others, in whatever run. Where an event does not say, what the last one
+--     of the device before said, else the next one; NULL where none says.
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS

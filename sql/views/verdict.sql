@@ -2,7 +2,8 @@
 CREATE OR REPLACE VIEW verdict AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
-    device_id, engine_id, lease_id, trajectory_id, group_id, step, policy_version, verifier, reward, threshold, accepted, correct, stale,
+    device_id, engine_id, lease_id, trajectory_id, group_id, step, policy_version, verifier,
+    reward, threshold, accepted, correct, stale,
     event_time AS "at"
 FROM event
 WHERE kind = 'verdict'

@@ -1,5 +1,5 @@
--- Why serving took something back in [from_ns, to_ns): the 40 commonest causes of each action, `causes` of all, with how
--- often and what was lost; NULL where some did not record it.
+-- Why serving took something back in [from_ns, to_ns): the 40 commonest causes of each action, `causes` of all, with
+-- how often and what was lost; NULL where some did not record it.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 SELECT
     action,

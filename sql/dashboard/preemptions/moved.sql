@@ -1,4 +1,5 @@
--- Turns that were preempted on one lease, `part`, at most 200 of `turns`, and where each went on: the next attempt at it.
+-- Turns that were preempted on one lease, `part`, at most 200 of `turns`, and where each went on: the next attempt at
+-- it.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE part = 'a lease';
 WITH own AS (
     SELECT *

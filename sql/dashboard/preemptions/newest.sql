@@ -1,6 +1,6 @@
 -- The newest 500 preemptions in [from_ns, to_ns), newest first; `preemptions` is how many rows there were. `part` names
--- one action; NULL: every one. A row of yields is of a lease and second, and `times` is how many there were. `reaction_ms`
--- as in `totals`.
+-- one action; NULL: every one. A row of yields is of a lease and second, and `times` is how many there were.
+-- `reaction_ms` as in `totals`.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH newest AS (
     SELECT *, count(*) OVER () AS preemptions

@@ -1,8 +1,8 @@
 -- Preemptions in [from_ns, to_ns) by action, and how fast rollouts gave way: whole (`bin` is NULL), and in bins of a
--- quarter of a power of ten. The reaction of a yield is from serving's wish for the device until the rollout was off it,
--- the longest of a lease and second; of a cut, until the memory was free; of a revocation, the same as of a yield where
--- it was recorded, else until the lease was closed in the ledger. `measured` rows have one, of those `recorded`. What
--- some did not record is NULL. Percentiles are measured values, milliseconds.
+-- quarter of a power of ten. The reaction of a yield is from serving's wish for the device until the rollout was off
+-- it, the longest of a lease and second; of a cut, until the memory was free; of a revocation, the same as of a yield
+-- where it was recorded, else until the lease was closed in the ledger. `measured` rows have one, of those `recorded`.
+-- What some did not record is NULL. Percentiles are measured values, milliseconds.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH taken AS (
     SELECT

@@ -1,6 +1,6 @@
 -- Which version each engine holds as of `to_ns`, by its last sync that reached one, how far that is behind the newest
--- that was published or reached, and how its syncs in [from_ns, to_ns) went. `gone`: since then it was stopped, died, was
--- detached, or was brought to the weights of another RL run. Furthest behind first.
+-- that was published or reached, and how its syncs in [from_ns, to_ns) went. `gone`: since then it was stopped, died,
+-- was detached, or was brought to the weights of another RL run. Furthest behind first.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH own AS (
     SELECT *

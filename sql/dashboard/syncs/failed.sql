@@ -1,6 +1,6 @@
--- The newest 200 syncs that did not bring their engine to the version in [from_ns, to_ns), newest first; `failures` is how
--- many there were. `made_good_at` is the engine's next sync that reached it or a newer one of the same RL run; NULL: it is
--- still behind, or gone.
+-- The newest 200 syncs that did not bring their engine to the version in [from_ns, to_ns), newest first; `failures` is
+-- how many there were. `made_good_at` is the engine's next sync that reached it or a newer one of the same RL run;
+-- NULL: it is still behind, or gone.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH failed AS (
     SELECT *, count(*) OVER () AS failures

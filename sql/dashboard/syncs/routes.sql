@@ -1,6 +1,6 @@
--- Syncs that ended in [from_ns, to_ns) by where their bytes came from, over which route, and how they were encoded. Those
--- that failed moved bytes too; what they would have been whole is not known. Percentiles are measured values, of syncs
--- that reached their version.
+-- Syncs that ended in [from_ns, to_ns) by where their bytes came from, over which route, and how they were encoded.
+-- Those that failed moved bytes too; what they would have been whole is not known. Percentiles are measured values, of
+-- syncs that reached their version.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 SELECT
     source, route, encoding,

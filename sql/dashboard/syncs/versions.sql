@@ -1,6 +1,7 @@
--- Syncs that ended in [from_ns, to_ns) by the version they were to bring: the newest 200 of `versions`. Phases are means
--- of the syncs that reached it, milliseconds, NULL where one of them does not say. `encode` is the publisher's, spent
--- once for all engines and before `total` begins; `fetch` has the checking of what came in it where `verify` is NULL.
+-- Syncs that ended in [from_ns, to_ns) by the version they were to bring: the newest 200 of `versions`. Phases are
+-- means of the syncs that reached it, milliseconds, NULL where one of them does not say. `encode` is the publisher's,
+-- spent once for all engines and before `total` begins; `fetch` has the checking of what came in it where `verify` is
+-- NULL.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH ended AS (
     SELECT *

@@ -1,0 +1,24 @@
+"""Lines of SQL are as long as those of Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sql
+
+ROOT = Path(sql.__file__).parent
+COLUMNS_MAX = 120
+#: Each sentence about a field stands in one line, as `rose.ledger.faults` writes it.
+ENUMERATION = ROOT / "views" / "faulty_event.sql"
+
+
+def test_no_line_is_too_long_but_of_migrations_which_never_change_once_released() -> None:
+    files = [path for path in ROOT.rglob("*.sql") if path.parent.name != "migrations" and path != ENUMERATION]
+    assert len(files) > 200
+    too_long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted(files)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > COLUMNS_MAX
+    ]
+    assert not too_long
