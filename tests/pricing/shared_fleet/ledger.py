@@ -1,0 +1,86 @@
+"""An hour of a fleet that two RL runs of two teams share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rose import events
+from rose.pricing.price_books import pricebook
+from tests.pricing.closing.conftest import BOOK_TOML, T0_NS, S
+
+BOOK_TEXT = f"""{BOOK_TOML}
+[[power]]
+class = "h100-sxm"
+idle_w = 267
+load_w = 680
+source = "spec sheet"
+source_date = 2026-01-01
+"""
+BOOK = pricebook.parse(BOOK_TEXT, "book.toml")
+RUNS = ("fleet", "red", "blue")
+
+
+def us(after_s: float) -> int:
+    return T0_NS // 1000 + int(after_s * 1_000_000)
+
+
+def slice_(from_s: int, device_id: str, run_id: str | None, lease_id: str | None, **seconds: int) -> events.Event:
+    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
+    t0_ns = T0_NS + from_s * S
+    return events.DeviceSlice(
+        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), at_us=us(from_s),
+        rollout_run_id=run_id, train_run_id=run_id, **buckets,
+    )  # fmt: skip
+
+
+def turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: int, **more: Any) -> events.Event:
+    return events.Turn(
+        run_id=run_id, device_id=device_id, lease_id=lease_id, turn=0, outcome="completed",
+        placement="lease", prompt_tokens=10, cached_tokens=0, output_tokens=tokens, queue_ns=0, duration_ns=S,
+        policy_version=1, at_us=us(at_s), **{"trajectory_id": "t", "attempt": 0, **more},
+    )  # fmt: skip
+
+
+def fleet_events() -> Iterator[events.Event]:
+    """An hour of a serving device, lent to red, then under the same lease to blue, and of a training device of both."""
+    yield events.Run(
+        action="started", name="lab", at_us=us(0), tags_json='{"team": "infra", "serving_team": "chat"}'
+    )  # fmt: skip
+    for run_id in RUNS[1:]:
+        yield events.Run(
+            action="started", name="grpo", run_id=run_id, at_us=us(1), tags_json=json.dumps({"team": f"team {run_id}"})
+        )
+    for device_id, pool in (("s0", "serving"), ("t0", "train")):
+        yield events.Device(
+            action="joined",
+            device_id=device_id,
+            t_ns=T0_NS,
+            pool=pool,
+            device_class="h100-sxm",
+            at_us=us(0),  # type: ignore[arg-type]
+        )
+    lease: dict[str, Any] = {"lease_id": "L", "device_id": "s0", "kv_budget_bytes": 1, "compute_share": 1.0}
+    yield events.Lease(action="granted", expires_at_us=us(3600), at_us=us(600), rl_run_id="red", **lease)
+    yield slice_(0, "s0", None, None, serving=500, idle=100)
+    yield slice_(600, "s0", "red", "L", serving=200, rollout=700, sync=50, headroom=50)
+    yield slice_(1600, "s0", "blue", "L", serving=100, rollout=600, activation=100, idle=200)
+    yield slice_(2600, "s0", None, None, serving=600, idle=400)
+    yield slice_(0, "t0", "red", None, train=1000, idle=800)
+    yield slice_(1800, "t0", "blue", None, train=300, idle=1500)
+    for run_id, at_s, tokens in (("red", 1500, 300), ("blue", 2500, 100)):
+        yield turn(run_id, at_s, "s0", "L", tokens)
+        yield events.Verdict(
+            run_id=run_id, trajectory_id="t", group_id="g", step=0, verifier="v", reward=1.0, threshold=0.5,
+            accepted=run_id == "red", at_us=us(at_s),
+        )  # fmt: skip
+        yield events.Sync(
+            device_id="s0", lease_id="L", rl_run_id=run_id, ok=True, base_version=None, encoding="dense",
+            wire_bytes=10**9, dense_bytes=10**9, total_ns=S, source="relay", route="inter-region", policy_version=1,
+            at_us=us(at_s),
+        )  # fmt: skip
+    yield events.Lease(action="released", expires_at_us=us(3600), at_us=us(2600), **lease)
+    for run_id in RUNS[1:]:
+        yield events.Run(action="ended", name="grpo", run_id=run_id, at_us=us(3000))
+    yield events.Run(action="ended", name="lab", at_us=us(3600))

@@ -1,0 +1,35 @@
+"""Which run, and by which book, of those that share a fleet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rose import events
+from rose.cli import app
+from rose.ledger.writer import LedgerWriter
+from rose.pricing.price_books import choice
+from rose.pricing.run import report
+from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT
+
+
+@pytest.mark.long
+def test_where_no_run_is_named_it_is_the_newest_fleets_own_or_for_answers_the_newest(root: Path) -> None:
+    assert report.build(root, None, BOOK).run.run_id == "fleet"
+    book = ("--price-book", str(root.parent / "book.toml"))
+    shown = CliRunner().invoke(app, ["correct", "show", "--ledger", str(root), *book, "--json"])
+    assert json.loads(shown.stdout)["run"]["run_id"] == "red", shown.output
+
+
+def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    (tmp_path / "book.toml").write_text(BOOK_TEXT)
+    named = {"price_book": str(tmp_path / "book.toml"), "price_book_sha256": BOOK.sha256}
+    with LedgerWriter.open(root, "w", "fleet") as writer:
+        writer.record(events.Run(action="started", name="lab", config_json=json.dumps(named)))
+        writer.record(events.Run(action="started", name="grpo", run_id="red"))
+    for run_id in ("fleet", "red"):
+        assert choice.choose(root, None, run_id=run_id).sha256 == BOOK.sha256

@@ -1,0 +1,80 @@
+"""An RL run that was on two fleets, which call what is theirs alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import sql
+from rose import events
+from rose.clock import utc
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.run import report
+from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
+from tests.pricing.shared_fleet.ledger import BOOK, slice_, us
+
+
+def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: Path) -> None:
+    """Red goes on on another fleet, whose device and engine are called as those of the first, which blue has then.
+
+    The engines hold KV memory in all of red's time but for the 100 s between each death and start.
+    """
+    root = tmp_path / "ledger"
+    engine: dict[str, Any] = {"engine_id": "r0", "device_id": "s0", "role": "rollout", "model": "m"}
+    of_start: dict[str, Any] = {"kv_bytes": 1 << 30, "memory_mechanism": "budget"}
+    for fleet, begin_s, deaths_s in (("f1", 0, (500, 1500)), ("f2", 1000, (1400,))):
+        with LedgerWriter.open(root, fleet, fleet) as writer:
+            writer.record(events.Run(action="started", name="lab", at_us=us(0)))
+            writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)), durable=True)
+            writer.record(
+                events.Device(
+                    action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
+                )
+            )
+            writer.record(events.Engine(action="started", at_us=us(begin_s), **engine, **of_start))
+            for died_s in deaths_s:
+                writer.record(events.Engine(action="died", at_us=us(died_s), **engine))
+                writer.record(events.Engine(action="started", at_us=us(died_s + 100), **engine, **of_start))
+            writer.record(slice_(begin_s, "s0", "red", None, rollout=450))
+            writer.record(slice_(begin_s + 450, "s0", "red", None, rollout=550))
+            if fleet == "f1":
+                writer.record(slice_(1000, "s0", "blue", "L", rollout=1000))
+    ends = report.build(root, "red", BOOK).engines.ends
+    assert [(end.ended, end.restarted) for end in ends] == [
+        (utc(T0_NS + died_s * S), utc(T0_NS + (died_s + 100) * S)) for died_s in (500, 1400)
+    ]
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, root, "red")
+        set_variables(connection, run_id="red", period_end_ns=T0_NS + HOUR_NS, price_changes=[])
+        connection.execute(sql.read("borrowing/lease_spans.sql"))
+        assert [row["byte_ns"] for row in rows(connection, "borrowing/held_memory")] == [(1 << 30) * 1800 * S]
+
+
+def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: Path) -> None:
+    """Red goes on on another fleet; the first gives its device back while red works on the other's of that name."""
+    root = tmp_path / "ledger"
+    device: dict[str, Any] = {"device_id": "s0", "device_class": "h100-sxm"}
+    for fleet, begin_s in (("f1", 0), ("f2", 1000)):
+        with LedgerWriter.open(root, fleet, fleet) as writer:
+            writer.record(events.Run(action="started", name="lab", at_us=us(0)))
+            writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)))
+            if fleet == "f2":
+                writer.record(events.Device(action="joined", t_ns=T0_NS, pool="train", at_us=us(0), **device))
+            joined = events.Device(
+                action="joined", t_ns=T0_NS + begin_s * S, pool="serving", at_us=us(begin_s), **device
+            )
+            writer.record(joined)
+            for part_s, seconds in ((0, 600), (600, 400)):
+                writer.record(slice_(begin_s + part_s, "s0", "red", f"{fleet}-L", rollout=seconds))
+            if fleet == "f1":
+                left_s = 1500
+                writer.record(dataclasses.replace(joined, action="left", t_ns=T0_NS + left_s * S, at_us=us(left_s)))
+    made = report.build(root, "red", BOOK)
+    assert made.borrow.borrowed.value == 2000 * S
+    assert {row.device_id: row.time["rollout"].value for row in made.devices} == {
+        "f1/s0": 1000 * S, "f2/s0": 1000 * S
+    }  # fmt: skip
