@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rose.event_fields import AMOUNT_MAX
 
@@ -248,6 +248,16 @@ class PublishVersion(Message):
         if "://" not in url or not parts.scheme or not (parts.hostname if over_http else parts.netloc or parts.path):
             raise ValueError(_URLS)
         return url
+
+    @model_validator(mode="after")
+    def _token_can_be_sent(self) -> Self:
+        if self.token is None:
+            return self
+        if urlsplit(self.url).scheme not in ("http", "https"):
+            raise ValueError(f"token is given, and {self.url!r} takes none: its credentials are fsspec's own")
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise ValueError("token holds a character that no header may hold")
+        return self
 
 
 class RunEvents(Message):

@@ -81,6 +81,25 @@ def test_weights_at_what_is_no_url_are_refused(url):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("url", "token", "error"),
+    [
+        ("s3://bucket/folder", "hidden", "token is given, and 's3://bucket/folder' takes none"),
+        ("http://x", "hidden\n", "token holds a character that no header may hold"),
+        ("http://x", "h\u00efdden", "token holds a character that no header may hold"),
+    ],
+)
+def test_a_token_that_no_engine_could_send_is_refused_where_it_is_published(url, token, error):
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            body = {"fence": 1, "version": 0, "url": url, "token": token}
+            status, answer = await post(session, f"/runs/{opened['run_id']}/versions", body)
+            assert (status, error in answer["error"], "hidden" in answer["error"]) == (400, True, False), answer
+
+    asyncio.run(scenario())
+
+
 def test_a_run_that_nobody_opened_is_not_there():
     async def scenario():
         async with gateway() as (session, _):
