@@ -81,7 +81,8 @@ _compared: dict[Path, tuple[dict[str, str], str]] = {}
 def refresh(root: Path | str) -> None:
     """Replace the ledger's catalog by one that reads every part there is now.
 
-    Raises LedgerError if a part cannot be read, and OSError if the disk refuses; the old catalog then stands.
+    Raises LedgerError if a file that it has to read is damaged, and OSError if the disk refuses; the old catalog then
+    stands.
     """
     root = layout.check(root)
     lock = root / "locks" / "catalog.lock"

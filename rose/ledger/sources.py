@@ -22,6 +22,8 @@ from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
+#: From so many merged files on, what a union reads of each before a query begins takes longer than naming all columns.
+_MERGED_MANY = 64
 #: A file or pattern in a definition, and the folder of its ledger before it.
 _FILE = re.compile(r"'(/(?:[^']|'')*)/(?:live/[^/']+/\d+|compacted/[^/']+)/[^/']+'")
 
@@ -102,9 +104,12 @@ def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart:
     """A SELECT of the events in these files of a ledger, but for rows of which a condition of `apart` holds.
 
     It has every column of the ledger, with its type, whatever the files have. `whole` is a pattern whose first file
-    has them all: if it is among the patterns, a plan is a tenth shorter.
+    has them all: if it is among the patterns, a plan is a tenth shorter. Where many files were merged, none is opened
+    to make a view of them, and columns that this version does not know are left out.
     """
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
+    if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
+        return _read(root, patterns, _known_columns()) + where
     if whole in patterns:
         patterns = sorted(patterns, key=lambda pattern: pattern != whole)
         return stored(root, patterns) + where
@@ -113,6 +118,16 @@ def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart:
     if not patterns:
         return none
     return f"{none} UNION ALL BY NAME {stored(root, patterns)}{where}"
+
+
+@functools.cache
+def _known_columns() -> str:
+    """The option of `read_parquet` that names every column, which is NULL where a file does not have it."""
+    columns = (
+        f"{quoted(name)}: {{name: {quoted(name)}, type: {quoted(sql_type)}, default_value: NULL}}"
+        for name, sql_type in all_columns().items()
+    )
+    return f"schema = MAP {{{', '.join(columns)}}}"
 
 
 def _has_the_columns(epoch: Path) -> bool:
@@ -136,6 +151,10 @@ def place(definition: str) -> Path | None:
 
 def stored(root: Path, patterns: Sequence[str]) -> str:
     """A SELECT of all rows in these files of a ledger, paths or patterns, with the columns of all of them."""
+    return _read(root, patterns, "union_by_name = true")
+
+
+def _read(root: Path, patterns: Sequence[str], columns: str) -> str:
     files = ", ".join(quoted(f"{root}/{pattern}") for pattern in patterns)
     # What lies above the ledger is none of its business, also where a folder there is named `year=2026`.
-    return f"SELECT * FROM read_parquet([{files}], union_by_name = true, hive_partitioning = false)"
+    return f"SELECT * FROM read_parquet([{files}], {columns}, hive_partitioning = false)"

@@ -17,6 +17,8 @@ from rose.ledger.growth import compaction, rollup
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
+from tests.ledger.older import OLDER_LEDGER
 from tests.long_form import usual
 
 NAMES = ["plain", 'it\'s "quoted"', "台帳 für alle", "year=2026", "{braces} $HOME %20", "live/w/000000"]
@@ -28,6 +30,12 @@ _CLIENT = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True)
 def _client(path: Path, folder: Path) -> str:
     run = subprocess.run([sys.executable, "-c", _CLIENT, path], cwd=folder, capture_output=True, text=True, check=False)
     return run.stdout.strip() + run.stderr
+
+
+def _close_epoch(root: Path, writer: str) -> None:
+    tail = segments.recover(root, writer)
+    assert tail is not None
+    segments.begin_epoch(root, tail)
 
 
 def _columns(root: Path) -> list[str]:
@@ -43,9 +51,7 @@ def make(tmp_path: Path, lease: Callable[..., Any]) -> Callable[[str], Path]:
         root = tmp_path / name / "ledger"
         with LedgerWriter.open(root, "w", "r") as writer:
             writer.record(lease())
-        tail = segments.recover(root, "w")
-        assert tail is not None
-        segments.begin_epoch(root, tail)
+        _close_epoch(root, "w")
         compaction.compact(root, grace_s=0)
         rollup.roll_up(root)
         assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
@@ -68,6 +74,38 @@ def test_any_client_reads_from_any_working_directory(make: Callable[[str], Path]
     root = make(ALL_NAMES)
     _reads_well(root, tmp_path)
     assert _client(Path(layout.CATALOG), root) == "l"
+
+
+def test_many_merged_files_are_read_as_few_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever columns they have: those of an older version lack some."""
+    root = copied(OLDER_LEDGER, tmp_path / "ledger")
+    for writer in layout.writers(root):
+        _close_epoch(root, writer)
+    assert compaction.compact(root).files_written
+    answers = []
+    for many in (10**9, 1):
+        monkeypatch.setattr(sources, "_MERGED_MANY", many)
+        with catalog.connect(root) as connection:
+            views = (connection.execute(f"DESCRIBE {view}").fetchall() for view in ("stored_event", *catalog.VIEWS))
+            rows = connection.execute("FROM event ORDER BY writer, seq").fetchall()
+            answers.append((list(views), rows, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
+        assert verify(root).problems == []
+    assert answers[0] == answers[1]
+    assert answers[0][1]
+
+
+def test_many_merged_files_are_not_opened_to_make_a_catalog(
+    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, lease: Callable[..., Any]
+) -> None:
+    """Each writer makes one with each epoch; so a damaged one keeps none of them out, and whoever reads it is told."""
+    root = make("plain")
+    monkeypatch.setattr(sources, "_MERGED_MANY", 1)
+    (merged,) = root.glob("compacted/w/*.parquet")
+    merged.write_bytes(b"no Parquet")
+    with LedgerWriter.open(root, "other", "r") as writer:
+        writer.record(lease())
+    with catalog.connect(root) as connection, pytest.raises(duckdb.Error, match=merged.name):
+        connection.execute("SELECT lease_id FROM lease").fetchall()
 
 
 @pytest.mark.long
