@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
@@ -40,6 +41,12 @@ def _absolute_file(name: str) -> str:
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
+def _whole_path(place: str) -> str:
+    """Whoever archives works in another folder than whoever wrote the file. URLs and homes are as they are."""
+    return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
+
+
+PlaceText = Annotated[str, Field(min_length=1), AfterValidator(_whole_path)]
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
@@ -214,6 +221,32 @@ class GatewayConfig(Section):
         return self
 
 
+class ArchiveConfig(Section):
+    to: PlaceText | None = Field(
+        default=None,
+        description="Where events of the ledger are copied to once they are old: a folder of the first host, or a URL "
+        "such as s3://bucket/prefix. Left out: nowhere, and the ledger grows.",
+    )
+    after_days: float | None = Field(
+        default=None, gt=0, le=36_500, description="Events older than this are copied there, such as 90."
+    )
+    delete: bool = Field(default=False, description="Have archived events leave the ledger.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> ArchiveConfig:
+        # Of the file as a whole, so that the error does not repeat the value.
+        if self.to is not None and urlsplit(self.to).password:
+            raise ValueError(
+                "`to` holds a password, which the ledger would record: name it in the store's own settings"
+            )
+        if self.to is None and (self.after_days is not None or self.delete):
+            given = f"delete {str(self.delete).lower()}" if self.after_days is None else f"after_days {self.after_days}"
+            raise ValueError(f"{given} says nothing of where old events are archived to: give `to`, or leave it out")
+        if self.to is not None and self.after_days is None:
+            raise ValueError(f"to {self.to!r} is given, and not from what age on events go there: give `after_days`")
+        return self
+
+
 class FleetConfig(Section):
     """The whole file."""
 
@@ -255,6 +288,9 @@ class FleetConfig(Section):
     task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
+    archive: ArchiveConfig = Field(
+        default_factory=ArchiveConfig, description="Where old events of the ledger go, once a day; nowhere by default."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -43,6 +43,15 @@ def test_folders_of_a_file_are_whole_paths_and_a_home_is_each_host_s_own(tmp_pat
     assert (str(loaded.cache), str(loaded.state)) == ("/var/cache", "~/.local/state/rose")
 
 
+def test_a_folder_to_archive_to_is_a_whole_path_and_a_url_has_no_password(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for to, place in (("cold", str(tmp_path / "cold")), ("~/cold", "~/cold"), ("s3://bucket/a", "s3://bucket/a")):
+        assert config.parse(MINIMAL + f"[archive]\nto = '{to}'\nafter_days = 90", "f.toml").archive.to == place
+    with pytest.raises(ConfigError, match="archive: `to` holds a password") as caught:
+        config.parse(MINIMAL + "[archive]\nto = 's3://me:secret@bucket/a'\nafter_days = 90", "f.toml")
+    assert "secret" not in str(caught.value)
+
+
 def test_the_demo_needs_two_cores():
     fleet = demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]
@@ -79,6 +88,15 @@ def test_the_demo_needs_two_cores():
         ("[coserving]\nenabled = 1", "coserving.enabled: Input should be a valid boolean (got 1)"),
         ("[coserving]\nlease_ttl_s = 1e12", "coserving.lease_ttl_s: Input should be less than or equal to 86400"),
         ("[traffic]\nrequests_per_s_max = 1e300", "traffic.requests_per_s_max"),
+        ("[archive]\nto = '/cold'", "archive: to '/cold' is given, and not from what age on"),
+        ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
+        ("[archive]\ndelete = true", "archive: delete true says nothing of where old events are archived to"),
+        ("[archive]\nto = ''\nafter_days = 90", "archive.to: String should have at least 1 character (got '')"),
+        ("[archive]\nto = '/cold'\nafter_days = 0", "archive.after_days: Input should be greater than 0 (got 0)"),
+        (
+            "[archive]\nto = '/cold'\nafter_days = '90d'",
+            "archive.after_days: Input should be a valid number (got '90d')",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(change, named):

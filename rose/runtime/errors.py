@@ -14,7 +14,7 @@ class DeploymentError(UserError):
 
 
 class FolderError(UserError, OSError):
-    """A folder that the fleet file names cannot be made."""
+    """A folder that the fleet file names cannot be made, or not be used."""
 
 
 class PartDiedError(Exception):

@@ -15,7 +15,7 @@ from rose.runtime.engines import gpu, models
 from rose.runtime.engines.sglang import EngineError, require_free_port
 from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
-from rose.runtime.service import places
+from rose.runtime.service import places, upkeep
 
 #: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
 ENGINE_BYTES = 3 << 30
@@ -32,6 +32,7 @@ def check(config: FleetConfig) -> None:
     """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail: what is
     wrong in the fleet file comes before what the host is short of now."""
     _check_trace(config)
+    _check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
 
@@ -192,6 +193,13 @@ def _check_trace(config: FleetConfig) -> None:
     try:
         trace.open_trace(config.traffic)
     except (trace.TraceError, ConfigError) as error:
+        raise PreflightError(str(error)) from None
+
+
+def _check_archive(config: FleetConfig) -> None:
+    try:
+        upkeep.check_archive(config)
+    except FolderError as error:
         raise PreflightError(str(error)) from None
 
 

@@ -33,6 +33,14 @@ def test_stand_ins_for_kernels_are_refused_where_real_requests_are_served(native
     preflight._check_kernels(made)
 
 
+def test_a_place_that_nothing_can_be_archived_to_is_refused(tmp_path):
+    for to, said in ((f"{tmp_path}/books/cold", "lies in the ledger"), ("nowhere://bucket", "Protocol not known")):
+        made = fleet(ledger=tmp_path / "books", archive={"to": to, "after_days": 90.0})
+        with pytest.raises(PreflightError, match=f"^archive.to '{to}': .*{said}"):
+            preflight._check_archive(made)
+    preflight._check_archive(fleet(ledger=tmp_path / "books", archive={"to": f"{tmp_path}/cold", "after_days": 90.0}))
+
+
 def test_a_fleet_on_stand_ins_for_kernels_says_so_first(native):
     made = fleet(traffic={"trace": "bursty"})
     preflight._check_kernels(made)

@@ -104,7 +104,7 @@ def archive(
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
-    store = None if to is None else _outside(Store(to, storage_options, lock), root)
+    store = None if to is None else outside(Store(to, storage_options, lock), root)
     before_us = retention.before_us(older_than_days)
     done = Archived(url=None if store is None else store.url(), deleted=delete)
     try:
@@ -207,7 +207,7 @@ def newest_us(root: Path | str) -> int | None:
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
-def _outside(store: Store, root: Path) -> Store:
+def outside(store: Store, root: Path) -> Store:
     """Refuses a place inside the ledger, where a file would be taken for its own copy, and one that ends with us."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")

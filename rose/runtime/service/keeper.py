@@ -27,7 +27,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config, writer_name
 from rose.runtime.scheduling.runs.ending import end_runs
-from rose.runtime.service import local_ray, places, plan_json, vital
+from rose.runtime.service import local_ray, places, plan_json, upkeep, vital
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.memory import FleetMemory, KeptElsewhereError, Remembered, check_fits
@@ -207,7 +207,7 @@ class Keeper:
             remembered.recorded, remembered.config_json = True, config_json
             self._memory.write(remembered)
         if self._upkeep is None:
-            self._upkeep = Scheduler(places.ledger(self._config), jobs.ledger_jobs(jobs.Settings()), self._say_failed)
+            self._upkeep = Scheduler(places.ledger(self._config), upkeep.ledger_jobs(config), self._say_failed)
             self._upkeep.start()
         self._parts = self._plans.parts(remembered)
         if remembered.ending:
