@@ -11,7 +11,7 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,7 +166,8 @@ def _write_ids(
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
-    first = first_merged([pq.read_metadata(root / name).num_rows for name in old], written.rows)
+    # One after the other: of all files there are two more each day, and the newest are those that are merged.
+    first = len(old) - merged_files((pq.read_metadata(root / name).num_rows for name in reversed(old)), written.rows)
     if merged := old[first:]:
         for name in merged:
             _content(root, name, known[name])
@@ -190,17 +191,21 @@ def _write_ids(
     return {**ids, target: written.sha256}, written
 
 
-def first_merged(sizes: Sequence[int], new: int) -> int:
-    """The first of the files of so many ids, the oldest first, to be merged with those after it and with `new` ids.
+def merged_files(sizes: Iterable[int], new: int) -> int:
+    """How many of the files of so many ids, the newest first, are to be merged with `new` ids.
 
     A file is merged with those after it once it is no more than twice as large. So there are as many files as the
     logarithm of all ids, and each id is written again as often, until a file has so many that it is left as it is.
+    Takes no more of `sizes` than one that is left.
     """
-    first, merged = len(sizes), new
-    while new and first and sizes[first - 1] <= 2 * merged and sizes[first - 1] + merged <= _MERGED_IDS_MAX:
-        first -= 1
-        merged += sizes[first]
-    return first
+    count, merged = 0, new
+    if not new:
+        return count
+    for size in sizes:
+        if size > 2 * merged or size + merged > _MERGED_IDS_MAX:
+            break
+        count, merged = count + 1, merged + size
+    return count
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: Path) -> _Written:

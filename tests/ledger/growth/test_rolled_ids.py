@@ -23,7 +23,7 @@ from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.evidence import sums
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
-from rose.ledger.growth.rollup import first_merged
+from rose.ledger.growth.rollup import merged_files
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION, verify
 from rose.ledger.writer import LedgerWriter
@@ -82,8 +82,7 @@ def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: li
         patch.setattr(rollup, "_MERGED_IDS_MAX", MERGED_MAX)
         files: list[list[int]] = []
         for number, new in enumerate(batches):
-            sizes = [len(file) for file in files]
-            first = first_merged(sizes, new)
+            first = len(files) - merged_files(map(len, reversed(files)), new)
             assert new or first == len(files), "without new ids nothing is written"
             if new:
                 # Of each id, how often it was written.
@@ -107,6 +106,23 @@ def test_a_roll_up_writes_the_ids_that_are_new_however_many_there_are(root: Path
         assert rollup.roll_up(root).rows < written[-1], "without an id no file of ids is written"
     assert written[-1] == written[-2]
     assert sum(numbers_of_ids(root).values()) == 10 + 90 + 9000 + 1 + 3
+
+
+def test_of_files_of_ids_only_those_are_opened_that_may_be_merged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollup, "_MERGED_IDS_MAX", 2)
+    opened: list[str] = []
+    read = pq.read_metadata
+
+    def read_metadata(file: object) -> pq.FileMetaData:
+        if isinstance(file, Path) and file.parent == root / rolled.ID_FOLDER:
+            opened.append(file.stem)
+        return read(file)
+
+    monkeypatch.setattr(pq, "read_metadata", read_metadata)
+    for number in range(4):
+        write(root, f"id-{number}", f"more-{number}")
+        rollup.roll_up(root)
+    assert opened == ["000000", "000001", "000002"]
 
 
 def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
