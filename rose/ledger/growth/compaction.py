@@ -83,13 +83,14 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
         run: list[Part] = []
         total = 0
         for part, events in [*parts, (None, 0)]:
-            apart = part is None or part.state != state or (run and part.first != run[-1].last + 1)
-            full = total + events > EVENTS_MAX or (state == "live" and len(run) == FANOUT)
-            if run and (apart or full):
+            joins = part is not None and part.state == state and (state == "live" or events < EVENTS_MAX // 2)
+            # Before a file that is large already they wait: one alone would be merged with itself again and again.
+            full = joins and (total + events > EVENTS_MAX or (state == "live" and len(run) == FANOUT))
+            if run and (part is None or not joins or full or part.first != run[-1].last + 1):
                 if full or len(run) >= least:
                     merges.append(run)
                 run, total = [], 0
-            if part is not None and part.state == state and (state == "live" or events < EVENTS_MAX // 2):
+            if part is not None and joins:
                 run.append(part)
                 total += events
     return merges

@@ -234,6 +234,7 @@ _sizes = st.lists(st.tuples(_states, st.integers(0, EVENTS_MAX), st.booleans()),
 
 @given(_sizes)
 @example([("live", 1, False)] * 40)
+@example([("compacted", 1, False), ("compacted", EVENTS_MAX, False)])
 def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[layout.State, int, bool]]) -> None:
     parts = [(Part("w", n, n, state), events) for n, (state, events, archived) in enumerate(sizes) if not archived]
     events_of = dict(parts)
