@@ -60,7 +60,7 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 newest = max(layout.epochs(root, writer), default=-1)
                 closed = [part for part in layout.parts(root, writer) if part.last < newest]
-                for batch in plan([(part, _events(root, part)) for part in closed]):
+                for batch in plan(_not_settled(root, closed)):
                     merged += _merge(root, batch, log)
                     written += 1
             if written:
@@ -94,6 +94,23 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
                 run.append(part)
                 total += events
     return merges
+
+
+def _not_settled(root: Path, closed: Sequence[Part]) -> list[tuple[Part, int]]:
+    """The newest of the closed parts of a writer, with the events of each, in order.
+
+    Before FANOUT in a row that are large enough for good all was merged that can be, and is not opened again: of a busy
+    writer these are thousands.
+    """
+    parts: list[tuple[Part, int]] = []
+    large = 0
+    for part in reversed(closed):
+        events = _events(root, part)
+        parts.append((part, events))
+        large = large + 1 if part.state == "compacted" and events >= EVENTS_MAX // 2 else 0
+        if large == FANOUT:
+            break
+    return parts[::-1]
 
 
 def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -265,6 +266,31 @@ def test_files_of_whatever_size_are_merged_until_they_are_large(events: int) -> 
             parts = sorted([*(one for one in parts if one[0] not in run), (merged, total)])
     small = [part for part, count in parts if count < EVENTS_MAX // 2]
     assert len(small) < 2 * FANOUT
+
+
+def test_files_that_are_large_enough_for_good_are_not_opened_again(
+    root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a busy writer there are thousands, and it is compacted every five minutes."""
+    monkeypatch.setattr(compaction, "FANOUT", 2)
+    monkeypatch.setattr(compaction, "EVENTS_MAX", 2)
+    for _ in range(6):
+        with LedgerWriter.open(root, "w", "r") as writer:
+            writer.record(lease())
+            writer.record(lease())
+        compact(root, grace_s=0)
+    large = [part for part in layout.parts(root, "w") if part.state == "compacted"]
+    opened: list[Path] = []
+    read = pq.read_metadata
+
+    def read_metadata(file: object) -> pq.FileMetaData:
+        if isinstance(file, Path) and file.parent == root / "compacted" / "w":
+            opened.append(file)
+        return read(file)
+
+    monkeypatch.setattr(pq, "read_metadata", read_metadata)
+    compact(root, grace_s=0)
+    assert opened == [root / part.pattern for part in large[:-3:-1]]
 
 
 def test_what_a_killed_compaction_left_is_removed_and_nothing_else(root: Path) -> None:
