@@ -47,8 +47,8 @@ from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turn_service import TurnService
 
-#: How often it is looked after what only time changes.
-TICK_S = 0.1
+#: How often it is looked after what only time changes: while turns wait, and while none does.
+TICK_S, CALM_TICK_S = 0.1, 0.25
 
 
 class Controller:
@@ -327,13 +327,13 @@ class Controller:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S if len(self.queue) else CALM_TICK_S)
             self.pass_time(monotonic_ns())
 
     def pass_time(self, now_ns: int) -> None:
         """What only time changes: what expires, agents that fall silent, engines that may be tried again."""
         # Whoever asked for this may have stood still before, as on a slow disk.
-        late_ns, self._passed_ns = now_ns - self._passed_ns - round(TICK_S * 1e9), now_ns
+        late_ns, self._passed_ns = now_ns - self._passed_ns - round(CALM_TICK_S * 1e9), now_ns
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
         for run_id, load in self.loads.items():
             if load.turns:

@@ -226,7 +226,12 @@ class WorkerTable:
 
     def serving(self, run_id: str) -> list[WorkerFacts]:
         """The engines that take turns of the run."""
-        return [worker.facts for worker in self._workers.values() if worker.serves(run_id)]
+        # As `Worker.serves`, without a call for each engine at every turn.
+        return [
+            worker.facts
+            for worker in self._workers.values()
+            if worker.assigned == run_id == worker.report.run_id and not worker.drained
+        ]
 
     def unleased(self, heartbeat: Heartbeat) -> list[tuple[Worker, InFlight]]:
         """Turns on a borrowed engine that has no lease any more, not yet taken off."""
