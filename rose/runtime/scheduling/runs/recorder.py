@@ -75,8 +75,8 @@ class Recorder:
     def record_turns(self) -> None:
         """Events of the turns that ended since the last time; on disk within the flush interval."""
         ended, self._turns = self._turns, []
-        for fields in ended:
-            self.note(turn_event(fields))
+        for values in ended:
+            self.note(turn_event(values))
 
     def note(self, event: Event) -> None:
         """An event that nobody waits for; it is on disk within the flush interval."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -75,6 +76,9 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def turn_event(fields: Mapping[str, Any]) -> events.Event:
-    """Of an attempt, why it failed is not in the ledger."""
-    return events.Turn(**{name: value for name, value in fields.items() if name != "error"})
+def turn_event(values: Mapping[str, Any]) -> events.Event:
+    """Less what the ledger has no field for: why an attempt failed, and what a later version may have kept."""
+    return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
+
+
+_TURN_FIELDS = frozenset(field.name for field in dataclasses.fields(events.Turn))
