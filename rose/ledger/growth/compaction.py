@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +58,13 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
             for writer in layout.writers(root):
                 _remove_leftovers(root, writer)
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
-                newest = max(layout.epochs(root, writer), default=-1)
-                closed = [part for part in layout.parts(root, writer) if part.last < newest]
-                for batch in plan(_not_settled(root, closed)):
-                    merged += _merge(root, batch, log)
-                    written += 1
+                parts = unsettled(_newest_first(root, writer))
+                # Until nothing of them is left to merge, on which the next compaction relies.
+                while batches := plan(parts):
+                    for batch in batches:
+                        merged += _merge(root, batch, log)
+                        written += 1
+                    parts = list(_newest_first(root, writer, parts[0][0].first))[::-1]
             if written:
                 catalog.refresh(root)
     except OSError as error:
@@ -96,21 +98,28 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     return merges
 
 
-def _not_settled(root: Path, closed: Sequence[Part]) -> list[tuple[Part, int]]:
-    """The newest of the closed parts of a writer, with the events of each, in order.
+def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
+    """Of a writer's closed parts those that `plan` may merge, in order.
 
-    Before FANOUT in a row that are large enough for good all was merged that can be, and is not opened again: of a busy
-    writer these are thousands.
+    What a compaction leaves has nothing more to merge, and what came since merges with no large file: those before
+    FANOUT large ones in a row are not looked at. Of a busy writer these are thousands.
     """
     parts: list[tuple[Part, int]] = []
     large = 0
-    for part in reversed(closed):
-        events = _events(root, part)
+    for part, events in newest_first:
         parts.append((part, events))
         large = large + 1 if part.state == "compacted" and events >= EVENTS_MAX // 2 else 0
         if large == FANOUT:
             break
     return parts[::-1]
+
+
+def _newest_first(root: Path, writer: str, first: int = 0) -> Iterator[tuple[Part, int]]:
+    """The closed parts of a writer from epoch `first` on, and the events of each, counted as they are asked for."""
+    newest = max(layout.epochs(root, writer), default=-1)
+    for part in reversed(layout.parts(root, writer)):
+        if first <= part.first and part.last < newest:
+            yield part, _events(root, part)
 
 
 def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import compaction
-from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan
+from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan, unsettled
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -251,6 +251,30 @@ def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[la
             assert len(run) <= FANOUT
         else:
             assert len(run) >= FANOUT or sum(events_of[part] for part in run) > EVENTS_MAX // 2
+
+
+_few_or_many = st.sampled_from([1, EVENTS_MAX // FANOUT, EVENTS_MAX // 3, EVENTS_MAX * 2 // 3, EVENTS_MAX + 1])
+_backlogs = st.lists(st.tuples(_few_or_many, st.integers(1, 320)), max_size=3)
+
+
+@given(st.lists(_backlogs, max_size=4))
+@example([[(1, 320), (EVENTS_MAX * 2 // 3, 40)], []])
+def test_what_a_compaction_does_not_look_at_has_nothing_to_merge(calls: list[list[tuple[int, int]]]) -> None:
+    parts: list[tuple[Part, int]] = []
+    number = 0
+    for backlog in calls:
+        for events, count in backlog:
+            parts += [(Part("w", n, n, "live"), events) for n in range(number, number + count)]
+            number += count
+        looked_at = unsettled(reversed(parts))
+        before = [one for one in parts if one not in looked_at]
+        while merges := plan(looked_at):
+            for run in merges:
+                total = sum(count for part, count in looked_at if part in run)
+                rest = [one for one in looked_at if one[0] not in run]
+                looked_at = sorted([*rest, (Part("w", run[0].first, run[-1].last, "compacted"), total)])
+        parts = before + looked_at
+        assert plan(parts) == []
 
 
 @given(st.integers(1, EVENTS_MAX // 2 - 1))
