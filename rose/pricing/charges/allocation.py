@@ -21,7 +21,7 @@ import polars as pl
 
 from rose.events import BUCKETS
 from rose.pricing.charges import WORK, Charges
-from rose.pricing.charges.measured import SharedTime, shared
+from rose.pricing.charges.measured import DEVICE_KEY, SharedTime, shared
 from rose.pricing.money import split
 
 UNACCOUNTED = "unaccounted"
@@ -33,7 +33,6 @@ ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
 
 #: The fleet's run of a device, its id, pool and class: two fleets may call their devices alike.
 _Device = tuple[str, str, str, str]
-_DEVICE = ("fleet_run_id", "device_id", "pool", "device_class")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,11 +125,11 @@ def allocate(charges: Charges) -> Allocation:
     with no time.
     """
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
-    summed = charges.frame.group_by(*_DEVICE, "bucket").agg(pl.col("ns", "cost_nano").sum())
+    summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
     for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():
         bucket_ns[fleet, device_id, pool, device_class][bucket] += ns
         amortized[fleet, device_id, pool, device_class][bucket] += nano
-    worked = charges.fully_loaded().group_by(*_DEVICE, "work").agg(pl.col("loaded_nano").sum())
+    worked = charges.fully_loaded().group_by(*DEVICE_KEY, "work").agg(pl.col("loaded_nano").sum())
     for fleet, device_id, pool, device_class, work, nano in worked.iter_rows():
         loaded[fleet, device_id, pool, device_class][work] += nano
     stays: dict[_Device, list[tuple[int, int]]] = {}
@@ -173,7 +172,7 @@ def shared_idle_ns(fleet: pl.DataFrame, run_id: str) -> dict[_Device, int]:
     Hour by hour: what the fleet left idle in an hour without the run is none of the run's. The parts of all who worked
     in an hour sum to its idle time, by largest remainder.
     """
-    keys = [*_DEVICE, "hour"]
+    keys = [*DEVICE_KEY, "hour"]
     capacity = fleet.filter(kind="capacity")
     idle = capacity.filter(bucket="idle").group_by(keys).agg(pl.col("ns").sum().alias("idle"))
     worked = capacity.filter(bucket="rollout").group_by(*keys, "run_id").agg(pl.col("ns").sum().alias("worked"))

@@ -15,7 +15,8 @@ import polars as pl
 
 from rose.pricing.charges.pricing import Charges
 
-_DEVICE = ("fleet_run_id", "device_id", "pool", "device_class")
+#: What tells a device from others: two fleets may call theirs alike.
+DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +63,7 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     """All device time in shared hours, in order; empty where no device was shared."""
     if charges.shared.is_empty():
         return ()
-    keys = (*_DEVICE, "hardware_id", "hour")
+    keys = (*DEVICE_KEY, "hardware_id", "hour")
     times = (
         charges.frame.filter(kind="capacity")
         .join(charges.shared, on=keys)
@@ -73,7 +74,7 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     )
     return tuple(
         SharedTime(
-            **{name: row[name] for name in (*_DEVICE, "hour_ns", "lease_id", "bucket", "ns", "cost_nano")},
+            **{name: row[name] for name in (*DEVICE_KEY, "hour_ns", "lease_id", "bucket", "ns", "cost_nano")},
             part=Fraction(row["part_ns"], row["held_ns"]),
             room=_room(row),
         )

@@ -256,7 +256,7 @@ class PublishVersion(Message):
         if urlsplit(self.url).scheme not in ("http", "https"):
             raise ValueError(f"token is given, and {self.url!r} takes none: its credentials are fsspec's own")
         if not (self.token.isascii() and self.token.isprintable()):
-            raise ValueError("token holds a character that no header may hold")
+            raise ValueError("token holds a character that is not printable ASCII")
         return self
 
 

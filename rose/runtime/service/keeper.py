@@ -198,7 +198,7 @@ class Keeper:
         remembered.hosts = [host.name for host in hosts]
         self._memory.write(remembered)
         writer = self._open_writer()
-        self._memory.end_former(writer.record)
+        self._memory.end_former(remembered.run_id, writer.record)
         config_json = config.model_dump_json(exclude={"gateway": {"token"}})
         if not remembered.recorded or config_json != remembered.config_json:
             # With another fleet file it goes on as another would: the ledger has the newest.

@@ -189,36 +189,36 @@ class FleetMemory:
     def forget(self) -> None:
         """The run has ended. Its name is kept for the next one, which begins with its drains, and of its state what the
         ledger has not heard; a full disk allows it."""
-        if not (self.folder / FILE).exists():
-            return
-        # It began with these.
-        shutil.rmtree(self.folder / _DRAINS, ignore_errors=True)
-        (self.folder / FILE).replace(self.folder / _ENDED_FILE)
+        if (self.folder / FILE).exists():
+            with suppress(FileNotFoundError):
+                # It began with these.
+                shutil.rmtree(self.folder / _DRAINS)
+            (self.folder / FILE).replace(self.folder / _ENDED_FILE)
         if (ended := _read(self.folder / _ENDED_FILE)) is None:
             return
-        # No client can ask for a turn of it again.
-        shutil.rmtree(self.folder / ended.run_id / answers.FOLDER, ignore_errors=True)
-        self._remove_state(ended)
-
-    def end_former(self, record: Record) -> None:
-        """Record what the ledger refused when the run before ended, and remove what a full disk left of it."""
-        if (former := _read(self.folder / _ENDED_FILE)) is not None:
-            # What is refused again stays, and keeps no fleet from its work.
-            with suppress(run_state.StateError, LedgerError):
-                end_runs(self.folder / former.run_id, record, former.run_id)
-            self._remove_state(former)
-
-    def _remove_state(self, ended: Remembered) -> None:
-        """Leave the drains of the state of an ended run alone: tokens of weight stores are in the rest."""
         folder = self.folder / ended.run_id
+        # No client can ask for a turn of it again.
+        shutil.rmtree(folder / answers.FOLDER, ignore_errors=True)
         with suppress(run_state.StateError):
             if _is_recorded(folder):
                 run_state.hand_on_drains(folder, self.folder / _DRAINS)
+                # Tokens of weight stores are in the rest.
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def end_former(self, run_id: str, record: Record) -> None:
+        """Record what the ledger refused when the runs before `run_id` ended, and remove their state."""
+        for file in self.folder.glob(f"*/{run_state.FILE}"):
+            if file.parent.name not in (run_id, _DRAINS):
+                # What is refused again stays, and keeps no fleet from its work.
+                with suppress(run_state.StateError, LedgerError):
+                    end_runs(file.parent, record, file.parent.name)
+                    shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def _is_recorded(folder: Path) -> bool:
-    """Whether the ledger has all of the runs in the state in `folder`. Raises StateError."""
+    """Whether the ledger has all of the runs in the state in `folder`, if there is one. Raises StateError."""
+    if not (folder / run_state.FILE).exists():
+        return False
     with closing(run_state.State(folder, run_state.GONE_S)) as state:
         return not state.due() and all(run.state != "open" for run in state.runs())
 

@@ -85,8 +85,8 @@ def test_weights_at_what_is_no_url_are_refused(url):
     ("url", "token", "error"),
     [
         ("s3://bucket/folder", "hidden", "token is given, and 's3://bucket/folder' takes none"),
-        ("http://x", "hidden\n", "token holds a character that no header may hold"),
-        ("http://x", "h\u00efdden", "token holds a character that no header may hold"),
+        ("http://x", "hidden\n", "token holds a character that is not printable ASCII"),
+        ("http://x", "h\u00efdden", "token holds a character that is not printable ASCII"),
     ],
 )
 def test_a_token_that_no_engine_could_send_is_refused_where_it_is_published(url, token, error):

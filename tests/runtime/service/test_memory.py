@@ -49,11 +49,32 @@ def test_the_state_of_a_run_whose_end_found_a_full_disk_is_removed_once_the_next
         first.forget()
     assert (first.folder / began.run_id).exists()
     second = first.begin()
-    first.end_former(recorded.append)
+    first.end_former(second.run_id, recorded.append)
     assert not recorded, "there was no RL run"
     assert not (first.folder / began.run_id).exists()
     state = State(first.folder / second.run_id)
     assert state.drained() == {"a": "new driver"}
+    state.close()
+
+
+def test_who_died_as_the_state_was_removed_removes_it_when_it_ends_the_run_again(tmp_path):
+    fleet = config.parse(f'name = "f"\nstate = "{tmp_path}/state"\n{MINIMAL}', "fleet")
+    first = FleetMemory(fleet)
+    state = State(first.folder / first.begin().run_id)
+    state.drain("a", "new driver")
+    state.close()
+    (first.folder / memory.FILE).replace(first.folder / memory._ENDED_FILE)
+    for _ in range(2):
+        first.forget()
+        assert [file.parent.name for file in first.folder.glob("*/controller.sqlite")] == [memory._DRAINS]
+    # That run has drains, the next none.
+    state = State(first.folder / first.begin().run_id)
+    assert state.drained() == {"a": "new driver"}
+    state.undrain("a")
+    state.close()
+    first.forget()
+    state = State(first.folder / first.begin().run_id)
+    assert state.drained() == {}
     state.close()
 
 

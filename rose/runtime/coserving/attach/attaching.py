@@ -125,7 +125,7 @@ class OwnedEngine:
     def _require_free(self, state: EngineState | None, wanted: Path) -> None:
         """Not taken from an agent that is at work."""
         page = self._noted_page() if state is None else Path(state.page) if state.attached and state.page else None
-        if page is not None and page != wanted and _use(page).agent:
+        if page is not None and not _same(str(page), wanted) and _use(page).agent:
             raise AttachError(
                 f"the engine at {self.url} is attached to {page}, whose agent is at work: detach it first, to "
                 f"attach it to {wanted}"

@@ -85,7 +85,7 @@ class Worker:
     assigned_ns: int = 0
     switch_ns: int = 0
     drained: bool = False
-    _facts: WorkerFacts | None = None
+    _facts: WorkerFacts | None = field(default=None, init=False)
 
     @property
     def lease_id(self) -> str | None:

@@ -10,7 +10,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import Client, failure, read
 from rose.runtime.scheduling.turns.request import read as read_turn
-from rose.runtime.scheduling.turns.turn_service import Outcome, so_far
+from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
 #: Turns of one run at once at most; beyond it its caller is told to come back. All runs together have as many as the
@@ -66,6 +66,6 @@ async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
                 return
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             begun = True
-        body = part.body if isinstance(part, Outcome) else so_far(part)
+        body = part.body if isinstance(part, Outcome) else answer_so_far(part)
         await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n", "more_body": True})
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})

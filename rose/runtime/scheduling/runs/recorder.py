@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -46,7 +47,7 @@ class Recorder:
         self._state_failure: str | None = None
         self._recording: asyncio.Task[None] | None = None
         self._again = False
-        self._turns: list[Mapping[str, Any]] = []
+        self._turns: deque[Mapping[str, Any]] = deque()
 
     @property
     def failure(self) -> str | None:
@@ -64,7 +65,8 @@ class Recorder:
     def catch_up(self, kept: Iterable[bytes]) -> None:
         """Record what the process before may not have: events of runs, and of the turns that are kept."""
         for text in kept:
-            self.turn_ended(msgspec.json.decode(text))
+            for values in msgspec.json.decode(text):
+                self.note(turn_event(values))
         self.record_due()
 
     def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
@@ -73,10 +75,9 @@ class Recorder:
         self._turns += attempts
 
     def record_turns(self) -> None:
-        """Events of the turns that ended since the last time; on disk within the flush interval."""
-        ended, self._turns = self._turns, []
-        for values in ended:
-            self.note(turn_event(values))
+        """Events of the turns that ended since the last time; they are on disk within the flush interval then."""
+        while self._turns:
+            self.note(turn_event(self._turns.popleft()))
 
     def note(self, event: Event) -> None:
         """An event that nobody waits for; it is on disk within the flush interval."""

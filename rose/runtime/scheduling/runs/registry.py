@@ -10,7 +10,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -40,8 +40,8 @@ class Run:
 
     facts: RunFacts
     heard_ns: int
-    #: What its engines are to hold: the same object until it publishes again; None: it has published nothing.
-    target: Target | None = None
+    #: What its engines are to hold; None: it has published nothing.
+    target: Target | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.become(self.facts)

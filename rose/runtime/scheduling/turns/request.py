@@ -53,10 +53,10 @@ def read(body: bytes) -> TurnRequest:
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, RecursionError):
-        return _looked_at(body)
+        return _validated(body)
     prompt, sampling = Prompt.read(bytes(fields.input_ids)), fields.sampling_params or {}
     if prompt is None or not _is_plain(sampling):
-        return _looked_at(body)
+        return _validated(body)
     sampling.setdefault("max_new_tokens", _TOKENS_MAX)
     return TurnRequest(prompt, sampling, fields.rose or _NO_LABELS, fields.stream or False)
 
@@ -67,7 +67,7 @@ def _is_plain(sampling: dict[str, Any]) -> bool:
     return all(type(count) is int and count >= 0 for count in counts) and counts[2] == 1
 
 
-def _looked_at(body: bytes) -> TurnRequest:
+def _validated(body: bytes) -> TurnRequest:
     """Each of its values is, to say where and what is wrong."""
     request = GenerateRequest.model_validate_json(body)
     labels = _NO_LABELS if request.rose is None else Labels(**request.rose.model_dump())

@@ -265,7 +265,7 @@ def _completion(turn: Turn, answer: Answer) -> dict[str, Any]:
     return _answer(turn, turn.tokens, answer.meta)
 
 
-def so_far(turn: Turn) -> bytes:
+def answer_so_far(turn: Turn) -> bytes:
     """An answer with the tokens that there are, of a turn that is not complete."""
     return msgspec.json.encode(_answer(turn, turn.so_far, {"finish_reason": None}))
 

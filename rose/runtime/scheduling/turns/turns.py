@@ -57,7 +57,7 @@ class Turn:
     arrived_ns: int
     #: The run that it is of.
     run_id: str
-    #: What no other run's trajectory is called.
+    #: Its trajectory's name among those of all runs.
     trajectory: str = field(init=False)
     #: Which turn of its trajectory it is, from 0.
     number: int = 0
