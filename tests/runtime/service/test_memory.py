@@ -11,6 +11,9 @@ from rose import config
 from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger.hosts import tokens
+from rose.ledger.layout import LedgerError
+from rose.runtime.scheduling.messages import OpenRun
+from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.service import memory
 from rose.runtime.service.memory import FleetMemory, Remembered
@@ -76,6 +79,32 @@ def test_who_died_as_the_state_was_removed_removes_it_when_it_ends_the_run_again
     state = State(first.folder / first.begin().run_id)
     assert state.drained() == {}
     state.close()
+
+
+def test_of_runs_that_ended_while_the_ledger_refused_all_is_recorded_whenever_it_takes_it(tmp_path):
+    first = FleetMemory(config.parse(f'name = "f"\nstate = "{tmp_path}/state"\n{MINIMAL}', "fleet"))
+    opened = []
+    for run_id in ("before last", "last", "now"):
+        state = State(first.folder / run_id)
+        opened.append(Runs(state, 0, records=True).open(OpenRun(name="grpo", model="tiny"), 0).run_id)
+        state.close()
+    recorded: list[tuple[str, str, str | None]] = []
+
+    def refuse(event: Any, *, durable: bool) -> None:
+        raise LedgerError("the disk is full")
+
+    def record(event: Any, *, durable: bool) -> None:
+        recorded.append((event.run_id, event.action, event.fleet_run_id))
+
+    first.end_former("now", refuse)
+    assert len(list(first.folder.iterdir())) == 3
+    first.end_former("now", record)
+    assert sorted(recorded) == sorted(
+        (run_id, action, fleet)
+        for run_id, fleet in zip(opened, ("before last", "last"), strict=False)
+        for action in ("started", "ended")
+    )
+    assert [folder.name for folder in first.folder.iterdir()] == ["now"]
 
 
 def test_what_a_newer_version_wrote_is_the_same_fleet_run(tmp_path):
