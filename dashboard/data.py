@@ -47,14 +47,12 @@ _newest_lock = threading.Lock()
 #: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
 LONG = timedelta(days=7)
 _DAILY = {
-    "dashboard/time_totals",
-    "dashboard/fleet_states",
-    "dashboard/fleet_latency",
-    "dashboard/fleet_preemptions",
+    "dashboard/time_totals", "dashboard/fleet_states", "dashboard/fleet_latency", "dashboard/fleet_preemptions",
     "run/preemption_totals",
-}
-#: What makes the macro that a query reads.
-_MACROS = {"dashboard/fleet_leases": sql.read("borrowing/lease_parts_by_run.sql")}
+}  # fmt: skip
+#: Queries that read macros, and what makes these.
+_OF_MACROS = ("dashboard/fleet_leases", "dashboard/fleet_now", "dashboard/fleet_states", "dashboard/time_totals")
+_MACROS = sql.read("dashboard/own_device_time.sql") + sql.read("borrowing/lease_parts_by_run.sql")
 #: What is of the whole fleet, whichever RL run is asked for.
 _OF_FLEET = {"dashboard/fleet_latency"}
 #: A file that somebody changed is found out after so many seconds; new ones at once.
@@ -305,7 +303,8 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
-            frame: pl.DataFrame = connection.sql(_MACROS.get(query, "") + sql.read(f"{query}.sql")).pl()
+            macros = _MACROS if query.startswith(_OF_MACROS) else ""
+            frame: pl.DataFrame = connection.sql(macros + sql.read(f"{query}.sql")).pl()
             # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
             return frame.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:

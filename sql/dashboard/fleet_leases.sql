@@ -3,15 +3,10 @@
 -- came first: that is the last that its agent said. Where no slice does, the end or last event of the run stands for
 -- it. Of an RL run that shares a fleet it is every lease of which some event names the run: `seconds` are all of it,
 -- whoever had it then, and `own_seconds` those in which the run had it by the slices that name the lease, NULL where
--- none does. Of one that was on several, a device is named after its fleet. Reads the macro `lease_parts_by_run`, which
--- `lease_parts_by_run` makes.
+-- none does. Of one that was on several, a device is named after its fleet. Reads the macros that
+-- `lease_parts_by_run` and `own_device_time` make.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
-WITH fleets AS (
-    SELECT count(DISTINCT coalesce(fleet_run_id, run_id)) AS fleets
-    FROM event
-    WHERE kind = 'run' AND run_id = getvariable('run_id')
-),
-last AS (
+WITH last AS (
     SELECT coalesce(
         (SELECT max(ended_at) FROM run WHERE run_id = getvariable('run_id')),
         (SELECT make_timestamp(max(newest_at_us)) FROM daily_event WHERE run_id = getvariable('run_id'))
@@ -20,7 +15,7 @@ last AS (
 granted AS (
     SELECT
         lease_id, run_id, step, granted_at, closed_at, expires_at,
-        CASE WHEN (SELECT fleets > 1 FROM fleets) THEN run_id || '/' ELSE '' END || coalesce(device_id, 'unknown')
+        CASE WHEN (SELECT several FROM fleets_of_run()) THEN run_id || '/' ELSE '' END || coalesce(device_id, 'unknown')
             AS device_id,
         coalesce(closed_by, 'open') AS closed_by, close_reason,
         kv_budget_granted_bytes, kv_budget_min_bytes, renewals, frozen,

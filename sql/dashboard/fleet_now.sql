@@ -1,14 +1,9 @@
 -- What each device of the fleet did last since from_ns: its newest slice, when it ended, and whether it was lent then.
 -- `state` is the bucket that took the most of it. A device that has left is not there any more. Of an RL run that was
 -- on several fleets it is the devices of all, each after its fleet.
+-- Reads the macros that `own_device_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0;
-WITH fleets AS (
-    SELECT
-        list(DISTINCT coalesce(fleet_run_id, run_id)) AS run_ids,
-        list_min(run_ids) AS first, list_max(run_ids) AS last
-    FROM event
-    WHERE kind = 'run' AND run_id = getvariable('run_id')
-),
+WITH fleets AS (FROM fleets_of_run()),
 newest AS (
     SELECT run_id, device_id, arg_max(
         {'t1': t1, 'lease_id': lease_id, 'serving': serving_ns, 'rollout': rollout_ns, 'train': train_ns,
@@ -20,7 +15,7 @@ newest AS (
     GROUP BY run_id, device_id
 )
 SELECT
-    CASE WHEN (SELECT first < last FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
+    CASE WHEN (SELECT several FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
     d.pool, d.device_class, d.left_ns IS NOT NULL AS has_left,
     last.t1 AS seen_at,
     last.lease_id IS NOT NULL AS lent,

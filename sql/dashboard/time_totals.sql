@@ -2,35 +2,12 @@
 -- joined until it left, or until its last slice (at least until the end of a run that is over) if it has not.
 -- An RL run that shares a fleet has its own time alone, of the devices it had some of; of one that was on several, a
 -- device is named after its fleet.
+-- Reads the macros that `own_device_time` makes.
 -- By hand: SET VARIABLE run_id = '...';
-WITH fleets AS (
-    SELECT
-        list(DISTINCT coalesce(fleet_run_id, run_id)) AS run_ids,
-        list_min(run_ids) AS first, list_max(run_ids) AS last
-    FROM event
-    WHERE kind = 'run' AND run_id = getvariable('run_id')
-),
-slice AS (
-    SELECT
-        s.* REPLACE (
-            CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
-            CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END
-                AS activation_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
-        )
-    FROM device_slice AS s
-    -- By the statistics of files, those of other runs are not read.
-    WHERE s.run_id BETWEEN (SELECT first FROM fleets) AND (SELECT last FROM fleets)
-      AND list_contains((SELECT run_ids FROM fleets), s.run_id)
-      AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
-),
+WITH slice AS (FROM own_device_time('device_slice')),
 used AS (
     SELECT
-        run_id, device_id,
+        run_id, device_id, any_value(device) AS device,
         max(t1_ns) AS t1_ns,
         sum(serving_ns) AS serving,
         sum(rollout_ns) AS rollout,
@@ -58,15 +35,15 @@ there AS (
     GROUP BY device_id
 ),
 known AS (
-    SELECT d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, t1_ns), there.provisioned
+    SELECT d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, device, t1_ns), there.provisioned
     FROM device AS d
     LEFT JOIN there USING (device_id)
     LEFT JOIN used USING (run_id, device_id)
     WHERE d.run_id = getvariable('run_id')
     UNION ALL BY NAME
     SELECT
-        CASE WHEN (SELECT first < last FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
-        d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, t1_ns),
+        device AS device_id,
+        d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, device, t1_ns),
         serving + rollout + train + sync + activation + headroom + idle AS provisioned
     FROM device AS d
     JOIN used USING (run_id, device_id)

@@ -1,33 +1,10 @@
 -- `time_totals` from the daily sums, for a run of many days.
+-- Reads the macros that `own_device_time` makes.
 -- By hand: SET VARIABLE run_id = '...';
-WITH fleets AS (
-    SELECT
-        list(DISTINCT coalesce(fleet_run_id, run_id)) AS run_ids,
-        list_min(run_ids) AS first, list_max(run_ids) AS last
-    FROM event
-    WHERE kind = 'run' AND run_id = getvariable('run_id')
-),
-slice AS (
-    SELECT
-        s.* REPLACE (
-            CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
-            CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END
-                AS activation_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
-            CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
-        )
-    FROM daily_device_time AS s
-    -- By the statistics of files, those of other runs are not read.
-    WHERE s.run_id BETWEEN (SELECT first FROM fleets) AND (SELECT last FROM fleets)
-      AND list_contains((SELECT run_ids FROM fleets), s.run_id)
-      AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
-),
+WITH slice AS (FROM own_device_time('daily_device_time')),
 used AS (
     SELECT
-        run_id, device_id,
+        run_id, device_id, any_value(device) AS device,
         sum(serving_ns) AS serving,
         sum(rollout_ns) AS rollout,
         sum(train_ns) AS train,
@@ -50,7 +27,7 @@ there AS (
 ),
 known AS (
     SELECT
-        d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, ns),
+        d.device_id, d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, device, ns),
         -- While it is there until the end of its slices, which leave no gap, or of a run that is over. greatest()
         -- passes over NULL.
         there.over_ns + CASE WHEN there.joined_ns IS NULL THEN 0 ELSE
@@ -62,8 +39,8 @@ known AS (
     WHERE d.run_id = getvariable('run_id')
     UNION ALL BY NAME
     SELECT
-        CASE WHEN (SELECT first < last FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
-        d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, ns),
+        device AS device_id,
+        d.pool, d.device_class, used.* EXCLUDE (run_id, device_id, device, ns),
         serving + rollout + train + sync + activation + headroom + idle AS provisioned
     FROM device AS d
     JOIN used USING (run_id, device_id)
