@@ -19,6 +19,8 @@ ROOT = Path(sql.__file__).parent
 NAMES = sorted(
     path.relative_to(ROOT).with_suffix("").as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.sql")
 )
+#: Of each query, its name with its folder.
+PATHS = {name.rpartition("/")[2]: name for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +36,11 @@ def test_every_query_runs_by_hand_as_its_head_says(opened: duckdb.DuckDBPyConnec
     def run(query_name: str) -> None:
         text = sql.read(f"{query_name}.sql")
         head = text.replace("\n-- ", " ")
-        for makers in re.findall(r"which (`\w+`(?: and `\w+`)*) makes?\b", head):
+        for makers in re.findall(r"\b(?:which|that) (`\w+`(?: and `\w+`)*) makes?\b", head):
             for maker in re.findall(r"\w+", makers.replace(" and ", " ")):
                 if maker not in made:
                     made.add(maker)
-                    run(f"borrowing/{maker}")
+                    run(PATHS[maker])
         for statement in re.findall(r"SET VARIABLE [^;]+;", text):
             connection.execute(statement.replace("'...'", "'run'"))
         connection.execute(text).fetchall()

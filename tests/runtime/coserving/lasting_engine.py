@@ -7,7 +7,7 @@ import os
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.detach import start_detached
-from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.engines.sglang import EngineProcess, require_free_port
 
 _SCRIPT = """
 import json, sys, threading, time
@@ -52,6 +52,7 @@ class LastingEngine(EngineProcess):
 
     def launch(self):
         spec = self.spec
+        require_free_port(spec.port, f"engine {spec.engine_id}")
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         with spec.log.open("ab") as log:
             arguments = ["-c", _SCRIPT, str(spec.port), str(spec.plugin.page)]
