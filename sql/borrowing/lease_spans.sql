@@ -24,7 +24,7 @@ last AS (
 ),
 held AS (
     SELECT
-        lease_id, device_id, greatest(epoch_ns(granted_at), p.from_ns) AS t0_ns,
+        l.lease_id, l.device_id, greatest(epoch_ns(granted_at), p.from_ns) AS t0_ns,
         -- `least` passes over NULL.
         least(
             coalesce(
@@ -36,11 +36,11 @@ held AS (
             ),
             p.to_ns
         ) AS t1_ns
-    FROM lease
-    LEFT JOIN lease_part AS p USING (lease_id)
-    LEFT JOIN last USING (lease_id)
-    LEFT JOIN run AS r USING (run_id, provenance)
-    WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
+    FROM lease AS l
+    LEFT JOIN lease_part AS p ON p.run_id = l.fleet_run_id AND p.lease_id = l.lease_id
+    LEFT JOIN last ON l.run_id = l.fleet_run_id AND last.lease_id = l.lease_id
+    LEFT JOIN run AS r ON r.run_id = l.run_id AND r.provenance = l.provenance
+    WHERE l.run_id = getvariable('run_id') AND granted_at IS NOT NULL
 )
 SELECT
     h.lease_id, h.device_id, c.device_class, s.segment,

@@ -8,4 +8,6 @@ CREATE OR REPLACE TEMP TABLE own_time (run_id VARCHAR, device_id VARCHAR, from_n
 CREATE OR REPLACE TEMP TABLE other_run_slice (
     run_id VARCHAR, device_id VARCHAR, t0_ns BIGINT, t1_ns BIGINT, leased BOOLEAN
 );
-CREATE OR REPLACE TEMP TABLE lease_part (lease_id VARCHAR, from_ns BIGINT, to_ns BIGINT, last_ns BIGINT);
+CREATE OR REPLACE TEMP TABLE lease_part (
+    run_id VARCHAR, lease_id VARCHAR, from_ns BIGINT, to_ns BIGINT, last_ns BIGINT
+);

@@ -42,7 +42,7 @@ WHERE s.other;
 
 INSERT INTO lease_part
 SELECT
-    lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END, last_ns
+    run_id, lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END, last_ns
 FROM lease_parts_by_run('fleet_slice');
 
 DROP TABLE fleet_slice;

@@ -1,6 +1,7 @@
 -- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
 -- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open.
 --
+-- fleet_run_id: The run of the fleet that it is of; two fleets may call their leases alike.
 -- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
 --     whose time it then was.
 -- granted_at: When it was granted, UTC.
@@ -21,7 +22,7 @@ WITH change AS (
     SELECT
         *,
         action IN ('released', 'preempted', 'expired') AS closes,
-        row_number() OVER (PARTITION BY run_id, provenance, lease_id ORDER BY at_us, writer, seq) AS n
+        row_number() OVER (PARTITION BY run_id, provenance, fleet_run_id, lease_id ORDER BY at_us, writer, seq) AS n
     FROM event
     WHERE kind = 'lease'
       AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND
@@ -31,7 +32,7 @@ WITH change AS (
 state AS (
     SELECT
         arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
-        run_id, provenance, min(event_time) AS event_time,
+        run_id, provenance, min(event_time) AS event_time, fleet_run_id,
         lease_id, arg_min(device_id, n) AS device_id, arg_min(engine_id, n) AS engine_id,
         arg_min(rl_run_id, n) AS rl_run_id,
         min(event_time) FILTER (action = 'granted') AS granted_at,
@@ -46,10 +47,10 @@ state AS (
         count(*) FILTER (action = 'renewed') AS renewals,
         bool_or(action = 'frozen') AS frozen
     FROM change
-    GROUP BY run_id, provenance, lease_id
+    GROUP BY run_id, provenance, fleet_run_id, lease_id
 )
 SELECT
-    writer, seq, event_id, run_id, provenance, event_time,
+    writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,
     lease_id, device_id, engine_id, coalesce(rl_run_id, run_id) AS rl_run_id,
     granted_at,
     closing.happened AS closed_at,

@@ -211,7 +211,7 @@ def test_a_text_that_is_too_long_or_too_deep_is_refused(root: Path) -> None:
         ("SELECT count(*) FROM leese", "'leese' is not a view of the ledger; did you mean lease"),
         ("FROM runs", "did you mean run?"),
         ("WITH newest AS (FROM run) FROM newst", "did you mean newest?"),
-        ("SELECT leese_id FROM lease", "Did you mean lease_id or event_id?"),
+        ("SELECT leese_id FROM lease", "Did you mean lease_id or event_id"),
         ("SELECT strlengt('a')", 'Did you mean "strlen"'),
         ("SELECT colour FROM lease", "colour"),
     ],

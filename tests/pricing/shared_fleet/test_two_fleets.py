@@ -78,3 +78,40 @@ def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: P
     assert {row.device_id: row.time["rollout"].value for row in made.devices} == {
         "f1/s0": 1000 * S, "f2/s0": 1000 * S
     }  # fmt: skip
+
+
+def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Path) -> None:
+    """Red has 500 s of the first fleet's lease, then blue; of the other's all, and it is open after its last slice.
+
+    The third fleet's names no slice, and counts up to its expiry.
+    """
+    root = tmp_path / "ledger"
+    for fleet, begin_s, lasts_s, slices in (
+        ("f1", 0, 1000, (("red", "L", 500), ("blue", "L", 500))),
+        ("f2", 1000, 3000, (("red", "L", 400), ("red", "L", 600))),
+        ("f3", 3000, 100, (("red", None, 100),)),
+    ):
+        lease: dict[str, Any] = {"lease_id": "L", "device_id": f"{fleet}-s0", "expires_at_us": us(begin_s + lasts_s)}
+        granted = events.Lease(
+            action="granted", rl_run_id="red", kv_budget_bytes=1, compute_share=1.0, at_us=us(begin_s), **lease
+        )
+        with LedgerWriter.open(root, fleet, fleet) as writer:
+            writer.record(events.Run(action="started", name="lab", at_us=us(0)))
+            writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)))
+            writer.record(
+                events.Device(
+                    action="joined", device_id=f"{fleet}-s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm",
+                    at_us=us(0),
+                )
+            )  # fmt: skip
+            writer.record(granted)
+            from_s = begin_s
+            for run_id, lease_id, seconds in slices:
+                writer.record(slice_(from_s, f"{fleet}-s0", run_id, lease_id, rollout=seconds))
+                from_s += seconds
+            if fleet == "f1":
+                writer.record(dataclasses.replace(granted, action="released", at_us=us(lasts_s)))
+    leases = report.build(root, "red", BOOK).leases
+    assert {name: leases[name].value for name in ("granted", "released", "open", "leased")} == {
+        "granted": 3, "released": 1, "open": 2, "leased": (500 + 1000 + 100) * S
+    }  # fmt: skip
