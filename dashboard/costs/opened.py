@@ -62,11 +62,14 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
         st.info("No lease of this run was in force in this time: it borrowed nothing.")
         return
     count, money = int(newest["leases"][0]), Money(spent.rate)
-    cost = spent.now.rollout.filter(BORROWED).group_by("lease_id").agg(
+    cost = spent.now.rollout.filter(BORROWED).group_by("fleet_run_id", "lease_id").agg(
         pl.col("amount_nano").sum().alias("nano"), pl.col("ns").filter(kind="capacity").sum(),
         pl.col("tokens").filter(bucket="rollout").sum(),
     )  # fmt: skip
-    shown = newest.head(_LEASES_MAX).join(cost, "lease_id", "left", maintain_order="left")
+    # Two fleets may call their leases alike.
+    shown = newest.head(_LEASES_MAX).join(
+        cost, how="left", left_on=("run_id", "lease_id"), right_on=("fleet_run_id", "lease_id"), maintain_order="left"
+    )
     per_unit = 1.0 if spent.rate is None else float(spent.rate.usd_per_unit)
     table = shown.select(
         "lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason",

@@ -127,6 +127,28 @@ def test_the_page_is_of_rollouts_first_and_opens_down_to_a_lease(
     assert "Lease L1" in [header.value for header in app.header]
 
 
+def test_leases_of_two_fleets_that_are_called_alike_have_each_its_own_cost(
+    tmp_path: Path, open_page: Any, kit: Any
+) -> None:
+    root = tmp_path / "ledger"
+    for fleet_run_id, after_s, seconds in (("f1", 0, 10), ("f2", 20, 30)):
+        lease: dict[str, Any] = {"lease_id": "L", "device_id": "s0", "at_us": kit.us(after_s)}
+        granted = events.Lease(
+            action="granted", kv_budget_bytes=1, compute_share=1.0, rl_run_id="a", expires_at_us=kit.us(60), **lease
+        )
+        t0_ns, zeros = 1000 * kit.us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
+        spent: Any = zeros | {"rollout_ns": seconds * kit.S}
+        own = events.DeviceSlice(rollout_run_id="a", t0_ns=t0_ns, t1_ns=t0_ns + seconds * kit.S, **lease, **spent)
+        began = events.Run(action="started", name="grpo", run_id="a", at_us=kit.us(after_s))
+        made = [kit.started(), *kit.joined(), began, granted, own]
+        kit.write(root, made, run_id=fleet_run_id, writer=fleet_run_id)
+    app = open_page(root, "cost", run="a")
+    assert not app.exception
+    leases = next(frame.value for frame in app.dataframe if "lease id" in frame.value)
+    assert list(leases["device id"]) == ["f2/s0", "f1/s0"]
+    assert list(leases["device-hours"]) == pytest.approx([30 / 3600, 10 / 3600])
+
+
 @pytest.mark.long
 def test_a_ledger_without_devices_and_a_row_that_is_not_there(
     ended: Path, tmp_path: Path, open_page: Any, kit: Any, said: Any
