@@ -51,10 +51,11 @@ _DAILY = {
     "run/preemption_totals",
 }  # fmt: skip
 #: Queries that read macros, and what makes these.
-_OF_MACROS = ("dashboard/fleet_leases", "dashboard/fleet_now", "dashboard/fleet_states", "dashboard/time_totals")
+_OF_MACROS = (
+    "dashboard/fleet_latency", "dashboard/fleet_leases", "dashboard/fleet_now", "dashboard/fleet_states",
+    "dashboard/time_totals",
+)  # fmt: skip
 _MACROS = sql.read("dashboard/own_device_time.sql") + sql.read("borrowing/lease_parts_by_run.sql")
-#: What is of the whole fleet, whichever RL run is asked for.
-_OF_FLEET = {"dashboard/fleet_latency"}
 #: A file that somebody changed is found out after so many seconds; new ones at once.
 CHECKED_S = 10
 #: Tags that name who pays.
@@ -243,10 +244,9 @@ def in_window(
 
     `part` narrows it down to what the query says. Raises ReadError or LedgerError.
     """
-    run_id = run.fleet_run_id if query in _OF_FLEET else run.run_id
     if by_day(window) and query in _DAILY:
         query = f"{query}_daily"
-    asked = (("run_id", run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks),
+    asked = (("run_id", run.run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks),
              ("part", part))  # fmt: skip
     return _as_it_is(ledger, query, *asked)
 

@@ -1,6 +1,7 @@
 -- Serving latency in [from_ns, to_ns): p50 and p99 of the time to the first token and of the mean time for each further
 -- token, in at most `blocks` bins of a second or more, each with how many requests it has and how many kept both
--- budgets. Percentiles are the nearest measured value, in milliseconds. A bin without requests has no row.
+-- budgets. Percentiles are the nearest measured value, in milliseconds. A bin without requests has no row. Of an RL run
+-- it is all requests of the fleets that it was on. Reads the macros that `own_device_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 --          SET VARIABLE blocks = 120;
 WITH span AS (
@@ -20,8 +21,7 @@ SELECT
     quantile_disc(tpot_mean_ns, 0.99) / 1e6 AS tpot_p99_ms,
     min(ttft_budget_ns) AS ttft_budget_min_ns, max(ttft_budget_ns) AS ttft_budget_max_ns,
     min(tpot_budget_ns) AS tpot_budget_min_ns, max(tpot_budget_ns) AS tpot_budget_max_ns
-FROM request, span
-WHERE run_id = getvariable('run_id')
-  AND event_time >= make_timestamp(from_us) AND event_time < make_timestamp(getvariable('to_ns') // 1000)
+FROM of_fleets('request'), span
+WHERE event_time >= make_timestamp(from_us) AND event_time < make_timestamp(getvariable('to_ns') // 1000)
 GROUP BY ALL
 ORDER BY bin;

@@ -1,5 +1,5 @@
 -- `fleet_latency` from the daily sums, for a time of many days: a bin is a UTC day, and a percentile is within 2.2% of
--- the measured one.
+-- the measured one. Reads the macros that `own_device_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 WITH span AS (
     SELECT
@@ -8,8 +8,8 @@ WITH span AS (
 ),
 bins AS (
     SELECT day, metric, bin, (any_value(from_ns) + any_value(until_ns)) // 2 AS middle_ns, sum(requests) AS requests
-    FROM daily_latency, span
-    WHERE run_id = getvariable('run_id') AND day BETWEEN first AND last
+    FROM of_fleets('daily_latency'), span
+    WHERE day BETWEEN first AND last
     GROUP BY day, metric, bin
 ),
 shares AS (
@@ -34,8 +34,8 @@ counted AS (
         day, CAST(sum(requests) AS BIGINT) AS requests, CAST(sum(slo_ok) AS BIGINT) AS kept,
         min(ttft_budget_min_ns) AS ttft_budget_min_ns, max(ttft_budget_max_ns) AS ttft_budget_max_ns,
         min(tpot_budget_min_ns) AS tpot_budget_min_ns, max(tpot_budget_max_ns) AS tpot_budget_max_ns
-    FROM daily_request, span
-    WHERE run_id = getvariable('run_id') AND day BETWEEN first AND last
+    FROM of_fleets('daily_request'), span
+    WHERE day BETWEEN first AND last
     GROUP BY day
 )
 SELECT

@@ -3,19 +3,16 @@
 -- on several fleets it is the devices of all, each after its fleet.
 -- Reads the macros that `own_device_time` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE from_ns = 0;
-WITH fleets AS (FROM fleets_of_run()),
-newest AS (
+WITH newest AS (
     SELECT run_id, device_id, arg_max(
         {'t1': t1, 'lease_id': lease_id, 'serving': serving_ns, 'rollout': rollout_ns, 'train': train_ns,
          'sync': sync_ns, 'activation': activation_ns, 'headroom': headroom_ns, 'idle': idle_ns}, t1_ns) AS last
-    FROM device_slice
-    -- By the statistics of files, those of other runs are not read.
-    WHERE run_id BETWEEN (SELECT first FROM fleets) AND (SELECT last FROM fleets)
-      AND list_contains((SELECT run_ids FROM fleets), run_id) AND t0_ns >= getvariable('from_ns')
+    FROM of_fleets('device_slice')
+    WHERE t0_ns >= getvariable('from_ns')
     GROUP BY run_id, device_id
 )
 SELECT
-    CASE WHEN (SELECT several FROM fleets) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
+    CASE WHEN (SELECT several FROM fleets_of_run()) THEN run_id || '/' || device_id ELSE device_id END AS device_id,
     d.pool, d.device_class, d.left_ns IS NOT NULL AS has_left,
     last.t1 AS seen_at,
     last.lease_id IS NOT NULL AS lent,
@@ -28,7 +25,6 @@ SELECT
         WHEN last.headroom THEN 'headroom'
         WHEN last.idle THEN 'idle'
     END AS state
-FROM device AS d
+FROM of_fleets('device') AS d
 LEFT JOIN newest USING (run_id, device_id)
-WHERE list_contains((SELECT run_ids FROM fleets), d.run_id)
 ORDER BY pool, device_id;

@@ -19,7 +19,10 @@ from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 
 DRAWN = ("dashboard/fleet_states", "dashboard/fleet_latency", "dashboard/fleet_preemptions")
-OF_DEVICES = ("fleet_now", "fleet_states", "fleet_states_daily", "time_totals", "time_totals_daily", "fleet_leases")
+OF_DEVICES = (
+    "fleet_now", "fleet_states", "fleet_states_daily", "time_totals", "time_totals_daily", "fleet_leases",
+    "fleet_latency", "fleet_latency_daily",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -253,7 +256,7 @@ def test_a_time_in_which_no_device_did_anything_says_so(tmp_path: Path, open_pag
 
 
 def test_of_an_rl_run_that_went_on_on_another_fleet_all_of_its_fleets_count(tmp_path: Path, kit: Any) -> None:
-    """Each fleet has a device `s0`, of which the run has 10 s under a lease."""
+    """Each fleet has a device `s0`, of which the run has 10 s under a lease, and serves requests all the time."""
     root = tmp_path / "ledger"
     for fleet_run_id, after_s in (("f1", 0), ("f2", 20)):
         began = events.Run(action="started", name="grpo", run_id="a", at_us=kit.us(after_s))
@@ -271,7 +274,7 @@ def test_of_an_rl_run_that_went_on_on_another_fleet_all_of_its_fleets_count(tmp_
             for action, at_s in (("granted", after_s), ("released", after_s + 10))
         )  # fmt: skip
         kit.write(
-            root, [kit.started(), *kit.joined(), began, granted, own, released],
+            root, [kit.started(), *kit.joined(), *kit.requests(0), began, granted, own, released],
             run_id=fleet_run_id, writer=fleet_run_id,
         )  # fmt: skip
     run = next(run for run in data.runs(root) if run.run_id == "a")
@@ -281,6 +284,8 @@ def test_of_an_rl_run_that_went_on_on_another_fleet_all_of_its_fleets_count(tmp_
         lanes = made[name].group_by("lane" if "states" in name else "device_id").agg(pl.col("rollout").sum())
         assert dict(lanes.iter_rows()) == {"f1/s0": 10 * kit.S, "f2/s0": 10 * kit.S}, name
     assert made["fleet_leases"].select("device_id", "own_seconds").rows() == [("f2/s0", 10), ("f1/s0", 10)]
+    for name in OF_DEVICES[6:]:
+        assert made[name]["requests"].sum() == 2 * len(kit.requests(0)), name
     names = [f"{fleet}/{device}" for fleet in ("f1", "f2") for device in ("r0", "s0", "t0")]
     assert sorted(made["fleet_now"]["device_id"]) == names
     states = dict(made["fleet_now"].select("device_id", "state").filter(pl.col("state").is_not_null()).iter_rows())
