@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.ledger import traffic
+from benchmarks.ledger import scale, traffic
 from rose.ledger import batch
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
@@ -33,6 +33,11 @@ def test_the_made_up_events_can_be_priced(tmp_path):
     charged = charges.price(tmp_path / "ledger", pricebook.load("example"))
     assert charged.total_nano > 0
     assert charged.frame.filter(bucket="rollout")["ns"].sum() > 0
+
+
+def test_pages_of_the_dashboard_can_be_timed(tmp_path):
+    scale.fill(tmp_path / "ledger", 4 * scale.BATCH)
+    assert all(scale.page_s(tmp_path / "ledger", name) > 0 for name in scale.ROLLUPS)
 
 
 @pytest.mark.long
