@@ -19,7 +19,7 @@ granted AS (
             AS device_id,
         coalesce(closed_by, 'open') AS closed_by, close_reason,
         kv_budget_granted_bytes, kv_budget_min_bytes, renewals, frozen,
-        row_number() OVER (ORDER BY granted_at DESC, lease_id) AS n
+        count(closed_at) OVER (ORDER BY granted_at DESC, lease_id) AS closed
     FROM lease
     WHERE granted_at < make_timestamp(getvariable('to_ns') // 1000)
       AND greatest(granted_at, coalesce(closed_at, expires_at)) >= make_timestamp(getvariable('from_ns') // 1000)
@@ -27,7 +27,8 @@ granted AS (
           SELECT run_id, lease_id FROM lease_event WHERE getvariable('run_id') IN (run_id, rl_run_id)
       )
 ),
-asked AS (FROM granted WHERE n <= 500 AND (closed_at IS NULL OR run_id <> getvariable('run_id'))),
+-- A lease than which 500 closed ones are newer is not shown.
+asked AS (FROM granted WHERE closed_at IS NULL OR closed <= 500 AND run_id <> getvariable('run_id')),
 slice AS (
     SELECT run_id, lease_id, rollout_run_id AS assigned_run_id, t0_ns, t1_ns
     FROM device_slice
@@ -46,7 +47,7 @@ shown AS (
     CROSS JOIN last
     LEFT JOIN named USING (run_id, lease_id)
     WHERE until >= make_timestamp(getvariable('from_ns') // 1000)
-    QUALIFY n <= 500
+    QUALIFY row_number() OVER (ORDER BY granted_at DESC, lease_id) <= 500
 ),
 own AS (
     SELECT

@@ -222,6 +222,34 @@ def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Pat
     assert data.in_window(root, "dashboard/fleet_leases", run, later).is_empty()
 
 
+def test_leases_that_had_ended_keep_no_older_one_from_the_newest_500(tmp_path: Path, kit: Any) -> None:
+    """Of 501 that nothing closed the last slice ends before the time that is asked for, and `L` is in force in it."""
+
+    def change(action: Any, after_s: int, lease_id: str) -> events.Lease:
+        return events.Lease(
+            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0,
+            expires_at_us=kit.us(60), at_us=kit.us(after_s),
+        )  # fmt: skip
+
+    made: list[events.Event] = [change("granted", 10, "L"), change("released", 50, "L")]
+    zeros = dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
+    t0_ns = 1000 * kit.us(20)
+    for name in (f"lost-{number}" for number in range(501)):
+        spent: Any = zeros | {"rollout_ns": kit.S}
+        made.append(change("granted", 20, name))
+        made.append(
+            events.DeviceSlice(
+                device_id=name, lease_id=name, t0_ns=t0_ns, t1_ns=t0_ns + kit.S, at_us=kit.us(21), **spent
+            )
+        )
+    root = kit.write(tmp_path / "ledger", [kit.started(), *made])
+    (run,) = data.runs(root)
+    leases = data.in_window(root, "dashboard/fleet_leases", run, Window(1000 * kit.us(30), 1000 * kit.us(60)))
+    assert leases.select("lease_id", "leases").rows() == [("L", 1)]
+    leases = data.in_window(root, "dashboard/fleet_leases", run, Window(1000 * kit.us(0), 1000 * kit.us(60)))
+    assert (leases.height, leases["leases"][0], leases["seconds"].max()) == (500, 502, 1)
+
+
 def test_a_preemption_opens_with_its_phases_and_its_lease(
     made: Path, run: data.Run, built: Report, open_page: Any, values: Any, said: Any
 ) -> None:
