@@ -81,7 +81,8 @@ class _Figures(Collector):
             names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts
             alive.add_metric(names, facts.alive(now_ns))
             leased.add_metric(names, worker.report.lease_id is not None)
-            held.add_metric(names, facts.policy_version)
+            if worker.held_version is not None:
+                held.add_metric(names, worker.held_version)
             running.add_metric(names, facts.in_flight)
         yield from (alive, leased, held, running)
 

@@ -190,7 +190,7 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
         "alive": facts.alive(now_ns),
         "borrowed": facts.borrowed,
         "run_id": worker.report.run_id,
-        "policy_version": facts.policy_version,
+        "policy_version": worker.held_version,
         "assigned_run_id": worker.assigned,
         "target_version": None if target is None else target.version,
         "failed": worker.report.failed,

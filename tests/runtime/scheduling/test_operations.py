@@ -105,6 +105,20 @@ def test_status_says_why_nothing_is_lent(changes, fields, named):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("run_id", "version"), [(None, None), ("red", 0)])
+def test_an_engine_is_at_a_version_of_the_run_whose_weights_it_holds(run_id, version):
+    async def scenario():
+        async with gateway() as (session, _):
+            await beat(session, report("http://x", run_id=run_id))
+            _, shown = await call(session, "GET", "/status")
+            (engine,) = shown["devices"][0]["engines"]
+            assert (engine["run_id"], engine["policy_version"]) == (run_id, version)
+            async with session.get("/metrics") as response:
+                assert ("rose_engine_policy_version{" in await response.text()) == (version is not None)
+
+    asyncio.run(scenario())
+
+
 def test_status_has_hosts_leases_runs_and_no_secret():
     async def scenario():
         async with gateway("secret") as (session, _):

@@ -93,6 +93,11 @@ class Worker:
         lease_id = self.report.lease_id
         return None if lease_id == self.withdrawn_lease_id else lease_id
 
+    @property
+    def held_version(self) -> int | None:
+        """The version that it holds of `report.run_id`; None: its weights belong to no run."""
+        return None if self.report.run_id is None else self.report.policy_version
+
     def serves(self, run_id: str) -> bool:
         """Whether it takes turns of that run now: it is assigned to it, and holds its weights."""
         return self.assigned == run_id == self.report.run_id and not self.drained
