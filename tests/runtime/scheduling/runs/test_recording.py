@@ -97,6 +97,19 @@ def test_what_is_sent_twice_counts_once(ledger):
 
     asyncio.run(scenario())
     assert rows(ledger, "SELECT run_id, count(*) FROM verdict GROUP BY ALL") == [("r", 2)]
+    assert rows(ledger, "FROM faulty_event") == []
+
+
+def test_of_what_is_sent_again_with_other_values_the_first_counts_and_the_other_is_named(ledger):
+    async def scenario():
+        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+            recorder = Recorder(writer, State(None), "fleet")
+            await recorder.record("r", [VERDICT])
+            await recorder.record("r", [VERDICT | {"reward": 0.0, "accepted": False}])
+
+    asyncio.run(scenario())
+    assert rows(ledger, "SELECT event_id, reward, accepted FROM verdict") == [("v1", 1.0, True)]
+    assert rows(ledger, "SELECT kind, value FROM faulty_event") == [("verdict", "v1")]
 
 
 def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_away(ledger, tmp_path):
