@@ -277,5 +277,5 @@ def _engine_message(text: str) -> str:
     """What an engine's error says: SGLang answers `{"error": {"message": ...}}`. Anything else is taken as it is."""
     try:
         return str(json.loads(text)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return text

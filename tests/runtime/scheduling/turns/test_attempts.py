@@ -113,7 +113,9 @@ def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
         (400, '{"error": {"message": "the prompt is longer than the context"}}', "longer than the context"),
         (422, '{"detail": "top_p"}', '{"detail": "top_p"}'),
         (413, "too much", "too much"),
+        (400, "[" * 5000, "[" * 5000),
     ],
+    ids=["SGLang's words", "JSON", "text", "JSON too deep to read"],
 )
 def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
     async def scenario():
