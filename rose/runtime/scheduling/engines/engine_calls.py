@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import question
@@ -34,6 +33,7 @@ _ASK_AGAIN_S = 1.0
 _REFUSALS = frozenset({400, 413, 422})
 #: Characters that are kept of why an attempt failed: a turn may have hundreds of attempts.
 _ERROR_MAX = 300
+_EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,10 @@ def _made(answer: Answer) -> dict[str, int]:
 
 def _is_error(data: bytes) -> bool:
     """Whether an event of a stream is SGLang's `{"error": ...}`."""
-    return b'"error"' in data and "error" in orjson.loads(data)
+    try:
+        return b'"error"' in data and "error" in _EVENT.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
 
 
 def _text(body: bytes) -> str:

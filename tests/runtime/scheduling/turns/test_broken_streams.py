@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from tests.runtime.scheduling.stand_ins import (
@@ -85,6 +87,40 @@ def test_a_stream_that_breaks_off_after_its_end_is_complete():
         assert last["output_ids"] == [7, 8, 9]
         assert [attempt["outcome"] for attempt in last["meta_info"]["rose"]["attempts"]] == ["completed"]
         assert len(engine.requests) == 1
+
+    asyncio.run(scenario())
+
+
+class NonsenseEngine(FakeEngine):
+    """Begins its first stream with this event."""
+
+    def __init__(self, event):
+        super().__init__()
+        self.event = event
+
+    async def begin_stream(self, request):
+        response = await super().begin_stream(request)
+        if self.event:
+            await response.write(b"data: %b\n\n" % self.event)
+            self.event = b""
+        return response
+
+
+@pytest.mark.parametrize(
+    "event",
+    [b'{"error": ', b'{"error": %b}' % (b"[" * 5000), b'["error"]', b"null"],
+    ids=["cut", "too deep to read", "a list", "nothing"],
+)
+def test_a_turn_whose_stream_made_no_sense_is_tried_again(event):
+    async def scenario():
+        engine = NonsenseEngine(event)
+        async with gateway() as (session, _), serve(engine) as url:
+            last = await streamed(session, engine, url)
+        assert last["output_ids"] == list(range(2, 14))
+        first, second = last["meta_info"]["rose"]["attempts"]
+        assert first["outcome"] == "failed"
+        assert first["error"].startswith("made no sense: the answer is none of SGLang's: ")
+        assert second["outcome"] == "completed"
 
     asyncio.run(scenario())
 
