@@ -5,6 +5,7 @@ Loading this module imports no torch, so that `rose config example` and every er
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -352,8 +353,15 @@ def validated(data: dict[str, object], source: str) -> FleetConfig:
         raise ConfigError(f"config {source}:\n{explain(error, FleetConfig)}")
 
 
+#: Ends of the names of fields that may have been given a secret.
+_SECRET = (".token", ".url", "_env")
+#: Of a URL.
+_PASSWORD = re.compile(r"//[^/]*@")
+
+
 def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """One line for each wrong field of a file of this shape: its path, what is wrong, and the value that was given."""
+    """One line for each wrong field of a file of this shape: its path, what is wrong, and the value that was given if
+    it cannot be a secret."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
@@ -362,7 +370,8 @@ def explain(error: ValidationError, file: type[BaseModel]) -> str:
             *place, name = item["loc"]
             lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
             continue
-        given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+        hidden = isinstance(item["input"], dict | list) or where.endswith(_SECRET)
+        given = "" if hidden else f" (got {_PASSWORD.sub('//...@', repr(item['input']))})"
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
 

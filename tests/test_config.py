@@ -71,6 +71,7 @@ def test_the_demo_needs_two_cores():
         ("[servin]\nmodel = 'm'", "servin: no such field; did you mean 'serving'?"),
         ("[[host]]\nname = 'h'\nadress = 'x'", "hosts.0.adress: no such field; did you mean 'address'?"),
         ("[gateway]\nzzz = 1", "gateway.zzz: no such field; there is host, port, token"),
+        ("[[device]]\nid = 'c'\ngpus = 1", "device.2.gpus: no such field; did you mean 'gpu'?"),
         ("[coserving]\nheadroom = 1.5", "coserving.headroom"),
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
@@ -104,6 +105,13 @@ def test_a_wrong_field_is_named(change, named):
         config.parse(MINIMAL + change, "fleet.toml")
     assert named in str(caught.value)
     assert "fleet.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["[gateway]\ntoken = 271828", "[[gateway]]\ntoken = '271828'"])
+def test_a_token_that_is_written_wrongly_is_not_repeated(table):
+    with pytest.raises(ConfigError, match=r"gateway.*: Input should be a valid") as caught:
+        config.parse(MINIMAL + table, "fleet.toml")
+    assert "271828" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"', "a*", "a\n", "a" * 101])

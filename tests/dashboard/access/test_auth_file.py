@@ -53,6 +53,12 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(write_auth, field):
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_password_in_a_web_address_is_refused_and_not_repeated(write_auth):
+    with pytest.raises(AuthError, match=r"issuer: must have no user.*'https://\.\.\.@a.example.com'") as caught:
+        auth_file.load(write_auth('issuer = "https://me:hunter2@a.example.com"'))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_file_that_is_not_there_or_that_everybody_can_change_is_refused(write_auth, tmp_path):
     with pytest.raises(AuthError, match=r"cannot read .*none.toml"):
         auth_file.load(tmp_path / "none.toml")
