@@ -5,16 +5,15 @@ Loading this module imports no torch, so that `rose config example` and every er
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from rose import fleet_checks
+from rose.config_errors import explain
 from rose.config_hosts import (
     BudgetMs,
     DayS,
@@ -27,7 +26,7 @@ from rose.config_hosts import (
     Share,
     TagName,
 )
-from rose.errors import UserError, did_you_mean
+from rose.errors import UserError
 
 #: What this module has from another, for whoever reads a fleet file.
 __all__ = ["DeviceConfig", "HostConfig", "Section"]
@@ -351,37 +350,3 @@ def validated(data: dict[str, object], source: str) -> FleetConfig:
         return FleetConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"config {source}:\n{explain(error, FleetConfig)}")
-
-
-#: Ends of the names of fields that may have been given a secret.
-_SECRET = (".token", ".url", "_env")
-#: Of a URL.
-_PASSWORD = re.compile(r"//[^/]*@")
-
-
-def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """One line for each wrong field of a file of this shape: its path, what is wrong, and the value that was given if
-    it cannot be a secret."""
-    lines = []
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "(the file)"
-        if item["type"] == "extra_forbidden":
-            # Its value may be a token under a misspelt name.
-            *place, name = item["loc"]
-            lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
-            continue
-        hidden = isinstance(item["input"], dict | list) or where.endswith(_SECRET)
-        given = "" if hidden else f" (got {_PASSWORD.sub('//...@', repr(item['input']))})"
-        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
-    return "\n".join(lines)
-
-
-def _fields_at(place: Iterable[int | str], table: type[BaseModel]) -> set[str]:
-    """The fields of the table at a place below `table`."""
-    for name in place:
-        # Others are numbers and names of tables.
-        if name in table.model_fields:
-            annotation = table.model_fields[str(name)].annotation
-            kinds = (annotation, *get_args(annotation))
-            table = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), table)
-    return set(table.model_fields)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 
 from dashboard.access.roles import Role
 from rose import secret_file
-from rose.config import explain
+from rose.config_errors import explain
 from rose.config_hosts import PathText, Section
 from rose.errors import UserError
 from rose.ledger.address import is_loopback

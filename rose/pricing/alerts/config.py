@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from rose.config_errors import explain
 from rose.config_hosts import PathText, Section
 from rose.errors import UserError, did_you_mean
 from rose.pricing.answers import changes
@@ -23,8 +24,6 @@ from rose.pricing.spend.calendar import Calendar
 _DURATION = re.compile(r"([1-9]\d{0,5})([smhd])")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
-#: Of a URL.
-_PASSWORD = re.compile(r"//[^/]*@")
 _ADDRESS = re.compile(r"[^\s@<>,;:\"()\[\]\\]+@[^\s@<>,;:\"()\[\]\\]+")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
@@ -277,7 +276,7 @@ def parse(text: str, source: str, folder: Path | None = None) -> AlertsConfig:
     except tomllib.TOMLDecodeError as error:
         raise AlertsError(f"alerts {source} is not valid TOML: {error}") from None
     except ValidationError as error:
-        raise AlertsError(f"alerts {source}:\n{_explained(error)}") from None
+        raise AlertsError(f"alerts {source}:\n{explain(error, AlertsConfig)}") from None
     if folder is None:
         return config
     book = config.price_book
@@ -310,18 +309,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _explained(error: ValidationError) -> str:
-    """One line for each wrong field, with its value but for what may be a secret in the wrong place."""
-    lines = []
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "(the file)"
-        secret_place = where.endswith((".url", "_env"))
-        shown = not isinstance(item["input"], dict) and item["type"] != "extra_forbidden" and not secret_place
-        given = f" (got {_PASSWORD.sub('//...@', repr(item['input']))})" if shown else ""
-        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
-    return "\n".join(lines)
 
 
 def _one_of(table: Section, *fields: str, why: str = "no secret stands in this file") -> None:
