@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import tomllib
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from rose.config_errors import explain
 from rose.config_hosts import PathText, Section
 from rose.errors import UserError, did_you_mean
+from rose.ledger.address import is_loopback
 from rose.pricing.answers import changes
 from rose.pricing.money import PricingError
 from rose.pricing.spend.calendar import Calendar
@@ -301,14 +301,6 @@ def secret(channel: str, file: Path | None, variable: str | None) -> str:
     if not text:
         raise AlertsError(f"channel {channel!r}: the environment variable {variable} is not set")
     return text
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this one."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _one_of(table: Section, *fields: str, why: str = "no secret stands in this file") -> None:
