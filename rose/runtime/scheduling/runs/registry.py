@@ -18,9 +18,11 @@ from rose.clock import utc_us
 from rose.errors import UserError, did_you_mean
 from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
-from rose.runtime.scheduling.runs.state import ENDED_MAX, RunFacts, State
+from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
 
 NOT_HEARD = "not heard of"
+#: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
+ENDED_MAX = 1000
 _NAME_LENGTH_MAX = 40
 #: Keys of one run that are remembered: a run may be resumed every day.
 KEYS_MAX = 16
@@ -222,9 +224,14 @@ class Runs:
         return late
 
     def forget(self) -> list[str]:
-        """Forgets runs that ended, beyond those that are kept; returns which."""
+        """Forgets runs that ended, beyond those that are kept; returns which: none while the disk refuses."""
         ended = sorted((run.facts for run in self if not run.is_open), key=_when_ended)
         late = [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]
+        if late:
+            try:
+                self._state.forget(late)
+            except StateError:
+                return []
         for run_id in late:
             del self._runs[run_id]
         return late
@@ -313,7 +320,6 @@ def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
 
 
 def _when_ended(facts: RunFacts) -> tuple[int, int, int, str]:
-    """In the order in which `State.keep` forgets them."""
     return facts.ending, facts.closed_us or 0, facts.opened_us, facts.run_id
 
 

@@ -20,8 +20,6 @@ FILE = "controller.sqlite"
 LOCK = "controller.lock"
 #: A controller that was told to end, or killed, has let go of its state by then.
 GONE_S = 10.0
-#: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
-ENDED_MAX = 1000
 
 RunState = Literal["open", "expired", "closed"]
 
@@ -126,14 +124,10 @@ class State:
                 (run.run_id, run.state, run.opened_us, json.dumps(asdict(run))),
             )
             connection.executemany("INSERT INTO due (event_json) VALUES (?)", [(json.dumps(event),) for event in due])
-            if run.state != "open":
-                connection.execute(
-                    "DELETE FROM run WHERE run_id IN (SELECT run_id FROM run WHERE state != 'open'"
-                    " ORDER BY coalesce(json_extract(facts_json, '$.ending'), 0) DESC,"
-                    " json_extract(facts_json, '$.closed_us') DESC, opened_us DESC, run_id DESC"
-                    " LIMIT -1 OFFSET ?)",
-                    (ENDED_MAX,),
-                )
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        with self._writing() as connection:
+            connection.executemany("DELETE FROM run WHERE run_id = ?", [(run_id,) for run_id in run_ids])
 
     def due(self) -> list[tuple[int, dict[str, Any]]]:
         """(number, event) of what is to be recorded yet, oldest first."""

@@ -10,7 +10,6 @@ import threading
 import pytest
 
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.runs import state as state_module
 from rose.runtime.scheduling.runs.state import FILE, LOCK, RunFacts, State, StateError, hand_on_drains
 
 
@@ -83,13 +82,12 @@ def test_only_the_owner_reads_it(tmp_path):
     assert stat.S_IMODE((tmp_path / "new" / FILE).stat().st_mode) == 0o600
 
 
-def test_runs_that_ended_are_kept_up_to_a_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_module, "ENDED_MAX", 2)
+def test_a_run_that_is_forgotten_is_gone(tmp_path):
     state = State(tmp_path)
-    state.keep(facts(9))
-    for number, closed_us in enumerate((30, 40, 10, 20)):
-        state.keep(facts(number, state=("closed", "expired")[number % 2], closed_us=closed_us))
-    assert [run.run_id for run in state.runs()] == ["r0", "r1", "r9"]
+    for number in range(3):
+        state.keep(facts(number))
+    state.forget(["r0", "r2"])
+    assert [run.run_id for run in state.runs()] == ["r1"]
     state.close()
 
 
