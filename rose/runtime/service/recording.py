@@ -21,7 +21,8 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
         "memory_bytes": psutil.virtual_memory().total,
         "platform": os.uname().machine,
     }
-    trace = open_trace(config.traffic)
+    # Of one that ended it is known, and its file may be gone.
+    trace = open_trace(config.traffic) if action == "started" else None
     fitted = None if trace is None else fit(trace, config.traffic)
     return Run(
         action=action,

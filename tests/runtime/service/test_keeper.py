@@ -223,6 +223,20 @@ def test_a_part_that_does_not_stop_in_time_is_started_anew_and_that_is_said(tmp_
     stopped(keeper)
 
 
+def test_a_fleet_whose_trace_is_gone_ends_on_record(tmp_path, monkeypatch):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,12,3\n")
+    made = fleet(tmp_path)
+    made = made.model_copy(update={"traffic": made.traffic.model_copy(update={"trace": str(trace)})})
+    keeper = started(made, monkeypatch)
+    run_id = keeper.state().run_id
+    trace.unlink()
+    stopped(keeper)
+    with catalog.connect(tmp_path / "ledger") as connection:
+        query = "SELECT status, trace, trace_keep_share FROM run WHERE run_id = ?"
+        assert connection.execute(query, [run_id]).fetchall() == [("ended", "trace", 1.0)]
+
+
 def test_a_part_that_is_being_started_anew_when_the_fleet_is_put_down_ends_with_it(tmp_path, monkeypatch):
     """Begun anew, it would grant leases, and be ended before it had ended them."""
     keeper = started(fleet(tmp_path), monkeypatch)
