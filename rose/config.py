@@ -42,8 +42,12 @@ def _absolute_file(name: str) -> str:
 
 
 def _whole_path(place: str) -> str:
-    """Whoever archives works in another folder than whoever wrote the file. URLs and homes are as they are."""
+    """Whoever uses it works in another folder than whoever wrote the file. URLs and homes are as they are."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
+
+
+def _whole_trace(trace: str) -> str:
+    return trace if trace in ("none", "bursty") else _whole_path(trace)
 
 
 PlaceText = Annotated[str, Field(min_length=1), AfterValidator(_whole_path)]
@@ -160,7 +164,7 @@ class CoservingConfig(Section):
 
 
 class TrafficConfig(Section):
-    trace: str = Field(
+    trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
         default="none",
         description="Serving traffic for `rose traffic` to replay, where a fleet has none of its own: a CSV in the "
         "columns of the public Azure LLM inference traces, or `bursty` for the sample trace.",

@@ -52,10 +52,19 @@ def test_a_folder_to_archive_to_is_a_whole_path_and_a_url_has_no_password(tmp_pa
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("trace", "whole"), [("t.csv", "/proc/t.csv"), ("~/t.csv", "~/t.csv"), ("bursty", "bursty"), ("none", "none")]
+)
+def test_a_trace_is_a_whole_path(trace, whole, monkeypatch):
+    """Its readers work in other folders than whoever wrote the file."""
+    monkeypatch.chdir("/proc")
+    assert config.parse(MINIMAL + f"[traffic]\ntrace = '{trace}'", "f.toml").traffic.trace == whole
+
+
 def test_the_demo_needs_two_cores():
     fleet = demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]
-    assert (fleet.training.steps, fleet.traffic.trace) == (2, "t.csv")
+    assert (fleet.training.steps, fleet.traffic.trace) == (2, str(Path("t.csv").absolute()))
     with pytest.raises(ConfigError, match="two CPU cores and this process has 1"):
         demo([0], ledger=Path("x"))
     with pytest.raises(ConfigError, match=r"config of the demo:\n  traffic\.requests_per_s_max: .* \(got inf\)"):
