@@ -31,7 +31,6 @@ class PreflightError(UserError):
 def check(config: FleetConfig) -> None:
     """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail: what is
     wrong in the fleet file comes before what the host is short of now."""
-    _check_trace(config)
     _check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
@@ -39,6 +38,7 @@ def check(config: FleetConfig) -> None:
 
 def check_host(config: FleetConfig) -> None:
     """Of the host whose devices `config` has, before its first engine. Raises PreflightError."""
+    _check_trace(config)
     _check_packages()
     _check_activation(config)
     _check_devices(config)
@@ -188,8 +188,11 @@ def _check_port(port: int | None, what: str, host: str) -> None:
 
 
 def _check_trace(config: FleetConfig) -> None:
+    """It is replayed where there is serving."""
     from rose.runtime.traffic import trace
 
+    if not any(device.pool == "serving" for device in config.device):
+        return
     try:
         trace.open_trace(config.traffic)
     except (trace.TraceError, ConfigError) as error:

@@ -41,6 +41,16 @@ def test_a_place_that_nothing_can_be_archived_to_is_refused(tmp_path):
     preflight._check_archive(fleet(ledger=tmp_path / "books", archive={"to": f"{tmp_path}/cold", "after_days": 90.0}))
 
 
+def test_a_host_that_serves_nothing_needs_no_trace(tmp_path, monkeypatch):
+    for name in ("_check_packages", "_check_devices", "_check_models", "_check_memory"):
+        monkeypatch.setattr(preflight, name, lambda _config=None: None)
+    folders = {name: tmp_path / name for name in ("state", "ledger", "cache")}
+    made = fleet(gpus=False, traffic={"trace": str(tmp_path / "nope.csv")}).model_copy(update=folders)
+    with pytest.raises(PreflightError, match=rf"^cannot read trace {tmp_path}/nope\.csv: "):
+        preflight.check_host(made)
+    preflight.check_host(made.model_copy(update={"device": made.device[1:]}))
+
+
 def test_a_fleet_on_stand_ins_for_kernels_says_so_first(native):
     made = fleet(traffic={"trace": "bursty"})
     preflight._check_kernels(made)

@@ -190,8 +190,7 @@ class Keeper:
                 remembered.start_id, remembered.ending, remembered.kept = self._start_id, "", False
         remembered.ray_address = self._ray_address
         remembered.port = config.gateway.port or remembered.port or self._free_port
-        many = len(hosts) > 1
-        address = self._plans.address
+        many, address = len(hosts) > 1, self._plans.address
         shown = address if many else {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
         remembered.url = f"http://[{shown}]:{remembered.port}" if ":" in shown else f"http://{shown}:{remembered.port}"
         remembered.gateway_token = config.gateway.token
@@ -201,6 +200,7 @@ class Keeper:
         self._memory.end_former(remembered.run_id, writer.record)
         config_json = config.model_dump_json(exclude={"gateway": {"token"}})
         if not remembered.recorded or config_json != remembered.config_json:
+            upkeep.check_archive(config)
             # With another fleet file it goes on as another would: the ledger has the newest.
             reason = "goes on with a changed fleet file" if remembered.recorded else None
             writer.record(fleet_event(config, "started", reason))

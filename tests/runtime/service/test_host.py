@@ -222,6 +222,22 @@ def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: 
         shutil.rmtree(plan.memory, ignore_errors=True)
 
 
+def test_a_host_with_traffic_to_replay_starts_nothing_while_its_trace_cannot_be_read(tmp_path: Path) -> None:
+    plan = own_serving.plan_of(tmp_path)
+    traffic = plan.config.traffic.model_copy(update={"trace": str(tmp_path / "trace.csv")})
+    runner = HostRunner(replace(plan, config=plan.config.model_copy(update={"traffic": traffic})))
+    running = threading.Thread(target=runner.run)
+    running.start()
+    try:
+        until(lambda: runner.report().doing != "starting", 60.0)
+        assert runner.report().doing.startswith(f"cannot read trace {tmp_path}/trace.csv: No such file")
+        assert not (plan.state / "serving.json").exists()
+    finally:
+        runner.stop(leave=False)
+        running.join()
+        runner.clear()
+
+
 def lent_gpu(folder: Path, url: str) -> HostPlan:
     """Host `near`, whose GPU `s` serves at `url` and is lent."""
     plan = own_serving.plan_of(folder)

@@ -223,6 +223,18 @@ def test_a_part_that_does_not_stop_in_time_is_started_anew_and_that_is_said(tmp_
     stopped(keeper)
 
 
+def test_nothing_is_started_while_nothing_can_be_archived_to_where_the_file_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper_module, "Fabric", Here)
+    table = f'[archive]\nto = "{tmp_path}/ledger/cold"\nafter_days = 30\n'
+    keeper = Keeper(fleet(tmp_path, TWO_HOSTS + table), "127.0.0.1")
+    until(lambda: bool(keeper.state().parts))
+    (part,) = keeper.state().parts
+    assert part.doing.startswith(f"archive.to '{tmp_path}/ledger/cold': ")
+    assert "lies in the ledger" in part.doing
+    assert keeper._fabric.actors == {}
+    stopped(keeper)
+
+
 def test_a_fleet_whose_trace_is_gone_ends_on_record(tmp_path, monkeypatch):
     trace = tmp_path / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,12,3\n")
