@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rose.events import Device, Engine, Record, StepTime
 from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.kv.activation import Move
+from rose.runtime.coserving.meter.hardware import elsewhere
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, SpanRecord
 
 if TYPE_CHECKING:
@@ -143,7 +144,9 @@ class ServingWatch:
         self._looks = self._looks + 1 if pid == self._looked_at else 1
         self._looked_at = pid
         if own is not None or self._looks >= _LOOKS_FOR_NOTE:
-            self._attached = own or Attachment(role="serving", pid=pid)
+            met = own or Attachment(role="serving", pid=pid)
+            refused = met.refused or elsewhere(self._spec.device, self._spec.page, pid)
+            self._attached = dataclasses.replace(met, refused=refused)
             self._tell("attached", self._attached, self._attached.refused)
 
     def _leave(self, attached: Attachment) -> None:

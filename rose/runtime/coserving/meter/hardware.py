@@ -1,7 +1,7 @@
 """Which hardware a device is, whatever a fleet file calls it: its time is counted once, however many runs use it.
 
 A GPU or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a host of that
-name.
+name. And whether a process is on it, as far as that shows from outside.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from itertools import groupby
+from pathlib import Path
 
 from rose.config import DeviceConfig
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument
 from rose.runtime.coserving.meter.meter_reading import UnreadableError
+from rose.runtime.engines.gpu import mps
 
+_VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: A driver that hangs keeps its caller for ever; nobody waits longer for it than this.
 _DRIVER_S = 5.0
 
@@ -30,12 +34,47 @@ def hardware_id(device: DeviceConfig) -> str:
     asking.join(_DRIVER_S)
     if answers:
         return answers[0]
-    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
-    return f"{host}/gpu-{visible[device.gpu].strip() if device.gpu < len(visible) and any(visible) else device.gpu}"
+    return f"{host}/gpu-{_number(device.gpu)}"
+
+
+def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
+    """Why the process that has the device's page, with this pid, is not on the device; None if it is, or nothing
+    tells."""
+    process = Path("/proc") / str(pid)
+    try:
+        inode = str(page.stat().st_ino)
+        if all(line.split()[4] != inode for line in (process / "maps").read_text().splitlines()):
+            return None  # In a container it is another process that has this pid here.
+        cores = os.sched_getaffinity(pid)
+        variables = (process / "environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return None
+    if device.gpu is None:
+        alone = f"cores {_ranges(list(cores))}" if cores.isdisjoint(device.cores) else None
+    else:
+        alone = _other_gpus(_number(device.gpu), dict(variable.partition("=")[::2] for variable in variables))
+    if alone is None:
+        return None
+    return f"its process may use {alone} alone, and this device is another: attach it to the page of the one it is on"
+
+
+def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
+    """What a process of this environment sees of GPUs, if that is others. MPS numbers those that its daemon has."""
+    visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
+    alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
+    if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):
+        return None
+    return f"GPU {', '.join(visible)}"
+
+
+def _number(gpu: int) -> str:
+    """Of the GPU with this CUDA index here, among all of the host."""
+    visible = (os.environ.get(_VISIBLE) or "").split(",")
+    return visible[gpu].strip() if gpu < len(visible) and any(visible) else str(gpu)
 
 
 def _ask(gpu: int, answers: list[str]) -> None:
-    instrument = GpuInstrument(gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    instrument = GpuInstrument(gpu, os.environ.get(_VISIBLE))
     try:
         instrument.open()
     except UnreadableError:

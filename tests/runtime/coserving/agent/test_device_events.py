@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,8 @@ class Device:
         self.page = ArbiterPage.create(folder / "page")
         self.told = []
         self.spec = SimpleNamespace(
-            device=SimpleNamespace(id="d0"), page=self.page.path, serving_engine_id="s0", serving_model="asked-for",
+            device=SimpleNamespace(id="d0", gpu=None, cores=[*os.sched_getaffinity(0)]), page=self.page.path,
+            serving_engine_id="s0", serving_model="asked-for",
             serving_kv_bytes_per_token=2, rollout=SimpleNamespace(engine_id="r0"), anchor=Anchor(0),
         )  # fmt: skip
         self.watch = ServingWatch(self.spec, self.page, self.record)
@@ -110,6 +112,20 @@ def test_nothing_is_lent_beside_one_that_refuses_or_is_broken(device):
         assert device.told[0].reason == "two ranks"
         serving.do("page.set(me, Field.BROKEN, 1)")
         assert "hooks" in device.watch.fault
+
+
+def test_nothing_is_lent_beside_one_on_other_cores(device):
+    device.spec.device.cores = [1000]
+    with device.attach() as serving:
+        serving.do(DESCRIBE.format(None))
+        device.watch.look()
+        assert "its process may use cores 0" in device.watch.fault
+        assert device.told[0].reason in device.watch.fault
+    device.spec.device.cores = [0]
+    with device.attach() as serving:
+        serving.do(DESCRIBE.format(None))
+        device.watch.look()
+        assert device.watch.fault is None
 
 
 def test_one_that_cannot_be_attached_is_recorded_once_with_the_reason(device):

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import os
 import socket
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rose.config import DeviceConfig
-from rose.runtime.coserving.meter.hardware import hardware_id
+from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines.gpu import mps
 from tests.runtime.coserving.nvml_library import Card, installed
+from tests.runtime.coserving.parties import OtherParty
 
 HOST = socket.gethostname()
 
@@ -19,6 +25,7 @@ def device(**where: Any) -> DeviceConfig:
 @pytest.fixture(autouse=True)
 def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
 
 
 def test_cores_are_their_numbers_on_their_host_in_whatever_order() -> None:
@@ -38,3 +45,52 @@ def test_a_gpu_that_does_not_answer_is_its_number_on_its_host(monkeypatch: pytes
         assert hardware_id(device(gpu=0)) == f"{HOST}/gpu-0"
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
         assert hardware_id(device(gpu=1)) == f"{HOST}/gpu-1"
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    with closing(ArbiterPage.create(tmp_path / "page")) as page:
+        return page.path
+
+
+def test_a_process_that_none_of_the_device_s_cores_are_open_to_is_elsewhere(page: Path) -> None:
+    first = min(os.sched_getaffinity(0))
+    with OtherParty(page, Party.SERVING) as serving:
+        assert elsewhere(device(cores=[first, 1000]), page, serving.pid) is None
+        os.sched_setaffinity(serving.pid, {first})
+        why = elsewhere(device(cores=[1000]), page, serving.pid)
+        assert why is not None
+        assert why.startswith(f"its process may use cores {first} alone, and this device is another: ")
+        # It has no such page: it is a process of another host, or container, that has this pid there.
+        assert elsewhere(device(cores=[1000]), page, os.getppid()) is None
+    assert elsewhere(device(cores=[1000]), page, serving.pid) is None, "it has ended"
+
+
+@pytest.mark.parametrize(
+    ("visible", "here", "named"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1, 2"}, {}, "GPU 1, 2 alone"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "3,1"}, "GPU 0, 1 alone"),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, {}, None),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {}, None),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-b"}, {}, None),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "GPU-a"}, None),
+        # It may number them in another way.
+        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_a_process_that_sees_other_gpus_alone_is_elsewhere(
+    page: Path, monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], here: dict[str, str], named: str | None
+) -> None:
+    with monkeypatch.context() as theirs:
+        for name, value in visible.items():
+            theirs.setenv(name, value)
+        serving = OtherParty(page, Party.SERVING)
+    for name, value in here.items():
+        monkeypatch.setenv(name, value)
+    with serving:
+        why = elsewhere(device(gpu=0), page, serving.pid)
+        assert why is None if named is None else why is not None and named in why
+        monkeypatch.setattr(mps, "daemon_runs", lambda _environment: True)
+        assert elsewhere(device(gpu=0), page, serving.pid) is None
