@@ -8,9 +8,11 @@ answers that was attached to the page last.
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,11 +100,19 @@ def note_url(page: Path, url: str, pid: int) -> None:
 
 
 def has_url(page: Path, url: str, pid: int) -> bool:
-    """Whether the serving engine with this pid was attached to the page by this URL."""
+    """Whether the serving engine with this pid was attached to the page by a URL of the server of this one."""
     try:
-        return bool(json.loads(_url(page).read_text()) == [url, pid])
-    except (OSError, ValueError):
+        noted, noted_pid = json.loads(_url(page).read_text())
+        return noted_pid == pid and not _addresses(noted).isdisjoint(_addresses(url))
+    except (OSError, ValueError, TypeError):
         return False
+
+
+def _addresses(url: str) -> set[tuple[Any, ...]]:
+    """Each address and port by which the server of a URL is found. Raises OSError if its host has none."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return {address for *_, address in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)}
 
 
 def _url(page: Path) -> Path:

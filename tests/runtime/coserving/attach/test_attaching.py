@@ -191,6 +191,15 @@ def test_nor_one_that_does_not_tell_which_page_it_has(page, pages, tmp_path):
     other.close()
 
 
+def test_nor_is_it_another_one_by_another_name_of_its_host(page, pages, tmp_path):
+    other = ArbiterPage.create(tmp_path / "rose-run" / "other" / "page")
+    with served(Owner(pages, keys=("a", "b"))) as url:
+        OwnedEngine(url.replace("127.0.0.1", "localhost"), "b", pages).attach(page.path)
+        with pytest.raises(AttachError, match=f"{url} is attached to {page.path}, whose agent is at work"):
+            OwnedEngine(url, "b", pages).attach(other.path)
+    other.close()
+
+
 def test_pages_are_listed_with_who_has_them(page, tmp_path):
     (use,) = pages_in_use(tmp_path)
     assert use == PageUse(page=str(page.path), agent=True, serving_pid=None)
