@@ -90,7 +90,7 @@ class Controller:
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
         self._assignment = Assignment(self.workers, self.runs, self.loads)
         self._demand = Demand()
-        self._wanted = self._told = Wanted()
+        self._wanted = self._announced = Wanted()
         self._polls = Answers()
         self._news = asyncio.Event()
         self._engines: EngineCalls | None = None
@@ -389,8 +389,8 @@ class Controller:
             },
         )
         self._wanted = wanted
-        if wanted.differs(self._told):
-            self._told = wanted
+        if wanted.differs(self._announced):
+            self._announced = wanted
             self.tell()
 
     def tell(self) -> None:

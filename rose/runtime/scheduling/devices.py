@@ -46,8 +46,8 @@ class Device:
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     #: The clock that the device's time is recorded by, less its host's wall clock.
     _device_time_ahead_ns: int | None = None
-    #: What was last told of its clock, whether either clock was set since, and when it last was that they drifted.
-    _told: Clock | None = None
+    #: What was last recorded of its clock, whether either clock was set since, and when it last was that they drifted.
+    _recorded: Clock | None = None
     _was_set: bool = False
     _moved_ns: int | None = None
 
@@ -79,11 +79,11 @@ class Device:
 
     def clock_news(self) -> Clock | None:
         """What is to be recorded of its clock: told once, and again when it is off by another 5 ms."""
-        offset_ns, told = self.clock_offset_ns, self._told
+        offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
-        if told is not None:
-            if abs(offset_ns - told.offset_ns) <= _STEP_NS:
+        if recorded is not None:
+            if abs(offset_ns - recorded.offset_ns) <= _STEP_NS:
                 # All readings are later than the step, and it came to nothing.
                 self._was_set = self._was_set and len(self._offsets_ns) < _READINGS
                 return None
@@ -92,15 +92,15 @@ class Device:
                     return None
                 self._moved_ns = self.heard_ns
         ahead_ns = self._device_time_ahead_ns
-        self._told = Clock(
+        self._recorded = Clock(
             device_id=self.device_id,
             host=self.host,
-            action="heard" if told is None else "set" if self._was_set else "moved",
+            action="heard" if recorded is None else "set" if self._was_set else "moved",
             offset_ns=offset_ns,
             device_time_offset_ns=None if ahead_ns is None else offset_ns + ahead_ns,
         )
         self._was_set = False
-        return self._told
+        return self._recorded
 
 
 class Devices:

@@ -78,12 +78,16 @@ def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return urls(plan)
-        told: dict[str, Any] = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
+        planned: dict[str, Any] = {
+            "config": plan.config.model_dump(mode="json"),
+            "host": plan.host,
+            "run_id": plan.run_id,
+        }
         if lives_with is not None:
-            told["lives_with"] = lives_with
-        secret_file.write(state / _PLAN, json.dumps(told))
+            planned["lives_with"] = lives_with
+        secret_file.write(state / _PLAN, json.dumps(planned))
         # Of what the one before said, this one goes on with the ports.
-        _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_told(state))})
+        _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_last_record(state))})
         # Forked off: whoever ends this process and its children, as Ray does, has none of it.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
         started = subprocess.run(
@@ -119,7 +123,7 @@ def stop(plan: HostPlan) -> None:
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while runs(plan):
         # One that is being started has not said its number yet.
-        pid = _told(plan.state).get("pid")
+        pid = _last_record(plan.state).get("pid")
         process = None if pid is None else DetachedProcess.open(pid)
         # The handle first: what has this number while the lock is taken is the owner.
         if process is not None and runs(plan):
@@ -169,36 +173,36 @@ def _serving(plan: HostPlan) -> object:
 
 def _planned(state: Path) -> tuple[HostPlan, int | None]:
     """What the owner process was told: its plan, and which process it lives with. Raises OSError and ValueError."""
-    told = json.loads((state / _PLAN).read_text())
-    config = FleetConfig.model_validate_json(json.dumps(told["config"]))
-    plan = HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")
-    return plan, told.get("lives_with")
+    planned = json.loads((state / _PLAN).read_text())
+    config = FleetConfig.model_validate_json(json.dumps(planned["config"]))
+    plan = HostPlan(config=config, host=planned["host"], run_id=planned["run_id"], controller_url="")
+    return plan, planned.get("lives_with")
 
 
 def _record(plan: HostPlan) -> dict[str, Any] | None:
     """What the owner process that runs says of itself; None if none does, or it has said nothing yet."""
-    return _told(plan.state) or None if runs(plan) else None
+    return _last_record(plan.state) or None if runs(plan) else None
 
 
-def _told(state: Path) -> dict[str, Any]:
+def _last_record(state: Path) -> dict[str, Any]:
     """What an owner process said last, whether or not it runs."""
     try:
-        told: dict[str, Any] = json.loads((state / _RECORD).read_text())
+        record: dict[str, Any] = json.loads((state / _RECORD).read_text())
     except (OSError, ValueError):
         return {}
-    return told
+    return record
 
 
-def _put(state: Path, told: dict[str, Any]) -> None:
+def _put(state: Path, record: dict[str, Any]) -> None:
     partial = state / f".{_RECORD}.partial"
-    partial.write_text(json.dumps(told))
+    partial.write_text(json.dumps(record))
     partial.replace(state / _RECORD)
 
 
-def _ports(told: dict[str, Any]) -> dict[str, int]:
+def _ports(record: dict[str, Any]) -> dict[str, int]:
     """Where devices' engines have answered, now or before; older versions told where they do now."""
-    had: dict[str, int] = told.get("ports", {})
-    return {name: _port(url) for name, url in told.get("urls", {}).items()} | had
+    had: dict[str, int] = record.get("ports", {})
+    return {name: _port(url) for name, url in record.get("urls", {}).items()} | had
 
 
 def _port(url: str) -> int:
@@ -218,7 +222,7 @@ class _Owner:
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
         #: Where engines have answered, of whom users and agents know it.
-        self._ports = _ports(_told(plan.state))
+        self._ports = _ports(_last_record(plan.state))
         for port in self._ports.values():
             ports.claim(port)
         self._making = threading.Lock()
@@ -353,7 +357,7 @@ class _Owner:
 
     def _write(self) -> None:
         """Put on record how it is. Where that fails, on a full disk, engines are looked after all the same."""
-        told = {
+        record = {
             "pid": os.getpid(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},
             "failures": self._failures,
@@ -361,7 +365,7 @@ class _Owner:
             "fork_server": None if self._fork_server is None else str(self._fork_server.path),
         }
         try:
-            _put(self._plan.state, told)
+            _put(self._plan.state, record)
             self._unwritten = None
         except OSError as error:
             if self._unwritten != str(error):

@@ -37,11 +37,11 @@ def resource(host: HostConfig, node_address: str) -> str:
     return host.resource or f"node:{host.address or node_address}"
 
 
-def route(here: HostConfig, there: HostConfig) -> str:
+def route(one: HostConfig, other: HostConfig) -> str:
     """The priced route between two hosts, by their zones and regions. Where nothing is said they are near."""
-    if here.region != there.region:
+    if one.region != other.region:
         return "inter-region"
-    return "intra-zone" if here.zone == there.zone else "inter-zone"
+    return "intra-zone" if one.zone == other.zone else "inter-zone"
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:

@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 _T = TypeVar("_T")
 
 
-def dump(told: object) -> str:
+def dump(plan: object) -> str:
     """The text of a configuration or a plan, with the secrets that are in it."""
-    return TypeAdapter(type(told)).dump_json(told).decode()
+    return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
-def load(kind: type[_T], told: _T | str) -> _T:
+def load(kind: type[_T], plan: _T | str) -> _T:
     """What `dump` wrote, by this version or another: a field that it lacks has its default. A keeper of a version that
     wrote no JSON hands over the object itself. Raises ValidationError."""
-    return TypeAdapter(kind).validate_json(told) if isinstance(told, str) else told
+    return TypeAdapter(kind).validate_json(plan) if isinstance(plan, str) else plan

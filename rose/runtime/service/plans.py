@@ -63,8 +63,8 @@ class Plans:
         return self._hosts[0].address or self._first_address
 
     def _part(self, name: str, host: HostConfig, cls: type, plan: object, *more: object) -> Part:
-        resource, told = places.resource(host, self._first_address), plan_json.dump(plan)
-        return Part(name, lambda: self._fabric.place(name, cls, told, *more, resource=resource), resource)
+        resource, text = places.resource(host, self._first_address), plan_json.dump(plan)
+        return Part(name, lambda: self._fabric.place(name, cls, text, *more, resource=resource), resource)
 
     def _controller(self, host: HostConfig, remembered: Remembered) -> Part:
         assert remembered.port is not None

@@ -13,9 +13,9 @@ from rose.runtime.scheduling.messages import Heartbeat, PreemptRequest
 
 def routes(controller: Controller) -> list[Route]:
     async def heartbeat(request: Request) -> Response:
-        told = Heartbeat.model_validate_json(await read(request.receive))
+        parsed = Heartbeat.model_validate_json(await read(request.receive))
         with Client(request.scope):
-            reply = await controller.heartbeat(told)
+            reply = await controller.heartbeat(parsed)
         return message(reply)
 
     async def preempt(request: Request) -> Response:

@@ -103,42 +103,42 @@ class TurnService:
         """
         if turn.key is None:
             return await self._make(turn, load)
-        found = self._find(turn)
-        if isinstance(found, Outcome):
-            return found
-        found.waiting += 1
-        if found.turn is turn:
-            client.leave = lambda: self._leave(found)
-            return await self._make_open(found, load)
+        opened = self._find(turn)
+        if isinstance(opened, Outcome):
+            return opened
+        opened.waiting += 1
+        if opened.turn is turn:
+            client.leave = lambda: self._leave(opened)
+            return await self._make_open(opened, load)
         try:
-            return await asyncio.shield(found.outcome)
+            return await asyncio.shield(opened.outcome)
         finally:
-            self._leave(found)
+            self._leave(opened)
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
         """The turn whenever it has more tokens, and its outcome at last. Raises KeyReusedError."""
         turn.news = asyncio.Event()
-        found = self._find(turn)
-        if isinstance(found, Outcome):
-            yield found
+        opened = self._find(turn)
+        if isinstance(opened, Outcome):
+            yield opened
             return
-        if found.turn is turn:
-            making = asyncio.create_task(self._make_open(found, load))
+        if opened.turn is turn:
+            making = asyncio.create_task(self._make_open(opened, load))
             self._tasks.add(making)
             making.add_done_callback(self._tasks.discard)
-        found.waiting += 1
+        opened.waiting += 1
         try:
             # One that is made for somebody who does not stream has no news until it ends.
-            while found.turn.news is not None and not found.outcome.done():
-                news = asyncio.ensure_future(found.turn.news.wait())
-                ends: set[asyncio.Future[Any]] = {found.outcome, news}
+            while opened.turn.news is not None and not opened.outcome.done():
+                news = asyncio.ensure_future(opened.turn.news.wait())
+                ends: set[asyncio.Future[Any]] = {opened.outcome, news}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
-                if not found.outcome.done():
-                    yield found.turn
-            yield await asyncio.shield(found.outcome)
+                if not opened.outcome.done():
+                    yield opened.turn
+            yield await asyncio.shield(opened.outcome)
         finally:
-            self._leave(found)
+            self._leave(opened)
 
     def _find(self, turn: Turn) -> _Open | Outcome:
         """The turn as somebody makes it, or what came of it; else it is open from now on, and to be made."""
