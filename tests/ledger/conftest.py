@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, KINDS, NOT_MEASURED, Event, Lease, Request
-from rose.ledger import layout, rows
+from rose.ledger import layout, rows, verified
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _ID = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -94,3 +95,17 @@ def request_event() -> Callable[..., Request]:
 def copied(made: Path, root: Path) -> Path:
     """A copy of a ledger, at `root`. Who reads it makes its catalog, which holds the path of its folder."""
     return Path(shutil.copytree(made, root, ignore=shutil.ignore_patterns(layout.CATALOG)))
+
+
+def decay(path: Path, root: Path) -> None:
+    """Change a byte of a file that `verified/files.json` knows, as a disk does: its size, inode and times stay."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    stat = path.stat()
+    stamp = [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+    memory = root / verified.FOLDER / "files.json"
+    seen = json.loads(memory.read_bytes())
+    for known in seen["known"]:
+        if known[1] == str(path.relative_to(root)):
+            known[2] = stamp
+    memory.write_text(json.dumps(seen))

@@ -10,9 +10,9 @@ from rose.clock import utc_us
 from rose.ledger import layout, verified
 from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction, rollup
-from rose.ledger.verify import verify
+from rose.ledger.verify import verify, verify_changed
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import copied, decay
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,7 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
 ) -> None:
     seen = Seen()
     first = verify(root, seen=seen)
-    verified.save(root, seen)
-    again = verified.load(root)
-    assert again.known == seen.known
+    assert verified.load(root).known == seen.known
     with LedgerWriter.open(root, "w", "r") as writer:
         writer.record(lease())
     read, read_bytes = list[str](), Path.read_bytes
@@ -85,7 +83,7 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", counted)
-    report = verify(root, seen=again)
+    report = verify_changed(root)
     assert report.problems == first.problems == []
     assert [name for name in read if layout.SEGMENT_NAME.fullmatch(name)] == [_newest(root).name]
     assert sum(found.events for found in report.writers) == sum(found.events for found in first.writers) + 1
@@ -94,6 +92,15 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
     assert state.full_until_us is not None
     assert state.full_until_us < state.until_us
     assert "every byte read until" in state.text
+
+
+def test_what_a_full_verification_found_one_that_goes_on_from_there_finds(root: Path) -> None:
+    verify(root)
+    decay(_newest(root), root)
+    assert verify_changed(root).ok, "the file has its size, inode and times"
+    problems = verify(root).problems
+    assert problems == [f"{_newest(root).relative_to(root)}: its bytes were changed after it was written"]
+    assert verify_changed(root).problems == problems
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"format": 1, "known": [["segment"]]}'])

@@ -48,18 +48,18 @@ def verify(
         fail("--against reads every byte, and --incremental trusts what may have been forged; give one of the two")
     with clear_errors():
         from rose.ledger import faults, verified
+        from rose.ledger import verify as verification
         from rose.ledger.access import logged
         from rose.ledger.approvals import proposals
         from rose.ledger.evidence import continuation
-        from rose.ledger.examine import Seen
-        from rose.ledger.verify import verify as run
 
         root = ledger_root(ledger)
         receipts = continuation.read(against or [], key=key)
         with logged(root, "verify", "new files" if incremental else "every byte"):
-            seen = verified.load(root) if incremental else Seen()
-            report = run(root, seen=seen, marks=continuation.marks(receipts))
-            verified.save(root, seen)
+            if incremental:
+                report = verification.verify_changed(root)
+            else:
+                report = verification.verify(root, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
         # Of damaged files nothing can be asked.
         faulty, named = faults.listed(report.root) if report.ok else (None, [])
