@@ -1,5 +1,5 @@
 -- The last run of each job, and when the last one that did what it is for began and ended (UTC microseconds since the
--- Unix epoch).
+-- Unix epoch); of audits also when the last one of every byte began that found nothing wrong.
 SELECT
     job,
     arg_max(ok, (event_time, writer, seq)) AS ok,
@@ -11,7 +11,10 @@ SELECT
     arg_max({'text': result_json}, (event_time, writer, seq)).text AS result_json,
     arg_max({'text': error}, (event_time, writer, seq)).text AS error,
     epoch_us(max(started_at) FILTER (ok)) AS succeeded_us,
-    epoch_us(max(event_time) FILTER (ok)) AS success_ended_us
+    epoch_us(max(event_time) FILTER (ok)) AS success_ended_us,
+    epoch_us(
+        max(started_at) FILTER (ok AND (try_cast(result_json AS JSON) ->> '$.every_byte') = 'true')
+    ) AS every_byte_us
 FROM job
 WHERE job IS NOT NULL
 GROUP BY job

@@ -139,7 +139,7 @@ def serve(
     *,
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this job only; may be given again.")] = None,
     compact_every: Annotated[str, typer.Option(help="Between compactions and between roll-ups.")] = "5m",
-    audit_every: Annotated[str, typer.Option(help="Between checks of every byte.")] = "1d",
+    audit_every: Annotated[str, typer.Option(help="Between audits, one of which each week reads every byte.")] = "1d",
     price_every: Annotated[str, typer.Option(help="Between pricings, and between reports.")] = "15m",
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,

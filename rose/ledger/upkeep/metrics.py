@@ -150,7 +150,7 @@ def _of_jobs(root: Path) -> Iterator[Metric]:
         "rose_job_last_success_age_seconds", "Time since a job last did what it is for.", labels=["job"]
     )
     took = GaugeMetricFamily("rose_job_last_duration_seconds", "How long a job's last run took.", labels=["job"])
-    sound = GaugeMetricFamily("rose_ledger_audit_ok", "Whether the last check of every byte found the ledger sound.")
+    sound = GaugeMetricFamily("rose_ledger_audit_ok", "Whether the last audit found the ledger sound.")
     now_us = utc_us()
     for last in jobs.history(root).values():
         ok.add_metric([last.job], last.ok)

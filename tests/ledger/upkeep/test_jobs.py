@@ -16,8 +16,10 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import decay
 
 MINUTE_US = 60_000_000
+DAY_MIN = 24 * 60
 
 
 @pytest.fixture
@@ -40,8 +42,8 @@ def rows(root: Path, query: str) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
-def succeeded(root: Path, name: str, minutes_ago: float) -> None:
-    record(root, JobRun(name, "ok", utc_us() - int(minutes_ago * MINUTE_US), 1, result={}))
+def succeeded(root: Path, name: str, minutes_ago: float, **result: object) -> None:
+    record(root, JobRun(name, "ok", utc_us() - int(minutes_ago * MINUTE_US), 1, result=result))
 
 
 def test_a_run_is_an_event_of_its_own(root: Path) -> None:
@@ -80,9 +82,10 @@ def test_the_last_run_and_the_last_success_are_told_apart(root: Path) -> None:
 
 
 def test_an_event_that_is_no_job_s_does_not_spoil_the_view(root: Path) -> None:
-    with LedgerWriter.open(root, "stranger", "r") as writer:
-        for detail in ("{broken", None, '{"job": "x", "ok": "perhaps", "started_us": "soon"}'):
+    with LedgerWriter.open(root, "job-stranger", "r") as writer:
+        for detail in ("{broken", None, '{"job": "x", "ok": "perhaps", "started_us": "soon", "result": "{"}'):
             writer.record(Ledger(action="job", detail_json=detail))
+    assert history(root)["x"].every_byte_us is None
     assert rows(root, "SELECT job, ok, started_at FROM job ORDER BY job NULLS FIRST") == [
         (None, None, None), (None, None, None), ("x", None, None),
     ]  # fmt: skip
@@ -179,6 +182,36 @@ def test_an_audit_that_finds_a_problem_names_it(root: Path) -> None:
     assert done.status == "failed"
     assert done.error is not None
     assert str(path.relative_to(root)) in done.error
+
+
+@pytest.mark.parametrize(
+    ("every_byte_ago_min", "reads_all"),
+    [((), True), ((6 * DAY_MIN,), False), ((7 * DAY_MIN - 1,), True), ((-60,), True), ((20 * DAY_MIN, DAY_MIN), False)],
+)
+def test_an_audit_reads_every_byte_once_a_week_whenever_it_was_started(
+    root: Path, every_byte_ago_min: tuple[float, ...], reads_all: bool
+) -> None:
+    verify(root)
+    for minutes_ago in every_byte_ago_min:
+        succeeded(root, "audit", minutes_ago, every_byte=True)
+    succeeded(root, "audit", 1.5 * DAY_MIN, every_byte=False)
+    decay(sorted(root.glob("live/w/000000/*"))[-1], root)
+    assert run_job(root, by_name(Settings())["audit"]).status == ("failed" if reads_all else "ok")
+
+
+def test_an_audit_says_whether_it_read_every_byte_and_the_next_one_finds_what_it_found(root: Path) -> None:
+    audit = by_name(Settings())["audit"]
+    assert [run_job(root, audit).result for _ in range(2)] == [
+        {"writers": 1, "events": 1, "every_byte": True},
+        {"writers": 2, "events": 2, "every_byte": False},
+    ]
+    path = sorted(root.glob("live/w/000000/*"))[-1]
+    decay(path, root)
+    assert run_job(root, audit).status == "ok", "what is known and looks unchanged is not read"
+    assert not verify(root).ok
+    error = run_job(root, audit).error
+    assert error is not None
+    assert str(path.relative_to(root)) in error
 
 
 def test_old_events_are_archived_where_that_is_set_up(root: Path, tmp_path: Path) -> None:
