@@ -59,12 +59,12 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
                 _remove_leftovers(root, writer)
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 parts = unsettled(_newest_first(root, writer))
-                # Until nothing of them is left to merge, on which the next compaction relies.
+                # The oldest first, until none is left: before what is left where this is stopped there is nothing to
+                # merge, on which the next compaction relies.
                 while batches := plan(parts):
-                    for batch in batches:
-                        merged += _merge(root, batch, log)
-                        written += 1
-                    parts = list(_newest_first(root, writer, parts[0][0].first))[::-1]
+                    merged += _merge(root, batches[0], log)
+                    written += 1
+                    parts = after(parts, batches[0])
             if written:
                 catalog.refresh(root)
     except OSError as error:
@@ -73,7 +73,7 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Which neighbouring parts to merge, given the closed parts of one writer in order and the events of each.
+    """Which neighbouring parts to merge, oldest first, given the closed parts of one writer in order and their events.
 
     Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds open
     together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room for,
@@ -95,7 +95,20 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
             if part is not None and joins:
                 run.append(part)
                 total += events
-    return merges
+    return sorted(merges)
+
+
+def after(parts: Sequence[tuple[Part, int]], batch: list[Part]) -> list[tuple[Part, int]]:
+    """Those parts, once neighbours among them were merged."""
+    merged = _merged(batch)
+    older = [one for one in parts if one[0].first < merged.first]
+    newer = [one for one in parts if one[0].first > merged.last]
+    total = sum(events for _, events in parts[len(older) : len(older) + len(batch)])
+    return [*older, (merged, total), *newer]
+
+
+def _merged(batch: list[Part]) -> Part:
+    return Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
@@ -114,18 +127,18 @@ def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]
     return parts[::-1]
 
 
-def _newest_first(root: Path, writer: str, first: int = 0) -> Iterator[tuple[Part, int]]:
-    """The closed parts of a writer from epoch `first` on, and the events of each, counted as they are asked for."""
+def _newest_first(root: Path, writer: str) -> Iterator[tuple[Part, int]]:
+    """The closed parts of a writer, and the events of each, counted as they are asked for."""
     newest = max(layout.epochs(root, writer), default=-1)
     for part in reversed(layout.parts(root, writer)):
-        if first <= part.first and part.last < newest:
+        if part.last < newest:
             yield part, _events(root, part)
 
 
 def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
     """Write the compacted file of `batch`, then its event, then its manifest; returns the segments merged."""
     merged = [entry for part in batch for entry in _entries(root, part)]
-    target = Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
+    target = _merged(batch)
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
     path = root / f"{target.stem}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import compaction
-from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan, unsettled
+from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -189,14 +189,14 @@ def test_only_one_compaction_runs(root: Path) -> None:
 def test_compacted_files_are_merged_again(root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "FANOUT", 3)
     compact(root)
-    for n in range(2):
+    merged = []
+    for _ in range(2):
         with LedgerWriter.open(root, "w", "r") as writer:
             for _ in range(2):
                 writer.record(lease())
-        compact(root, grace_s=0)
-        assert len(layout.parts(root, "w")) == n + 3
-    before = _events(root)
-    assert compact(root, grace_s=0).merged_segments >= 15
+        before = _events(root)
+        merged.append(compact(root, grace_s=0).merged_segments)
+    assert merged[1] >= 15 > merged[0]
     assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
     compact(root, grace_s=0)
     assert len(list(root.glob("compacted/w/*"))) == 2
@@ -257,24 +257,61 @@ _few_or_many = st.sampled_from([1, EVENTS_MAX // FANOUT, EVENTS_MAX // 3, EVENTS
 _backlogs = st.lists(st.tuples(_few_or_many, st.integers(1, 320)), max_size=3)
 
 
-@given(st.lists(_backlogs, max_size=4))
-@example([[(1, 320), (EVENTS_MAX * 2 // 3, 40)], []])
-def test_what_a_compaction_does_not_look_at_has_nothing_to_merge(calls: list[list[tuple[int, int]]]) -> None:
+@given(st.lists(st.tuples(_backlogs, st.integers(0, 30)), max_size=4))
+@example([([(1, 320), (EVENTS_MAX * 2 // 3, 40)], 30), ([], 0)])
+def test_what_a_compaction_does_not_look_at_has_nothing_to_merge(
+    calls: list[tuple[list[tuple[int, int]], int]],
+) -> None:
+    """Wherever the one before was stopped."""
     parts: list[tuple[Part, int]] = []
     number = 0
-    for backlog in calls:
+    for backlog, stopped_after in calls:
         for events, count in backlog:
             parts += [(Part("w", n, n, "live"), events) for n in range(number, number + count)]
             number += count
         looked_at = unsettled(reversed(parts))
-        before = [one for one in parts if one not in looked_at]
-        while merges := plan(looked_at):
-            for run in merges:
-                total = sum(count for part, count in looked_at if part in run)
-                rest = [one for one in looked_at if one[0] not in run]
-                looked_at = sorted([*rest, (Part("w", run[0].first, run[-1].last, "compacted"), total)])
-        parts = before + looked_at
-        assert plan(parts) == []
+        before = parts[: len(parts) - len(looked_at)]
+        stages = [looked_at]
+        while merges := plan(stages[-1]):
+            stages.append(after(stages[-1], merges[0]))
+        assert plan(before + stages[-1]) == []
+        parts = before + stages[min(stopped_after, len(stages) - 1)]
+
+
+def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have_left(
+    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FANOUT", 2)
+    monkeypatch.setattr(compaction, "EVENTS_MAX", 8)
+    made = tmp_path / "made"
+    # Small epochs, and then so many large ones that no small file before them is looked at.
+    for events in (1, 1, 1, 1, 4, 4, 4, 4):
+        with LedgerWriter.open(made, "w", "r") as writer:
+            for _ in range(events):
+                writer.record(lease())
+        tail = segments.recover(made, "w")
+        assert tail is not None
+        segments.begin_epoch(made, tail)
+    merges = compact(undisturbed := copied(made, tmp_path / "undisturbed")).files_written
+    assert merges > 2
+    real = layout.write_file
+    for number in range(1, merges):
+        root, written = copied(made, tmp_path / str(number)), list[Path]()
+
+        def write_file(path: Path, content: bytes, written: list[Path] = written, **options: Any) -> None:
+            if path.parts[-3] == "compacted":
+                written.append(path)
+                if len(written) > number:  # noqa: B023
+                    raise OSError(errno.ENOSPC, "No space left on device")
+            real(path, content, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(layout, "write_file", write_file)
+            with pytest.raises(LedgerError, match="No space left"):
+                compact(root)
+        compact(root)
+        assert layout.parts(root, "w") == layout.parts(undisturbed, "w"), number
+        assert verify(root).problems == []
 
 
 @given(st.integers(1, EVENTS_MAX // 2 - 1))
@@ -285,9 +322,7 @@ def test_files_of_whatever_size_are_merged_until_they_are_large(events: int) -> 
     for number in range(100):
         parts.append((Part("w", number, number, "compacted"), events))
         for run in plan(parts):
-            merged = Part("w", run[0].first, run[-1].last, "compacted")
-            total = sum(count for part, count in parts if part in run)
-            parts = sorted([*(one for one in parts if one[0] not in run), (merged, total)])
+            parts = after(parts, run)
     small = [part for part, count in parts if count < EVENTS_MAX // 2]
     assert len(small) < 2 * FANOUT
 
