@@ -210,6 +210,26 @@ def test_seen_never_outgrows_the_ledger(root: Path) -> None:
     assert len(seen.known) <= 2 * files + 4
 
 
+def test_files_that_await_their_removal_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a backlog was merged there are thousands."""
+    root, listed, all_parts = layout.create(tmp_path / "more"), list[str](), layout.all_parts
+
+    def counted(root: Path, writer: str) -> list[tuple[layout.Part, bool]]:
+        listed.append(writer)
+        return all_parts(root, writer)
+
+    _write(root, "a", epochs=9, per_epoch=1)
+    compaction.compact(root, grace_s=3600)
+    assert verify(root).problems == []
+    monkeypatch.setattr(layout, "all_parts", counted)
+    assert verify(root).problems == []
+    with_them = listed.count("a")
+    assert compaction.compact(root, grace_s=0).parts_removed == 8
+    listed.clear()
+    assert verify(root).problems == []
+    assert listed.count("a") == with_them
+
+
 def test_one_changed_byte_is_one_problem(root: Path) -> None:
     path = _names(root, 0)[1]
     path.write_bytes(path.read_bytes()[:-1] + b"x")

@@ -184,7 +184,8 @@ class Chain:
                 self._merged_epoch(part, wider)
             else:
                 self._merged_part(part)
-            if (part, True) not in layout.all_parts(self.root, self.report.writer):
+            faulty = len(self.report.problems) > problems
+            if faulty and (part, True) not in layout.all_parts(self.root, self.report.writer):
                 # Removed at this moment.
                 del self.report.problems[problems:]
 
