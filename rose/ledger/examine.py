@@ -48,6 +48,8 @@ class Seen:
         self.lock = threading.Lock()
         #: By kind and path; also what `verified.save` keeps for the next process.
         self.known: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
+        #: When the last verification of every byte began that this agrees with, UTC microseconds; 0 if there is none.
+        self.full_until_us = 0
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
@@ -69,6 +71,10 @@ class Seen:
             self.known[key] = (), look()
         self._visited.add(key)
         return cast(_T, self.known[key][1])
+
+    def forget_where_other(self, later: Seen) -> None:
+        """Forget the files of which another verification says something else, so that they are read again."""
+        self.known = {key: known for key, known in self.known.items() if later.known.get(key, known) == known}
 
     def forget_unvisited(self) -> None:
         """Forget files that are gone, so that this never outgrows the ledger."""

@@ -107,7 +107,9 @@ def save(root: Path | str, seen: Seen) -> None:
             [kind, str(Path(path).relative_to(root)), list(stamp), _plain(facts)]
             for (kind, path), (stamp, facts) in seen.known.items()
         ]
-    _write(root, "files.json", {"format": _FILES_FORMAT, "saved_us": utc_us(), "known": known})
+        full_until_us = seen.full_until_us
+    content = {"format": _FILES_FORMAT, "saved_us": utc_us(), "full_until_us": full_until_us, "known": known}
+    _write(root, "files.json", content)
 
 
 def load(root: Path | str) -> Seen:
@@ -117,6 +119,8 @@ def load(root: Path | str) -> Seen:
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
         content = json.loads((root / FOLDER / "files.json").read_bytes())
         if content["format"] == _FILES_FORMAT:
+            # Those of versions before lack it.
+            seen.full_until_us = int(content.get("full_until_us", 0))
             for kind, path, stamp, plain in content["known"]:
                 seen.known[kind, str(root / path)] = tuple(stamp), _facts(kind, plain)
     return seen

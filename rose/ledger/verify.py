@@ -92,6 +92,13 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
     with seen.lock:
         before = verified.state(root)
         full = not seen.known
+        last_full_us = 0 if before is None else before.full_until_us or 0
+        if full:
+            seen.full_until_us = began_us
+        elif seen.full_until_us < last_full_us:
+            # A file that decayed on the disk looks unchanged: what that one found is what counts.
+            seen.forget_where_other(verified.load(root))
+            seen.full_until_us = last_full_us
         records = Records(root, seen)
         expected = Expected(root, records, before)
         pool = ThreadPoolExecutor(_THREADS, "verify")
@@ -114,18 +121,18 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
-        verified.leave(
-            root,
-            until_us=began_us,
-            full=full,
-            problems=len(report.problems),
-            events=sum(writer_report.events for writer_report in report.writers),
-            # What was there once is asked for again, until it is back.
-            heads={**({} if before is None else before.heads), **heads},
-        )
     if full:
-        # A file that decayed on the disk looks unchanged to whoever goes on from an older memory.
+        # Before it is said that there was one.
         verified.save(root, seen)
+    verified.leave(
+        root,
+        until_us=began_us,
+        full=full,
+        problems=len(report.problems),
+        events=sum(writer_report.events for writer_report in report.writers),
+        # What was there once is asked for again, until it is back.
+        heads={**({} if before is None else before.heads), **heads},
+    )
     return report
 
 

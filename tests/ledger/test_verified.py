@@ -103,6 +103,22 @@ def test_what_a_full_verification_found_one_that_goes_on_from_there_finds(root: 
     assert verify_changed(root).problems == problems
 
 
+def test_what_a_full_verification_found_whoever_remembers_it_otherwise_finds(root: Path) -> None:
+    """A dashboard, or a server, that began before."""
+    verify(root)
+    decay(_newest(root), root)
+    seen = verified.load(root)
+    for _ in range(2):
+        assert verify(root, seen=seen).ok
+    problems = verify(root).problems
+    assert problems != []
+    for _ in range(2):
+        assert verify(root, seen=seen).problems == problems
+    state = verified.state(root)
+    assert state is not None
+    assert not state.sound
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"format": 1, "known": [["segment"]]}'])
 def test_a_damaged_record_is_as_good_as_none(root: Path, content: str) -> None:
     verify(root)
