@@ -76,7 +76,7 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
     A run that cannot be priced is in the result with the reason, and is not tried again once it has ended.
     Raises LedgerError, and PricingError for a ledger that does not verify.
     """
-    from rose.ledger import catalog, verify
+    from rose.ledger import catalog, verified, verify
     from rose.ledger.upkeep import books
     from rose.pricing import query
     from rose.pricing.price_books import choice
@@ -87,6 +87,8 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
     with catalog.connect(root) as connection:
         runs = query.rows(connection, "jobs/runs")
     done = _exported(root, folder)
+    # As the dashboard does: every byte, for each run, would be hours of a large ledger.
+    seen = verified.load(root)
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused, kept = [], {}, []
     for run in runs:
@@ -103,14 +105,15 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
             refused[run["run_id"]] = str(error)
             continue
         try:
-            file = _write(folder, reporting.build(root, run["run_id"], book))
+            file = _write(folder, reporting.build(root, run["run_id"], book, seen=seen))
             written.append(file)
         except PricingError as error:
-            if not verify.verify(root).ok:
+            if not verify.verify(root, seen=seen).ok:
                 raise
             why = refused[run["run_id"]] = str(error)
         if file is not None or run["status"] != "running":
             kept.append([str(folder), run["run_id"], run["status"], run["ended_at"], file, book.sha256, why])
+    verified.save(root, seen)
     if kept:
         with books.change(root) as connection:
             insert = "INSERT OR REPLACE INTO report_export VALUES (?, ?, ?, ?, ?, ?, ?, now()::TIMESTAMP)"

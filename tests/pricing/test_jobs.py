@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger import catalog
+from rose.ledger import catalog, examine
 from rose.ledger.upkeep import books
 from rose.ledger.upkeep.jobs import Settings, history, run_job
+from rose.ledger.verify import verify
 from rose.pricing import jobs
 from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError
@@ -201,6 +202,26 @@ def test_a_run_that_cannot_be_priced_is_named_and_not_tried_again(write_ledger: 
         ((file, why),) = connection.execute("SELECT file, refused FROM report_export").fetchall()
     assert file is None
     assert "no provisioned device time" in why
+
+
+def test_reports_read_again_nothing_that_was_verified(
+    write_ledger: WriteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every quarter of an hour, and for each run that ended: of a large ledger that is an hour each."""
+    for name in ("a", "b"):
+        ends = [events.Run(action=action, name=name, at_us=n + 1) for n, action in enumerate(("started", "ended"))]
+        root = write_ledger(ends, run_id=name, writer=name)
+    verify(root)
+    examined, segment = list[str](), examine.segment
+
+    def counted(content: bytes, sha256: str) -> examine.Segment:
+        examined.append(sha256)
+        return segment(content, sha256)
+
+    monkeypatch.setattr(examine, "segment", counted)
+    done = jobs.report(root, folder=tmp_path / "reports", price_book="example")
+    assert list(done["refused"]) == ["a", "b"]  # type: ignore[call-overload]
+    assert examined == []
 
 
 def test_no_report_of_a_ledger_that_does_not_verify(sample: Path, tmp_path: Path) -> None:
