@@ -48,27 +48,34 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
 
     On a spool, segments that a gateway still lacks are merged for readers, and stay beside that until they are sent.
     Safe while writers write and readers read; a query that began more than `grace_s` before may fail, but is never
-    wrong. Raises LedgerError if another compaction is running, if a segment is damaged, or if the disk refuses.
+    wrong. Raises LedgerError if another compaction is running, if the disk refuses, or if a segment is damaged: the
+    epochs of other writers are merged all the same.
     """
     root = layout.check(root)
     merged = written = removed = 0
+    failure: LedgerError | None = None
     try:
         # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
         with LedgerWriter.open(root, verify.COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
-                _remove_leftovers(root, writer)
-                removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
-                parts = unsettled(_newest_first(root, writer))
-                # The oldest first, until none is left: before what is left where this is stopped there is nothing to
-                # merge, on which the next compaction relies.
-                while batches := plan(parts):
-                    merged += _merge(root, batches[0], log)
-                    written += 1
-                    parts = after(parts, batches[0])
+                try:
+                    _remove_leftovers(root, writer)
+                    removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
+                    parts = unsettled(_newest_first(root, writer))
+                    # The oldest first, until none is left: before what is left where this is stopped there is nothing
+                    # to merge, on which the next compaction relies.
+                    while batches := plan(parts):
+                        merged += _merge(root, batches[0], log)
+                        written += 1
+                        parts = after(parts, batches[0])
+                except LedgerError as error:
+                    failure = failure or error
             if written:
                 catalog.refresh(root)
     except OSError as error:
         raise layout.refused(f"cannot compact {root}", error) from error
+    if failure is not None:
+        raise failure
     return Compaction(merged, written, removed)
 
 

@@ -149,13 +149,19 @@ def test_a_crash_before_the_manifest_stands_leaves_the_ledger_as_it_was(
     assert verify(root).problems == []
 
 
-def test_a_damaged_segment_is_not_laundered(root: Path) -> None:
+def test_a_damaged_segment_is_not_laundered_and_keeps_no_other_writer_from_being_compacted(
+    root: Path, lease: Any
+) -> None:
+    with LedgerWriter.open(root, "x", "r") as writer:
+        for n in range(5):
+            writer.record(lease(lease_id=f"l{n}"))
     path = next(root.glob("live/w/000001/000001-*"))
     content = path.read_bytes()
     path.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
     with pytest.raises(LedgerError, match=f"{path.name} was changed"):
         compact(root)
     assert not list(root.glob("compacted/w/*.json"))
+    assert [part.state for part in layout.parts(root, "x")] == ["compacted", "live"]
 
 
 #: Prints the manifests of writer w that a compaction opens.
