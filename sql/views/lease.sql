@@ -1,9 +1,9 @@
 -- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
 -- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open.
 --
--- fleet_run_id: The run of the fleet that it is of; two fleets may call their leases alike.
 -- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
 --     whose time it then was.
+-- fleet_run_id: The run of the fleet that it is of; two fleets may call their leases alike.
 -- granted_at: When it was granted, UTC.
 -- closed_at: When it was closed, UTC; NULL while it is open.
 -- closed_by: `released`, `preempted` or `expired`; NULL while it is open.
@@ -50,8 +50,9 @@ state AS (
     GROUP BY run_id, provenance, fleet_run_id, lease_id
 )
 SELECT
-    writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,
+    writer, seq, event_id, run_id, provenance, event_time,
     lease_id, device_id, engine_id, coalesce(rl_run_id, run_id) AS rl_run_id,
+    coalesce(fleet_run_id, run_id) AS fleet_run_id,
     granted_at,
     closing.happened AS closed_at,
     closing.action AS closed_by,

@@ -113,7 +113,8 @@ def test_a_clock_that_was_put_back_puts_no_job_off(root: Path, monkeypatch: pyte
     # It succeeded by a clock that was a day ahead.
     record(root, JobRun("j", "ok", utc_us() + 1440 * 60_000_000, 1, result={}))
     ended: queue.Queue[JobRun] = queue.Queue()
-    running = Scheduler(root, [Job("j", scheduled_work.quick, 300)], ended.put)
+    # A run that is due while the one before it has said that it ended, and has not yet, waits for the next interval.
+    running = Scheduler(root, [Job("j", scheduled_work.quick, 30)], ended.put)
     running.start()
     try:
         assert ended.get(timeout=60).status == "ok"
