@@ -1,4 +1,4 @@
-"""Whether a ledger may be priced: its hash chain holds, and all events of a run are there."""
+"""Whether a ledger may be priced: its hash chain holds, and all events of a run or a period are there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import duckdb
 
+from rose.clock import utc
 from rose.ledger import verify
 from rose.ledger.examine import Seen
 from rose.ledger.growth import archive
@@ -44,4 +45,14 @@ def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: s
         raise PricingError(
             f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "
             "back with `rose ledger restore --from ...`"
+        )
+
+
+def refuse_archived_since(root: Path, from_ns: int | None) -> None:
+    """Raises PricingError if events of a period that begins then (None: as early as any) were archived."""
+    newest_us = archive.newest_us(root)
+    if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
+        raise PricingError(
+            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "
+            "in part: begin it later, or bring them back with `rose ledger restore --from ...`"
         )

@@ -22,7 +22,6 @@ import polars as pl
 import sql
 from rose.clock import utc
 from rose.ledger.examine import Seen
-from rose.ledger.growth import archive
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state
 from rose.pricing.charges.loaded import fully_load
@@ -131,7 +130,7 @@ def price(
         raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
     verified = preconditions.verified(root, allow_unverified, seen)
     if run_id is None:
-        _refuse_archived(root, from_ns)
+        preconditions.refuse_archived_since(root, from_ns)
     with state.current(root) as connection:
         asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
         set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
@@ -176,15 +175,6 @@ def price(
 
 def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     connection.execute(sql.read(f"charges/{name}.sql"))
-
-
-def _refuse_archived(root: Path, from_ns: int | None) -> None:
-    newest_us = archive.newest_us(root)
-    if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
-        raise PricingError(
-            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "
-            "in part: begin it later, or bring them back with `rose ledger restore --from ...`"
-        )
 
 
 def _provenance(

@@ -11,7 +11,7 @@ import polars as pl
 from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges import NothingChargedError
+from rose.pricing.charges import NothingChargedError, preconditions
 from rose.pricing.closing import charge_algebra, coverage, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings
@@ -63,6 +63,8 @@ def bill(
     """
     root = layout.check(root)
     known = {close_id: posted for close_id, posted in postings(root).items() if posted[0].period.overlaps(period)}
+    if never_closed := period.without(posted[0].period for posted in known.values()):
+        preconditions.refuse_archived_since(root, never_closed[0].from_ns)
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}

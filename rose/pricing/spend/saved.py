@@ -18,7 +18,7 @@ from rose.ledger import catalog, layout, verify
 from rose.ledger.examine import Seen
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
-from rose.pricing.charges import NothingChargedError
+from rose.pricing.charges import NothingChargedError, preconditions
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Figure
@@ -170,6 +170,7 @@ def saved(
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
+    preconditions.refuse_archived_since(root, period.from_ns)
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
