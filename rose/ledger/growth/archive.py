@@ -208,12 +208,18 @@ def newest_us(root: Path | str) -> int | None:
 
 
 def outside(store: Store, root: Path) -> Store:
-    """Refuses a place inside the ledger, where a file would be taken for its own copy, and one that ends with us."""
+    """Refuses a place inside the ledger, where a file would be taken for its own copy, one that ends with us, and a
+    folder that cannot be made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
     if folder is not None and (folder == root or root in folder.parents):
         raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
+    if folder is not None:
+        try:
+            layout.make_folder(folder)
+        except OSError as error:
+            raise layout.refused(f"cannot archive to {folder}", error) from error
     return store
 
 

@@ -49,6 +49,7 @@ def root(archivable: Path) -> Path:
     [
         ("{root}", "lies in the ledger"),
         ("{root}/archive", "lies in the ledger"),
+        ("/proc/no/such", "cannot archive to /proc/no/such: .*; if it was moved or removed, put it back"),
         ("nosuchprotocol://x", "cannot open"),
     ],
 )
