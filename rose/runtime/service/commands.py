@@ -61,20 +61,20 @@ def up_command(
     with _errors("stopped: what was started goes on; `rose up` finds it, and `rose down` ends it"):
         if down_on_stop and not stay:
             raise UserError("--down-on-stop is for a command that stays: give --stay too, or leave it out")
-        loaded = configuration.load(config)
+        loaded, say = configuration.load(config), _say()
         if down_on_stop:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            fleet = up(loaded, address, _say())
+            fleet = up(loaded, address, say)
             if wait:
-                state = fleet.wait_ready(_say())
+                state = fleet.wait_ready(say)
                 typer.echo(f"fleet run {state.run_id}, controller at {state.url}")
             while stay and fleet.goes_on():
                 time.sleep(1.0)
         except KeyboardInterrupt:
             if not down_on_stop:
                 raise
-            down(loaded, address, _say(), keep_runs=True)
+            down(loaded, address, say, keep_runs=True)
 
 
 def down_command(
