@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from dashboard.access import auth_file
 from rose import cli, config
+from rose.config_demo import demo
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
@@ -308,6 +309,11 @@ def test_every_relative_link_leads_somewhere(document):
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
         if not re.match(r"https?://|#", target):
             assert (document.parent / target.partition("#")[0]).exists(), f"{document.name} links to {target}"
+
+
+def test_the_budgets_to_try_a_fleet_without_a_gpu_are_the_demo_s():
+    serving, text = demo([0, 1], ledger=Path("ledger")).serving, (ROOT / "docs" / "fleet.md").read_text("utf-8")
+    assert f"`ttft_budget_ms = {serving.ttft_budget_ms:g}` and `tpot_budget_ms = {serving.tpot_budget_ms:g}`" in text
 
 
 def test_only_checked_languages_are_fenced():
