@@ -203,8 +203,8 @@ def drain_command(
             raise UserError("--reason is why a device is drained: leave it out with --undo")
         controller = _find(url, token, config)
         if undo:
-            controller.undrain(device)
-            typer.echo(f"{device} is lent again")
+            was_drained = controller.undrain(device)
+            typer.echo(f"{device} is lent again" if was_drained else f"{device} was not drained")
         else:
             controller.drain(device, reason)
             typer.echo(f"{device} is drained; `rose drain {device} --undo` lends it again")

@@ -50,9 +50,11 @@ class ControllerClient:
         """Lend nothing more of a device, and take back what is lent."""
         self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/drain", {"reason": reason} if reason else {})
 
-    def undrain(self, device_id: str) -> None:
-        """Lend of a device again."""
-        self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})
+    def undrain(self, device_id: str) -> bool:
+        """Lend of a device again; whether it was drained."""
+        answer = self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})
+        # An older controller does not say.
+        return bool(answer.get("was_drained", True))
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}

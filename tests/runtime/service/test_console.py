@@ -85,8 +85,10 @@ def test_runs_are_listed(url):
 def test_a_device_is_drained_and_lent_again(url):
     rose("drain", "d0", "--reason", "new driver", "--url", url, "--token", TOKEN)
     assert "drained: new driver" in rose("status", "--url", url, "--token", TOKEN)
-    rose("drain", "d0", "--undo", "--url", url, "--token", TOKEN)
+    undo = ("drain", "d0", "--undo", "--url", url, "--token", TOKEN)
+    assert rose(*undo) == "d0 is lent again\n"
     assert "drained" not in rose("status", "--url", url, "--token", TOKEN)
+    assert rose(*undo) == "d0 was not drained\n"
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,10 @@ def routes(controller: Controller) -> list[Route]:
         return done()
 
     async def undrain(request: Request) -> Response:
-        controller.undrain(request.path_params["device_id"])
-        return done()
+        device_id = request.path_params["device_id"]
+        was_drained = device_id in controller.drained
+        controller.undrain(device_id)
+        return JSONResponse({"was_drained": was_drained})
 
     return [
         Route("/health", health),
