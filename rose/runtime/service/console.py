@@ -103,6 +103,8 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
             raise DeploymentError(
                 f"fleet {config.name!r} is being started, and has no controller yet: `rose up` shows how far it is"
             )
+        if config is not None and memory.FleetMemory(config).has_ended():
+            raise UserError(f"no fleet {config.name!r} runs here: `rose up` starts it")
         missing = "no fleet has" if config is None else f"fleet {config.name!r} does not have"
         raise UserError(
             f"{missing} its controller on this host: start it with `rose up`, or give the address that `rose up` "

@@ -165,6 +165,8 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
     assert "): fleet 'f' is being put down: `rose up` waits for its end, and starts it again" in said()
     ours.clear()
     assert f"no controller answers at {url}" in said()
+    kept.forget()
+    assert "no fleet 'f' runs here: `rose up` starts it" in said()
 
 
 def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypatch):
