@@ -80,9 +80,13 @@ class Calendar:
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
-        """The period for people, in this zone: its first instant, and the first that is no longer in it."""
+        """The period for people, in this zone: its first and last day where it is whole days, else its first instant
+        and the first that is no longer in it."""
+        if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
+            days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
+            return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"
         begin, end = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d %H:%M}" for ns in (period.from_ns, period.to_ns))
-        return f"{begin.removesuffix(' 00:00')} to {end.removesuffix(' 00:00')}, {self.tz}"
+        return f"{begin} to {end}, {self.tz}"
 
     def day_begins(self, ns: int) -> bool:
         """Whether a day of this zone begins at that instant."""

@@ -118,17 +118,17 @@ def test_a_weekly_report_is_sent_once(weeks: Path, config: Any, hook: Web) -> No
     assert run.run(weeks, asked, NOW_US + DAY_US).queued == ()
     (posted,) = hook.got
     data = json.loads(posted.body)
-    assert data["subject"] == "ROSE: weekly: 2026-06-08 to 2026-06-15, UTC"
+    assert data["subject"] == "ROSE: weekly: 2026-06-08 through 2026-06-14, UTC"
     text = " ".join(data["sentences"])
     for said in (
         "The fleet cost $604.80 (amortized; USD, live)",
-        "Compared with 2026-06-01 to 2026-06-08, UTC: It cost the same.",
+        "Compared with 2026-06-01 through 2026-06-07, UTC: It cost the same.",
         "What borrowing saved is not known", "No serving request was recorded", "Ledger verified until 20",
     ):  # fmt: skip
         assert said in text
     assert [section["columns"][:2] for section in data["sections"]] == [["team", "before"]]
     run.run(weeks, asked, NOW_US + 7 * DAY_US)
-    assert subjects(hook)[1] == "ROSE: weekly: 2026-06-15 to 2026-06-22, UTC"
+    assert subjects(hook)[1] == "ROSE: weekly: 2026-06-15 through 2026-06-21, UTC"
     effects = json.loads(hook.got[1].body)["sections"][1]
     assert effects["title"] == "What drove the change"
 
@@ -144,7 +144,7 @@ def test_a_report_comes_by_mail_with_its_tables(weeks: Path, config: Any) -> Non
         done = run.run(weeks, asked, NOW_US)
     assert done.result["delivered"] == 1, done
     (mail,) = server.got
-    assert mail["Subject"] == "ROSE: daily: 2026-06-16 to 2026-06-17, UTC"
+    assert mail["Subject"] == "ROSE: daily: 2026-06-16, UTC"
     html, plain = mail.get_body(("html",)), mail.get_body(("plain",))
     assert html is not None
     assert plain is not None

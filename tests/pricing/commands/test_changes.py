@@ -54,7 +54,7 @@ def test_a_day_of_more_rollouts_is_told_from_the_day_before(folder: Path) -> Non
     assert sum(answer["effects_nano"].values()) == 0
     shown = changes(folder, *DAYS, "--by", "bucket")
     assert shown.exit_code == 0, shown.output
-    for text in ("2026-06-15 to 2026-06-16, UTC, compared with 2026-06-14", "It cost the same.", "$7.20", "-$7.20"):
+    for text in ("2026-06-15, UTC, compared with 2026-06-14, UTC", "It cost the same.", "$7.20", "-$7.20"):
         assert text in shown.output
 
 

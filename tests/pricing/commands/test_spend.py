@@ -52,7 +52,7 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
     assert answer["open"] == [{"from": "2026-06-01T00:00:00.000000Z", "to": "2026-06-01T01:00:00.000000Z"}]
     shown = cost(folder, *HOUR, *by)
     assert shown.exit_code == 0, shown.output
-    for text in ("2026-06-01 to 2026-06-01 01:00, UTC", "open, priced now", "research", "$3.87", "100.0%"):
+    for text in ("2026-06-01 00:00 to 2026-06-01 01:00, UTC", "open, priced now", "research", "$3.87", "100.0%"):
         assert text in shown.output
     rows = list(csv.DictReader(io.StringIO(cost(folder, *HOUR, *by, "--csv").stdout)))
     assert sum(Decimal(row["cost"]) for row in rows) == Decimal(BILL_NANO).scaleb(-9)

@@ -39,7 +39,7 @@ def test_everything_that_differs_is_shown(made: Reconciliation) -> None:
     text = shown(tables.terminal(made))
     words = " ".join(text.split())
     for says in (
-        "2026-06-01 to 2026-06-04, UTC [amortized; USD, live]",
+        "2026-06-01 through 2026-06-03, UTC [amortized; USD, live]",
         "15 rows, 2026-06-01T00:00:00Z to 2026-06-10T00:00:00Z, invoice INV-7",
         "beyond the tolerance of 0.5%",
         "GPU-1 (s1) $259.20 $0.00 -$259.20 (-100.0%) missing on the invoice",

@@ -68,7 +68,11 @@ def test_days_are_those_of_the_reader_s_zone() -> None:
     hours = list(BERLIN.hours(october))
     # Summer time ends: the day has an hour more.
     assert (len(hours), {hour.day for hour in hours}) == (25, {"2026-10-25"})
-    assert BERLIN.text(october) == "2026-10-25 to 2026-10-26, Europe/Berlin"
+    assert BERLIN.text(october) == "2026-10-25, Europe/Berlin"
+    two = BERLIN.period("2026-10-25..2026-10-26", NOW_NS)
+    assert BERLIN.text(two) == "2026-10-25 through 2026-10-26, Europe/Berlin"
+    assert Calendar().text(october) == "2026-10-24 22:00 to 2026-10-25 23:00, UTC"
+    assert Calendar("Africa/Lagos").text(october) == "2026-10-24 23:00 to 2026-10-26 00:00, Africa/Lagos"
     assert BERLIN.day_begins(october.from_ns)
     assert not Calendar().day_begins(october.from_ns)
 

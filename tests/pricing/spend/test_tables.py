@@ -22,7 +22,7 @@ def cost(half_closed: Path) -> Cost:
 
 def test_a_table_says_what_is_closed_and_what_is_open(cost: Cost) -> None:
     text = printed(tables.terminal(cost))
-    assert "2026-06-01 to 2026-06-09, UTC [amortized; USD, live]" in text
+    assert "2026-06-01 through 2026-06-08, UTC [amortized; USD, live]" in text
     assert "closed: 2026-06-01-to-2026-06-08-live-1 with 1 correction; open, priced now: 2026-06-08T00" in text
     # An hour a day of rollouts: seven at $3.60 + 10% and one at $3.60.
     assert "team research only: $31.32 of the period's bill of $751.68" in text
