@@ -90,6 +90,8 @@ class EngineReport(Report):
     run_id: str | None = None
     #: Why it is not at its target, if it was tried.
     failed: str | None = None
+    #: Why no turn can run on it, if its agent knows.
+    fault: str | None = None
 
 
 class ClockReading(Report):

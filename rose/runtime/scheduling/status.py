@@ -188,6 +188,7 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
     return {
         "engine_id": facts.engine_id,
         "alive": facts.alive(now_ns),
+        "fault": worker.report.fault,
         "borrowed": facts.borrowed,
         "run_id": worker.report.run_id,
         "policy_version": worker.held_version,
@@ -220,7 +221,7 @@ def _not_lent(controller: Controller, device: Device, table: list[Worker], now_n
 def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
     report = worker.report
     if not report.alive or worker.suspected:
-        return f"engine {report.engine_id} is not alive"
+        return report.fault or f"engine {report.engine_id} is not alive"
     if worker.hangs:
         return f"engine {report.engine_id} hangs: it answers nothing"
     if report.failed is not None:

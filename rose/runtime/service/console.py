@@ -184,7 +184,9 @@ def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, s
         lease = "none"
     else:
         lease = f"{engine['lease_left_s'] or 0:.1f} s left"
-    name = engine["engine_id"].removeprefix(f"{device_id}-") + ("" if engine["alive"] else " (dead)")
+    # One that is away by its agent is being started, or will be: the device's state says which.
+    away = "" if engine["alive"] else " (away)" if engine.get("fault") else " (dead)"
+    name = engine["engine_id"].removeprefix(f"{device_id}-") + away
     return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
 
 

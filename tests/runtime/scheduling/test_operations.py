@@ -87,6 +87,7 @@ def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
     [
         ({}, {"fault": "the page is gone"}, "the page is gone"),
         ({"alive": False}, {}, "engine e0 is not alive"),
+        ({"alive": False, "fault": "the rollout engine is being started"}, {}, "the rollout engine is being started"),
         ({"failed": "no route to http://store"}, {}, "engine e0: no route to http://store"),
         ({"borrowed": True}, {}, "nothing is wanted of it"),
         ({"borrowed": True, "lease_id": "L", "lease_left_ns": 10**10, "slack_ok": False}, {}, "no slack"),

@@ -41,7 +41,9 @@ def url(tmp_path_factory) -> Iterator[str]:
         )  # fmt: skip
         await gateway.start()
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
-            await beat(session, report("http://127.0.0.1:1", "e0", device_id="d0"), device_id="d0", host="rack-1")
+            lends = report("http://127.0.0.1:1", "e0", device_id="d0")
+            starts = report("http://127.0.0.1:2", "e1", device_id="d0", alive=False, fault="it is being started")
+            await beat(session, lends, starts, device_id="d0", host="rack-1")
             await beat(session, device_id="d1", fault="the disk is full", host="rack-2", host_facts=FACTS)
             await open_run(session, "grpo", team="research")
             running.set()
@@ -66,6 +68,7 @@ def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
     shown = rose("status", "--url", url, "--token", TOKEN)
     for part in ("fleet-1", "d0", "rack-1", "e0", "the disk is full", "grpo", "research", "d2: its agent has not"):
         assert part in shown
+    assert "e1 (away)" in shown
     status = json.loads(rose("status", "--url", url, "--token", TOKEN, "--json"))
     assert [device["device_id"] for device in status["devices"]] == ["d0", "d1"]
 

@@ -290,14 +290,12 @@ class DeviceAgent:
         if engine is None:
             return []
         state = None if leasing is None or not leasing.state.in_force else leasing.state
-        run_id, version = self._lives.held or ("", 0)
+        (run_id, version), fault = self._lives.held or ("", 0), self._engine_fault
         report = EngineReport(
-            engine_id=engine.spec.engine_id,
-            device_id=self._spec.device.id,
-            url=engine.spec.outer_url,
+            engine_id=engine.spec.engine_id, device_id=self._spec.device.id, url=engine.spec.outer_url,
             token=None if engine.spec.door is None else engine.spec.door.token,
             borrowed=leasing is not None,
-            alive=engine.alive and self._engine_fault is None,
+            alive=engine.alive and fault is None,
             capacity=self._spec.rollout_capacity,
             policy_version=version,
             lease_id=None if leasing is None else leasing.lease_id,
@@ -305,7 +303,8 @@ class DeviceAgent:
             slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
             run_id=run_id or None,
             failed=self._targets.failed,
-        )
+            fault=fault,
+        )  # fmt: skip
         return [report]
 
     def _engine_memory(self) -> Literal["present", "moving", "away"]:

@@ -320,7 +320,8 @@ def test_a_dedicated_device_has_no_leases(start, gateway):
     assert device.agent.check() is None
     os.kill(device.engine.pid, signal.SIGKILL)
     gateway.wait(lambda: not gateway.heard[-1].engines[0].alive)
-    gateway.wait(lambda: gateway.heard[-1].engines[0].alive)
+    gateway.wait(lambda: "is started again" in (gateway.heard[-1].engines[0].fault or ""))
+    gateway.wait(lambda: gateway.heard[-1].engines[0].alive and gateway.heard[-1].engines[0].fault is None)
 
 
 def test_a_device_with_no_rollout_engine_is_heard_of_and_hears_who_trains_on_it(start, gateway):
