@@ -213,9 +213,9 @@ def outside(store: Store, root: Path) -> Store:
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
-    if folder is not None and (folder == root or root in folder.parents):
-        raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
     if folder is not None:
+        if folder == root or root in folder.parents:
+            raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
         try:
             layout.make_folder(folder)
         except OSError as error:

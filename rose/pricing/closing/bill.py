@@ -63,12 +63,10 @@ def bill(
     """
     root = layout.check(root)
     known = {close_id: posted for close_id, posted in postings(root).items() if posted[0].period.overlaps(period)}
-    if never_closed := period.without(posted[0].period for posted in known.values()):
-        preconditions.refuse_archived_since(root, never_closed[0].from_ns)
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-    provenance = one_provenance(present | {posted[0].provenance for posted in known.values()}, provenance, period)
+    provenance = one_provenance(root, present | {posted[0].provenance for posted in known.values()}, provenance, period)
     parts, verified, example, closes = [], True, False, []
     priced_by: list[tuple[Period, Posting | PriceBook]] = []
     for close_id, counted in coverage.counting(postings(root), provenance).items():
@@ -114,8 +112,9 @@ def bill(
     )
 
 
-def one_provenance(present: set[str], chosen: str | None, period: Period) -> str:
-    """The one that is chosen, or the only one present. Raises PricingError for several, or none."""
+def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:
+    """The one that is chosen, or the only one present. Raises PricingError for several, or none, which is another thing
+    where events of the period were archived."""
     if chosen is not None:
         return chosen
     if len(present) > 1:
@@ -124,5 +123,6 @@ def one_provenance(present: set[str], chosen: str | None, period: Period) -> str
             "of both: choose one with --provenance"
         )
     if not present:
+        preconditions.refuse_archived_since(root, period.from_ns)
         raise NothingChargedError(f"no run lies in {period.label}, so nothing is charged")
     return present.pop()

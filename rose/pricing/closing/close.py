@@ -112,7 +112,9 @@ def _priced(
         within = {name: [*coverage.corrections_in(posted, period, name)] for name in named}
         if not any(within.values()):
             raise
-        chosen = bill.one_provenance({name for name, corrections in within.items() if corrections}, provenance, period)
+        chosen = bill.one_provenance(
+            root, {name for name, corrections in within.items() if corrections}, provenance, period
+        )
         corrected = store.read(root, within[chosen][0][0].close_id)
         return Charges(
             frame=corrected.charges.frame.clear(), stays=(), provenance=chosen, book=book,

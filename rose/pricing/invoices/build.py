@@ -130,7 +130,7 @@ def _charged(
     posted = postings(root)
     same = [first for first, *_ in posted.values() if first.period == period and provenance in (None, first.provenance)]
     if same:
-        own_provenance = bill.one_provenance({first.provenance for first in same}, provenance, period)
+        own_provenance = bill.one_provenance(root, {first.provenance for first in same}, provenance, period)
         closed = store.read(root, next(first.close_id for first in same if first.provenance == own_provenance))
         if not closed.verified:
             _refuse_unverified(closed.close_id, allow_unverified)
@@ -190,7 +190,7 @@ def _only_corrected(
     # What the corrections were priced by, where nobody names a book.
     book = choice.choose(root, price_book) if price_book else store.book_of(root, within[-1])
     facts = dataclasses.replace(BookFacts.from_book(book), example=any(posting.book.example for posting in within))
-    own_provenance = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
+    own_provenance = bill.one_provenance(root, {posting.provenance for posting in within}, provenance, period)
     frame = sums.frozen(root, within[-1]).clear()
     charged = _Charged(
         frame=frame, book=book, priced_by=(), close=None, made_ns=now_ns, later=frame,

@@ -12,7 +12,7 @@ import polars as pl
 from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges import NothingChargedError, preconditions
+from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import coverage
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
@@ -170,10 +170,9 @@ def _posted(
     """The closes that have a part of the period, of the one provenance that it has."""
     known = {close_id: own for close_id, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in known.values()}
-    if never_closed := period.without(own[0].period for own in known.values()):
-        preconditions.refuse_archived_since(root, never_closed[0].from_ns)
+    if period.without(own[0].period for own in known.values()):
         with catalog.connect(root) as connection:
             set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
             present |= {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-    provenance = one_provenance(present, provenance, period)
+    provenance = one_provenance(root, present, provenance, period)
     return {close_id: own for close_id, own in known.items() if own[0].provenance == provenance}, provenance

@@ -174,7 +174,7 @@ def saved(
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-        provenance = one_provenance(present, provenance, period)
+        provenance = one_provenance(root, present, provenance, period)
         set_variables(connection, provenance=provenance)
         counted = rows(connection, "spend/runs")
     # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does all of it count itself.
