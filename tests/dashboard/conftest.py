@@ -251,7 +251,7 @@ def unescaped(text: str) -> str:
 
 
 @pytest.fixture
-def said() -> Callable[[Any], str]:
+def page_text() -> Callable[[Any], str]:
     """The words of a page."""
     kinds = ("markdown", "caption", "info", "warning", "error", "success")
     return lambda app: "\n".join(unescaped(str(element.value)) for kind in kinds for element in getattr(app, kind))

@@ -37,11 +37,11 @@ def total(ended: Path) -> int:
 
 
 def test_every_figure_re_adds_to_the_charges(
-    ended: Path, open_page: Any, values: Any, said: Any, choose: Any, total: int
+    ended: Path, open_page: Any, values: Any, page_text: Any, choose: Any, total: int
 ) -> None:
     app = open_page(ended, "bill")
     assert values(app)["The bill"] == format_usd(total)
-    assert "Price book example" in said(app)
+    assert "Price book example" in page_text(app)
     teams = dict(zip(app.dataframe[0].value["team"], nano(app.dataframe[0].value), strict=True))
     assert teams.pop("sum") == sum(teams.values()) == total
     assert set(teams) == {"research", "chat", "unallocated"}
@@ -55,7 +55,7 @@ def test_every_figure_re_adds_to_the_charges(
     app = choose(app, "View", "fully-loaded")
     assert values(app)["The bill"] == format_usd(total)
     assert nano(app.dataframe[0].value)[-1] == total
-    assert "fully loaded" in said(app)
+    assert "fully loaded" in page_text(app)
     assert app.get("vega_lite_chart")
 
 
@@ -108,7 +108,7 @@ def test_no_bill_is_of_different_provenance(
 
 
 def test_a_bill_of_a_ledger_that_does_not_verify_is_marked(
-    ended: Path, tmp_path: Path, open_page: Any, values: Any, said: Any, total: int
+    ended: Path, tmp_path: Path, open_page: Any, values: Any, page_text: Any, total: int
 ) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     (root / "heads" / "gone.json").write_text('{"segment": "live/gone/000000/000001-' + "0" * 64 + '.parquet"}')
@@ -119,18 +119,18 @@ def test_a_bill_of_a_ledger_that_does_not_verify_is_marked(
     app.checkbox[0].check().run()
     assert any("UNVERIFIED" in warning.value for warning in app.warning)
     assert values(app)["The bill"] == format_usd(total)
-    assert "UNVERIFIED LEDGER: do not rely" in said(app)
+    assert "UNVERIFIED LEDGER: do not rely" in page_text(app)
 
 
 def test_an_error_of_the_price_book_gets_no_checkbox(
-    ended: Path, tmp_path: Path, open_page: Any, said: Any, monkeypatch: pytest.MonkeyPatch
+    ended: Path, tmp_path: Path, open_page: Any, page_text: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = tmp_path / "book.toml"
     book.write_text(BOOK.text.replace('class = "h100-sxm"', 'class = "h300"'))
     monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
     app = open_page(ended, "bill")
     assert not app.exception
-    assert "h100-sxm" in said(app)
+    assert "h100-sxm" in page_text(app)
     assert not app.checkbox
     assert not app.metric
     # Corrected while the page is open.

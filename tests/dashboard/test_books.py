@@ -42,7 +42,9 @@ def labelled(app: Any, kind: str, label: str) -> Any:
 
 
 @pytest.mark.long
-def test_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: Any, values: Any, said: Any) -> None:
+def test_a_close_its_correction_and_what_it_was_before(
+    closed: Path, open_page: Any, values: Any, page_text: Any
+) -> None:
     now, app = store.read(closed, CLOSE), open_page(closed, "books")
     assert not app.exception
     assert not app.error
@@ -56,7 +58,7 @@ def test_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: 
         "As it is known": format_usd(first + second),
     }
     assert "the carrier raised its price" in list(app.dataframe[1].value["why"])
-    assert f"closed {first:,} + corrections 160,000 = {first + second:,}" in said(app)
+    assert f"closed {first:,} + corrections 160,000 = {first + second:,}" in page_text(app)
     *rows, whole = app.dataframe[2].value["nano-dollars"]
     assert sum(rows) == whole == first + second
     as_of = labelled(app, "selectbox", "As it was known")
@@ -95,11 +97,13 @@ def test_what_was_frozen_is_checked_and_a_changed_byte_is_found(closed: Path, tm
     assert not app.success
 
 
-def test_the_bill_of_a_closed_month_is_what_was_closed(closed: Path, open_page: Any, values: Any, said: Any) -> None:
+def test_the_bill_of_a_closed_month_is_what_was_closed(
+    closed: Path, open_page: Any, values: Any, page_text: Any
+) -> None:
     app = open_page(closed, "bill")
     total = store.read(closed, CLOSE).frame["cost_nano"].sum()
     assert values(app)["The bill"] == values(app)["Of it in closed periods"] == format_usd(total)
-    assert CLOSE in said(app)
+    assert CLOSE in page_text(app)
     (button,) = [button for button in app.button if button.label == "Prepare workbook"]
     assert "Download rose-simulated-2026-06.xlsx" in [b.label for b in button.click().run().get("download_button")]
 
@@ -115,7 +119,9 @@ def test_nothing_closed_and_no_budget_is_said_with_what_to_do(ended: Path, open_
 
 
 @pytest.mark.long
-def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_page: Any, said: Any, kit: Any) -> None:
+def test_a_day_that_stands_out_is_named_with_what_drove_it(
+    tmp_path: Path, open_page: Any, page_text: Any, kit: Any
+) -> None:
     def device(action: Any, name: str, day: int) -> events.Device:
         return events.Device(action=action, device_id=name, t_ns=kit.T0_NS + day * DAY_S * kit.S, pool="rollout",
                              device_class="h100-sxm", at_us=kit.us(day * DAY_S))  # fmt: skip
@@ -134,10 +140,10 @@ def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_
     found = anomaly.watch(of, JUNE).anomalies
     assert [(each.day, each.metric) for each in found] == [(date(2026, 6, 9), "cost")]
     assert not app.exception
-    assert f"**2026-06-09: cost {found[0].value.text}**" in said(app)
-    assert found[0].driver in said(app)
+    assert f"**2026-06-09: cost {found[0].value.text}**" in page_text(app)
+    assert found[0].driver in page_text(app)
     assert list(app.dataframe[-1].value["day"]) == ["2026-06-09"]
-    assert "2026-06-09: cost" in said(open_page(root, "overview"))
+    assert "2026-06-09: cost" in page_text(open_page(root, "overview"))
     # Somebody says that it was meant to be so: from then on nobody is asked to look.
     labelled(app, "radio", "What it is").set_value("expected")
     app = labelled(app, "button", "Judge").click().run()
@@ -150,7 +156,7 @@ def test_a_day_that_stands_out_is_named_with_what_drove_it(tmp_path: Path, open_
     assert (judged.verdict, judged.reason, judged.by) == ("expected", "r1 <b>was</b> bought", getpass.getuser())
     assert judged.text in app.success[0].value.replace("\\", "")
     assert list(app.dataframe[-1].value["judged"]) == [judged.text]
-    assert "2026-06-09: cost" not in said(open_page(root, "overview"))
+    assert "2026-06-09: cost" not in page_text(open_page(root, "overview"))
 
 
 def test_a_ledger_that_cannot_be_written_is_said(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

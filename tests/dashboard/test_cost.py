@@ -107,16 +107,16 @@ def test_bars_of_the_waterfall_begin_where_the_one_before_ends(steps: Waterfall)
 
 
 def test_the_page_is_of_rollouts_first_and_opens_down_to_a_lease(
-    ended: Path, rollouts: dict[str, pl.DataFrame], open_page: Any, values: Any, said: Any
+    ended: Path, rollouts: dict[str, pl.DataFrame], open_page: Any, values: Any, page_text: Any
 ) -> None:
     nano = int(rollouts[link.AMORTIZED]["amount_nano"].sum())
     app = open_page(ended, "cost", by="run", row="run")
     assert not app.exception
     assert values(app)["Rollout cost"] == amounts.amount(nano)
-    assert f"Rollouts cost **{amounts.amount(nano)}** in 2026-06" in said(app)
+    assert f"Rollouts cost **{amounts.amount(nano)}** in 2026-06" in page_text(app)
     table, runs = app.dataframe[0].value, app.dataframe[1].value
     assert [round(cost * 1e9) for cost in table["cost"]] == [nano] == [round(cost * 1e9) for cost in runs["cost"]]
-    assert "Fully loaded, a useful token cost" in said(app)
+    assert "Fully loaded, a useful token cost" in page_text(app)
     assert any("SIMULATED" in warning.value for warning in app.warning)
     assert len(app.get("vega_lite_chart")) == 2
     app = open_page(ended, "cost", run="run", lease="L1", view="fully-loaded")
@@ -151,15 +151,15 @@ def test_leases_of_two_fleets_that_are_called_alike_have_each_its_own_cost(
 
 @pytest.mark.long
 def test_a_ledger_without_devices_and_a_row_that_is_not_there(
-    ended: Path, tmp_path: Path, open_page: Any, kit: Any, said: Any
+    ended: Path, tmp_path: Path, open_page: Any, kit: Any, page_text: Any
 ) -> None:
     app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), "cost")
     assert not app.exception
-    assert "nothing is charged" in said(app)
+    assert "nothing is charged" in page_text(app)
     assert not app.metric
     app = open_page(ended, "cost", row="nobody")
     assert not app.exception
-    assert "Nothing of this period is in that row" in said(app)
+    assert "Nothing of this period is in that row" in page_text(app)
 
 
 @pytest.mark.long

@@ -58,7 +58,7 @@ def test_versions_have_the_answers_that_steps_have(ended: Path, run: data.Run) -
     assert learned.together(by_step).judged == learned.together(by_version).judged == 64
 
 
-def test_the_page_has_pricing_s_figures(ended: Path, open_page: Any, values: Any, said: Any) -> None:
+def test_the_page_has_pricing_s_figures(ended: Path, open_page: Any, values: Any, page_text: Any) -> None:
     app = open_page(ended, "cost_per_correct", axis="versions")
     assert not app.exception
     assert not app.error
@@ -70,13 +70,13 @@ def test_the_page_has_pricing_s_figures(ended: Path, open_page: Any, values: Any
     assert shown[f"{count:,} accepted answers" if count > 1 else "Accepted answer"] == amounts.amount(
         int((paid.value or 0) * count)
     )
-    assert f"C3 is {found.c3.text}" in said(app)
-    assert found.c3.interval_text in said(app)
+    assert f"C3 is {found.c3.text}" in page_text(app)
+    assert found.c3.interval_text in page_text(app)
     tables = [frame.value for frame in app.dataframe]
     assert list(next(table for table in tables if "lever" in table)["lever"]) == [row.what for row in found.levers]
-    assert found.in_words in said(app)
+    assert found.in_words in page_text(app)
     answered = next(table for table in tables if "answer" in table)
     assert list(answered["answer"]) == [answer.side for answer in ahead.answers.values()]
-    assert ahead.rollouts in said(app)
-    assert "Only lake judged the probes" in said(app)
-    assert "policy version" in said(app) or "oldest version" in said(app)
+    assert ahead.rollouts in page_text(app)
+    assert "Only lake judged the probes" in page_text(app)
+    assert "policy version" in page_text(app) or "oldest version" in page_text(app)

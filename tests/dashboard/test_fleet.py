@@ -109,7 +109,9 @@ def test_serving_is_safe_not_safe_or_not_known(ended: Path, run: data.Run, tmp_p
 
 
 @pytest.mark.long
-def test_the_page_says_how_the_fleet_stands(ended: Path, built: Report, open_page: Any, values: Any, said: Any) -> None:
+def test_the_page_says_how_the_fleet_stands(
+    ended: Path, built: Report, open_page: Any, values: Any, page_text: Any
+) -> None:
     app = open_page(ended, "fleet")
     assert not app.exception
     assert "Serving is NOT safe" in app.error[0].value
@@ -118,8 +120,8 @@ def test_the_page_says_how_the_fleet_stands(ended: Path, built: Report, open_pag
     assert shown["Provisioned device time"] == "723.000 s"
     assert shown["Unaccounted for"] == "3.000 s"
     assert shown["Leased, not used"] == built.leased_unused.text
-    assert "trace bursty, 50.0% of its requests kept, prompt lengths x0.25" in said(app)
-    assert "No refusal was recorded" in said(app)
+    assert "trace bursty, 50.0% of its requests kept, prompt lengths x0.25" in page_text(app)
+    assert "No refusal was recorded" in page_text(app)
     assert any("SIMULATED" in warning.value for warning in app.warning)
     assert {button.label for button in app.get("download_button")} >= {"States as CSV", "Latency as CSV"}
     times = next(frame.value for frame in app.dataframe if "nanoseconds" in frame.value)
@@ -135,7 +137,7 @@ def test_serving_is_safe_by_the_target_of_the_address(ended: Path, open_page: An
 
 
 def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
-    ended: Path, open_page: Any, values: Any, said: Any
+    ended: Path, open_page: Any, values: Any, page_text: Any
 ) -> None:
     app = open_page(ended, "fleet", lease="L1")
     assert not app.exception
@@ -144,10 +146,10 @@ def test_a_lease_opens_with_cause_reaction_tokens_price_and_events(
     assert shown["All of its time, amortized"] == format_usd(int(own["cost_nano"].sum()))
     assert (shown["Tokens kept"], shown["Tokens lost"]) == ("50", "5")
     assert (shown["Off the device after"], shown["Lease closed after"]) == ("unknown", "at once")
-    assert "It was preempted: serving has work" in said(app)
+    assert "It was preempted: serving has work" in page_text(app)
     (button,) = [button for button in app.button if button.label == "Close the lease"]
     assert "All of its time, amortized" not in values(button.click().run())
-    assert "This run has no lease" in said(open_page(ended, "fleet", lease="nobody"))
+    assert "This run has no lease" in page_text(open_page(ended, "fleet", lease="nobody"))
 
 
 @pytest.mark.long
@@ -164,7 +166,7 @@ def test_tokens_that_were_not_recorded_are_unknown(tmp_path: Path, open_page: An
 
 
 def test_of_an_rl_run_the_table_of_leases_says_whose_their_seconds_are(
-    tmp_path: Path, open_page: Any, kit: Any, said: Any
+    tmp_path: Path, open_page: Any, kit: Any, page_text: Any
 ) -> None:
     own = [
         dataclasses.replace(one, rollout_run_id="a") if isinstance(one, events.DeviceSlice) else
@@ -174,19 +176,19 @@ def test_of_an_rl_run_the_table_of_leases_says_whose_their_seconds_are(
     began = events.Run(action="started", name="grpo", run_id="a", fleet_run_id="run", at_us=kit.us(0))
     ended = dataclasses.replace(began, action="ended", at_us=kit.us(30))
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), began, *own, ended])
-    told = "Own seconds are those in which this run had the lease"
+    sentence = "Own seconds are those in which this run had the lease"
     for run_id in ("run", "a"):
         app = open_page(root, "fleet", run=run_id)
         assert not app.exception
-        assert "Source: `lease`, all of this time" in said(app)
-        assert (told in said(app)) == (run_id == "a")
+        assert "Source: `lease`, all of this time" in page_text(app)
+        assert (sentence in page_text(app)) == (run_id == "a")
         (table,) = [frame.value for frame in app.dataframe if "lease id" in frame.value.columns]
         assert ("own seconds" in table.columns) == (run_id == "a")
 
 
 @pytest.mark.long
 def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
-    tmp_path: Path, open_page: Any, kit: Any, said: Any
+    tmp_path: Path, open_page: Any, kit: Any, page_text: Any
 ) -> None:
     def lease(number: int) -> list[events.Event]:
         return [
@@ -202,16 +204,16 @@ def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.slices(0), *many, *end])
     app = open_page(root, "fleet")
     assert not app.exception
-    assert "The newest 500 of 600 leases are drawn" in said(app)
+    assert "The newest 500 of 600 leases are drawn" in page_text(app)
     app = open_page(root, "fleet", window="2026-06-01T00:00..2026-06-01T00:01")
     assert not app.exception
-    assert "are drawn; the lent share" not in said(app)
+    assert "are drawn; the lent share" not in page_text(app)
     table = next(frame.value for frame in app.dataframe if "lease id" in frame.value)
     assert set(table["lease id"]) == {f"M{number}" for number in range(60)}
 
 
 @pytest.mark.long
-def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, page_text: Any) -> None:
     held = [
         events.Hold(reason=reason, device_id="s0", count=3, duration_ns=10**9, at_us=kit.us(5))
         for reason in ("serving_step", "kv_budget")
@@ -219,7 +221,7 @@ def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: A
     root = kit.write(tmp_path / "ledger", [*kit.a_run(), *held])
     app = open_page(root, "fleet")
     assert not app.exception
-    assert "Time that rollouts with work were refused" in said(app)
+    assert "Time that rollouts with work were refused" in page_text(app)
     (run,) = data.runs(root)
     holds = data.in_window(root, "dashboard/fleet_holds", run, window.whole(run))
     assert dict(holds.select("reason", "seconds").iter_rows()) == {"serving_step": 1.0, "kv_budget": 1.0}
@@ -227,7 +229,7 @@ def test_why_more_was_not_lent(tmp_path: Path, open_page: Any, kit: Any, said: A
 
 
 @pytest.mark.long
-def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: Any, kit: Any, page_text: Any) -> None:
     made: list[events.Event] = [kit.started()]
     for number in range(41):
         name: Any = {"device_id": f"d{number}"}
@@ -240,7 +242,7 @@ def test_a_large_fleet_is_drawn_by_pool_and_says_so(tmp_path: Path, open_page: A
         made.append(events.DeviceSlice(t0_ns=kit.T0_NS, t1_ns=kit.T0_NS + 60 * kit.S, at_us=kit.us(60), **name, **ns))
     app = open_page(kit.write(tmp_path / "ledger", made), "fleet")
     assert not app.exception
-    assert "More than 40 devices: they are drawn by pool" in said(app)
+    assert "More than 40 devices: they are drawn by pool" in page_text(app)
 
 
 @pytest.mark.long

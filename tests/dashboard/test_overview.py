@@ -58,7 +58,7 @@ def rollout_nano(frame: pl.DataFrame) -> int:
 
 
 def test_the_cards_are_pricing_s_figures(
-    ended: Path, frame: pl.DataFrame, open_page: Any, values: Any, said: Any
+    ended: Path, frame: pl.DataFrame, open_page: Any, values: Any, page_text: Any
 ) -> None:
     app = open_page(ended, "overview")
     assert not app.exception
@@ -75,9 +75,9 @@ def test_the_cards_are_pricing_s_figures(
         "Serving within its latency budgets": f"{1 - 8 / 240:.1%}",
         "Trust in the ledger": "0 problems",
     }
-    assert f"95% {saved.interval_text}" in said(app)
-    assert f"Rollouts cost **{format_usd(rollout_nano(frame))}** in 2026-06" in said(app)
-    assert "target missed" in said(app)
+    assert f"95% {saved.interval_text}" in page_text(app)
+    assert f"Rollouts cost **{format_usd(rollout_nano(frame))}** in 2026-06" in page_text(app)
+    assert "target missed" in page_text(app)
     assert any("SIMULATED" in warning.value for warning in app.warning)
     assert len(app.get("vega_lite_chart")) == 2
 
@@ -105,25 +105,25 @@ def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: An
      ("borrowed", "under a lease"), ("slo", "all requests"), ("trust", "own verification")],
 )  # fmt: skip
 def test_a_figure_opens_and_stays_open_in_the_address(
-    name: str, words: str, ended: Path, open_page: Any, said: Any
+    name: str, words: str, ended: Path, open_page: Any, page_text: Any
 ) -> None:
     app = open_page(ended, "overview")
     (button,) = [button for button in app.button if button.key == f"figure-{name}"]
     app = button.click().run()
     assert not app.exception
     assert app.query_params["figure"] in (name, [name])
-    assert words in said(app)
+    assert words in page_text(app)
     again = open_page(ended, "overview", figure=name)
     assert not again.exception
-    assert words in said(again)
+    assert words in page_text(again)
 
 
 @pytest.mark.long
 def test_a_period_is_compared_with_the_one_before(
-    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, said: Any, kit: Any,
+    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, page_text: Any, kit: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    assert "nothing is charged in 2026-05" in said(open_page(ended, "overview"))
+    assert "nothing is charged in 2026-05" in page_text(open_page(ended, "overview"))
     root = shutil.copytree(ended, tmp_path / "ledger")
     monkeypatch.setattr(kit, "T0_NS", kit.T0_NS - 10 * 86_400 * kit.S)
     earlier = [kit.started("earlier"), *kit.joined(), *kit.slices(0), *kit.left(30)]
@@ -132,13 +132,13 @@ def test_a_period_is_compared_with_the_one_before(
     more = Fraction(rollout_nano(frame), rollout_nano(before)) - 1
     app = open_page(root, "overview")
     assert not app.exception
-    assert f"({float(more):.1%} more than in 2026-05)" in said(app)
+    assert f"({float(more):.1%} more than in 2026-05)" in page_text(app)
     (card,) = [metric for metric in app.metric if metric.label == "Rollout cost"]
     assert card.delta == f"{float(more):+.1%} on 2026-05"
     made = changes.build(root, period.of_month("2026-06"), period.of_month("2026-05"), price_book=BOOK)
-    assert f"2026-06, compared with 2026-05: {changes.sentence(made)}" in said(app)
+    assert f"2026-06, compared with 2026-05: {changes.sentence(made)}" in page_text(app)
     assert len(app.get("vega_lite_chart")) == 3
-    nothing = said(open_page(root, "overview", compare="none"))
+    nothing = page_text(open_page(root, "overview", compare="none"))
     assert "it is compared with nothing" in nothing
     assert "compared with 2026-05" not in nothing
     for money in (Money(None), Money(EUR)):
@@ -151,7 +151,7 @@ def test_a_period_is_compared_with_the_one_before(
 
 
 @pytest.mark.long
-def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
+def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, open_page: Any, page_text: Any) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     app = open_page(root, "overview")
     (day,) = app.date_input
@@ -162,23 +162,23 @@ def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, 
     assert not app.exception
     (note,) = notes.load(root)
     assert (note.day, note.text, note.by) == (date(2026, 6, 1), HOSTILE, getpass.getuser())
-    assert f"**2026-06-01** {HOSTILE} ({note.by}," in said(app)
+    assert f"**2026-06-01** {HOSTILE} ({note.by}," in page_text(app)
     assert HOSTILE in str(app.get("vega_lite_chart")[0].proto.datasets)
     app = button(app, "Remove").click().run()
     assert not app.exception
     assert notes.load(root) == []
-    assert "Removed the note on 2026-06-01" in said(app)
+    assert "Removed the note on 2026-06-01" in page_text(app)
 
 
 @pytest.mark.long
-def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
+def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_page: Any, page_text: Any) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     views.save(root, "theirs", "team=chat&team2=x", by="somebody else")
     app = open_page(root, "overview", team="research", view="fully-loaded")
     (name,) = [field for field in app.text_input if field.label == "Save what is shown as"]
     name.set_value("theirs")
     app = button(app, "Save").click().run()
-    assert "somebody else saved a view as theirs" in said(app)
+    assert "somebody else saved a view as theirs" in page_text(app)
     (name,) = [field for field in app.text_input if field.label == "Save what is shown as"]
     name.set_value("ours")
     app = button(app, "Save").click().run()
@@ -187,44 +187,46 @@ def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_pa
     app = button(app, "theirs").click().run()
     assert not app.exception
     assert {name: "".join(app.query_params[name]) for name in app.query_params} == {"team": "chat"}
-    assert "“team2”" in said(app)
+    assert "“team2”" in page_text(app)
     app = button(button(app, "ours").click().run(), "Remove").click().run()
     assert list(views.load(root)) == ["theirs"]
     assert "".join(app.query_params["team"]) == "research"
 
 
 @pytest.mark.long
-def test_a_budget_is_a_line_and_being_over_it_is_said(ended: Path, tmp_path: Path, open_page: Any, said: Any) -> None:
+def test_a_budget_is_a_line_and_being_over_it_is_said(
+    ended: Path, tmp_path: Path, open_page: Any, page_text: Any
+) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
-    assert "No budget is set" in said(open_page(root, "overview"))
+    assert "No budget is set" in page_text(open_page(root, "overview"))
     budget.set_budget(root, "research", "0.01", period.of_month("2026-06"))
     frame = charges.price(root, BOOK).frame
     spent = int(frame.filter(pl.col("team") == "research")["cost_nano"].sum())
     app = open_page(root, "overview")
     assert not app.exception
-    assert f"{format_usd(spent - 10**7)} **over** budget" in said(app)
-    assert f"**Over budget**: research, by {format_usd(spent - 10**7)} in 2026-06" in said(app)
+    assert f"{format_usd(spent - 10**7)} **over** budget" in page_text(app)
+    assert f"**Over budget**: research, by {format_usd(spent - 10**7)} in 2026-06" in page_text(app)
 
 
 @pytest.mark.long
 def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
-    ended: Path, tmp_path: Path, open_page: Any, said: Any
+    ended: Path, tmp_path: Path, open_page: Any, page_text: Any
 ) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     budget.set_budget(root, "of-next-quarter", "1000", period.of_month("2026-06"))
     app = open_page(root, "overview")
-    assert "Nothing is charged" not in said(app)
-    assert "Over budget" not in said(app)
+    assert "Nothing is charged" not in page_text(app)
+    assert "Over budget" not in page_text(app)
     budget.set_budget(root, "research", "0.01", period.of_month("2026-06"))
     budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
-    (line,) = [text for text in said(open_page(root, "overview")).splitlines() if "Over budget" in text]
+    (line,) = [text for text in page_text(open_page(root, "overview")).splitlines() if "Over budget" in text]
     assert "research" in line
     assert "chat" not in line
 
 
 @pytest.mark.long
-def test_days_are_named_as_they_were_chosen(ended: Path, open_page: Any, said: Any) -> None:
-    assert "in 2026-05-31 to 2026-06-02" in said(open_page(ended, "overview", period="2026-05-31..2026-06-02"))
+def test_days_are_named_as_they_were_chosen(ended: Path, open_page: Any, page_text: Any) -> None:
+    assert "in 2026-05-31 to 2026-06-02" in page_text(open_page(ended, "overview", period="2026-05-31..2026-06-02"))
 
 
 @pytest.mark.long
@@ -241,7 +243,7 @@ def test_amounts_in_another_currency(
 
 @pytest.mark.long
 def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
-    ended: Path, open_page: Any, said: Any, choose: Any
+    ended: Path, open_page: Any, page_text: Any, choose: Any
 ) -> None:
     app = choose(open_page(ended, "overview"), "Team", "research")
     assert app.query_params["team"] in ("research", ["research"])
@@ -249,9 +251,9 @@ def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
     assert app.query_params["view"] in ("fully-loaded", ["fully-loaded"])
     app = open_page(ended, "overview", team="nobody", view="x", odd=HOSTILE)
     assert not app.exception
-    assert "no team “nobody” in this ledger" in said(app)
-    assert "not one of amortized" in said(app)
-    assert "nothing that can be chosen" in said(app)
+    assert "no team “nobody” in this ledger" in page_text(app)
+    assert "not one of amortized" in page_text(app)
+    assert "nothing that can be chosen" in page_text(app)
     assert "view" not in app.query_params
 
 
@@ -274,7 +276,9 @@ def test_text_of_a_ledger_stays_text(page: str, tmp_path: Path, open_page: Any, 
     assert not re.search(r"(?<!\\)!\[|(?<!\\)\$a|(?<!\\)<b>|://evil", shown)
 
 
-def test_an_empty_ledger_and_a_run_that_has_only_begun(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+def test_an_empty_ledger_and_a_run_that_has_only_begun(
+    tmp_path: Path, open_page: Any, kit: Any, page_text: Any
+) -> None:
     root = layout.create(tmp_path / "ledger")
     app = open_page(root, "overview")
     assert not app.exception
@@ -282,17 +286,19 @@ def test_an_empty_ledger_and_a_run_that_has_only_begun(tmp_path: Path, open_page
     kit.write(root, [kit.started()])
     app.run()
     assert not app.exception
-    assert "nothing is charged" in said(app)
+    assert "nothing is charged" in page_text(app)
     assert not app.metric
 
 
 @pytest.mark.long
-def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any) -> None:
+def test_what_is_not_known_is_called_unknown(
+    tmp_path: Path, open_page: Any, kit: Any, values: Any, page_text: Any
+) -> None:
     made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
     untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]
     app = open_page(kit.write(tmp_path / "ledger", untagged), "overview")
     assert not app.exception
     assert values(app)["Cost per 1,000 accepted"] == "unknown"
     assert values(app)["Serving within its latency budgets"] == "unknown"
-    assert "No serving request was recorded" in said(app)
-    assert "No run says who pays" in said(app)
+    assert "No serving request was recorded" in page_text(app)
+    assert "No run says who pays" in page_text(app)

@@ -17,14 +17,14 @@ CHARTS = {"cost": 2, "cost_per_correct": 8, "bill": 1, "risk": 2, "preemptions":
 
 @pytest.mark.parametrize("page", usual(list(CHARTS)[::2], long=list(CHARTS)))
 def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(
-    page: str, ended: Path, open_page: Any, said: Any
+    page: str, ended: Path, open_page: Any, page_text: Any
 ) -> None:
     app = open_page(ended, page)
     assert not app.exception
     assert not app.error
     assert len(app.get("vega_lite_chart")) == CHARTS[page]
     assert any("SIMULATED" in warning.value for warning in app.warning)
-    assert "Source" in said(app)
+    assert "Source" in page_text(app)
 
 
 @pytest.mark.long
@@ -43,18 +43,20 @@ def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_pag
 @pytest.mark.long
 @pytest.mark.parametrize("page", [*PAGES, "risk"])
 def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
-    page: str, tmp_path: Path, open_page: Any, kit: Any, said: Any
+    page: str, tmp_path: Path, open_page: Any, kit: Any, page_text: Any
 ) -> None:
     app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), page)
     assert not app.exception
-    assert "going on" in said(app)
+    assert "going on" in page_text(app)
     assert app.info or app.error
     assert not app.metric
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any) -> None:
+def test_a_page_follows_a_writer(
+    page: str, tmp_path: Path, open_page: Any, kit: Any, values: Any, page_text: Any
+) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
 
@@ -66,17 +68,17 @@ def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit:
         record([kit.started(), *kit.joined(), *kit.a_step(0)])
         app = open_page(root, page)
         assert not app.exception
-        before = (said(app), values(app), [len(frame.value) for frame in app.dataframe])
+        before = (page_text(app), values(app), [len(frame.value) for frame in app.dataframe])
         record(kit.a_step(1))
         app.run()
         assert not app.exception
         assert not any("SIMULATED" in warning.value for warning in app.warning)
-        assert (said(app), values(app), [len(frame.value) for frame in app.dataframe]) != before
+        assert (page_text(app), values(app), [len(frame.value) for frame in app.dataframe]) != before
         record([*kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
         app.run()
         assert not app.exception
-        assert "ended" in said(app)
-        assert "going on" not in said(app)
+        assert "ended" in page_text(app)
+        assert "going on" not in page_text(app)
 
 
 @pytest.mark.parametrize("page", ["cost_per_correct", "risk"])
@@ -94,22 +96,22 @@ def test_no_figure_is_made_of_events_of_different_provenance(
 
 @pytest.mark.long
 def test_the_newest_run_comes_first_and_another_can_be_chosen(
-    tmp_path: Path, open_page: Any, kit: Any, said: Any, choose: Any
+    tmp_path: Path, open_page: Any, kit: Any, page_text: Any, choose: Any
 ) -> None:
     root = kit.write(tmp_path / "ledger", kit.a_run(), run_id="old")
     kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
     app = open_page(root, "risk")
-    assert "measured" in said(app)
-    assert "not heard of since **2026-06-01 00:08:20 UTC**" in said(app)
+    assert "measured" in page_text(app)
+    assert "not heard of since **2026-06-01 00:08:20 UTC**" in page_text(app)
     assert not any("SIMULATED" in warning.value for warning in app.warning)
     app = choose(app, "Run", "old")
     assert any("SIMULATED" in warning.value for warning in app.warning)
-    assert "old" in said(app)
+    assert "old" in page_text(app)
 
 
 @pytest.mark.long
 def test_a_ledger_that_does_not_verify_is_priced_only_on_demand_and_marked(
-    ended: Path, tmp_path: Path, open_page: Any, values: Any, said: Any
+    ended: Path, tmp_path: Path, open_page: Any, values: Any, page_text: Any
 ) -> None:
     root = tmp_path / "ledger"
     shutil.copytree(ended, root)
@@ -121,7 +123,7 @@ def test_a_ledger_that_does_not_verify_is_priced_only_on_demand_and_marked(
     assert not app.metric
     app.checkbox[0].check().run()
     assert any("UNVERIFIED" in warning.value for warning in app.warning)
-    assert "UNVERIFIED" in app.caption[-1].value or "UNVERIFIED" in said(app)
+    assert "UNVERIFIED" in app.caption[-1].value or "UNVERIFIED" in page_text(app)
     assert values(app)["Rollout cost"] == values(open_page(ended))["Rollout cost"]
 
 

@@ -251,7 +251,7 @@ def test_leases_that_had_ended_keep_no_older_one_from_the_newest_500(tmp_path: P
 
 
 def test_a_preemption_opens_with_its_phases_and_its_lease(
-    made: Path, run: data.Run, built: Report, open_page: Any, values: Any, said: Any
+    made: Path, run: data.Run, built: Report, open_page: Any, values: Any, page_text: Any
 ) -> None:
     rows = data.in_window(made, "dashboard/preemptions/newest", run, window.whole(run), part="cut")
     app = open_page(made, "preemptions", preemption=rows["event_id"][0], lease=rows["lease_id"][0], action="cut")
@@ -261,9 +261,9 @@ def test_a_preemption_opens_with_its_phases_and_its_lease(
     assert shown["Leases revoked"] == built.preemptions["revoke"].count.text
     assert (shown["Memory free after"], shown["Requests moved"]) == ("30 ms", "1")
     assert shown["All of its time, amortized"].startswith("$")
-    assert "The lease's memory was reduced." in said(app)
+    assert "The lease's memory was reduced." in page_text(app)
     assert "![" not in "".join(str(element.value) for element in app.markdown)
-    assert "Yields: half within 4 ms, 99% within 7 ms (42 of 48 recorded it)." in said(app)
+    assert "Yields: half within 4 ms, 99% within 7 ms (42 of 48 recorded it)." in page_text(app)
     listed = next(frame.value for frame in app.dataframe if "reaction ms" in frame.value)
     assert set(listed["action"]) == {"cut"}
     (button,) = [button for button in app.button if button.label == "Close the preemption"]
@@ -271,9 +271,11 @@ def test_a_preemption_opens_with_its_phases_and_its_lease(
 
 
 @pytest.mark.long
-def test_a_run_in_which_nothing_was_taken_back_says_so(tmp_path: Path, open_page: Any, kit: Any, said: Any) -> None:
+def test_a_run_in_which_nothing_was_taken_back_says_so(
+    tmp_path: Path, open_page: Any, kit: Any, page_text: Any
+) -> None:
     app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), "preemptions", preemption="nobody/1")
     assert not app.exception
     assert not app.metric
     for sentence in ("Serving took nothing back", "No weight sync was recorded", "This run has no preemption"):
-        assert sentence in said(app)
+        assert sentence in page_text(app)

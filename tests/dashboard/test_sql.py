@@ -135,7 +135,7 @@ def answered(app: Any) -> Any:
 
 
 @pytest.mark.long
-def test_a_named_query_of_a_link_is_run_with_its_variables(ended: Path, open_page: Any, said: Any) -> None:
+def test_a_named_query_of_a_link_is_run_with_its_variables(ended: Path, open_page: Any, page_text: Any) -> None:
     app = answered(open_page(ended, "sql", query="leases_by_close_reason", variables="run_id=run"))
     assert not app.error
     assert set(app.dataframe[0].value["run_id"]) == {"run"}
@@ -146,23 +146,23 @@ def test_a_named_query_of_a_link_is_run_with_its_variables(ended: Path, open_pag
     device.set_value("r9")
     (button,) = [button for button in app.button if button.label == "Run"]
     app = answered(button.click().run())
-    assert "no device with device_id 'r9'" in said(app)
+    assert "no device with device_id 'r9'" in page_text(app)
     assert "device_id=r9" in "".join(app.query_params["variables"])
 
 
 @pytest.mark.long
-def test_a_select_of_a_link_waits_for_a_click(ended: Path, open_page: Any, said: Any) -> None:
+def test_a_select_of_a_link_waits_for_a_click(ended: Path, open_page: Any, page_text: Any) -> None:
     app = open_page(ended, "sql", query=OWN, sql="SELECT count(*) AS events FROM event")
     assert not app.exception
     assert app.text_area[0].value == "SELECT count(*) AS events FROM event"
-    assert "rows in" not in said(app)
+    assert "rows in" not in page_text(app)
     (button,) = [button for button in app.button if button.label == "Run"]
     app = answered(button.click().run())
-    assert "1 rows in" in said(app)
+    assert "1 rows in" in page_text(app)
     assert any("SIMULATED" in warning.value for warning in app.warning)
     assert list(app.dataframe[0].value.columns) == ["events"]
     app.text_area[0].set_value("COPY lease TO '/tmp/x'").run()
     (button,) = [button for button in app.button if button.label == "Run"]
     app = answered(button.click().run())
-    assert "a COPY statement was given" in said(app)
+    assert "a COPY statement was given" in page_text(app)
     assert "".join(app.query_params["sql"]) == "COPY lease TO '/tmp/x'"

@@ -25,26 +25,32 @@ def damaged(ended: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_says_up_to_when_the_ledger_is_verified(page: str, ended: Path, open_page: Any, said: Any) -> None:
+def test_every_page_says_up_to_when_the_ledger_is_verified(
+    page: str, ended: Path, open_page: Any, page_text: Any
+) -> None:
     app = open_page(ended, page)
     assert not app.exception
-    assert "verified to " in said(app)
-    assert "0 problems" in said(app)
+    assert "verified to " in page_text(app)
+    assert "0 problems" in page_text(app)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_says_that_a_ledger_was_tampered_with(page: str, damaged: Path, open_page: Any, said: Any) -> None:
+def test_every_page_says_that_a_ledger_was_tampered_with(
+    page: str, damaged: Path, open_page: Any, page_text: Any
+) -> None:
     app = open_page(damaged, page)
     assert not app.exception
-    assert "This ledger does not verify" in said(app)
-    assert "not to be trusted" in said(app)
-    assert "0 problems" not in said(app)
+    assert "This ledger does not verify" in page_text(app)
+    assert "not to be trusted" in page_text(app)
+    assert "0 problems" not in page_text(app)
 
 
 @pytest.mark.long
-def test_no_verdict_of_a_ledger_that_does_not_verify_stands_alone(damaged: Path, open_page: Any, said: Any) -> None:
-    assert "by a ledger that does not verify" in said(open_page(damaged, "fleet"))
+def test_no_verdict_of_a_ledger_that_does_not_verify_stands_alone(
+    damaged: Path, open_page: Any, page_text: Any
+) -> None:
+    assert "by a ledger that does not verify" in page_text(open_page(damaged, "fleet"))
 
 
 def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
     report = verify_changed(root)
     assert report.problems == first.problems == []
     assert [name for name in read if layout.SEGMENT_NAME.fullmatch(name)] == [_newest(root).name]
-    assert sum(found.events for found in report.writers) == sum(found.events for found in first.writers) + 1
+    assert (
+        sum(of_writer.events for of_writer in report.writers)
+        == sum(of_writer.events for of_writer in first.writers) + 1
+    )
     state = verified.state(root)
     assert state is not None
     assert state.full_until_us is not None

@@ -70,24 +70,24 @@ def _key() -> keys.Key:
 
 
 def _of_a(root: Path, **asked: Any) -> WriterReport:
-    (found,) = (found for found in verify(root, **asked).writers if found.writer == "a")
-    return found
+    (of_writer,) = (of_writer for of_writer in verify(root, **asked).writers if of_writer.writer == "a")
+    return of_writer
 
 
 def test_a_report_says_who_signed_and_where_the_chain_stands(root: Path) -> None:
-    found = _of_a(root)
+    of_writer = _of_a(root)
     tail = segments.recover(root, "a")
     assert tail is not None
-    assert (found.events, found.signed_events, found.next_seq) == (8, 8, 8)
-    assert found.chain_sha256 == tail.link
-    assert [(signer.key, signer.first_seq) for signer in found.signers] == [(_key().public, 0)]
+    assert (of_writer.events, of_writer.signed_events, of_writer.next_seq) == (8, 8, 8)
+    assert of_writer.chain_sha256 == tail.link
+    assert [(signer.key, signer.first_seq) for signer in of_writer.signers] == [(_key().public, 0)]
 
 
 @pytest.mark.long
 def test_the_links_are_the_same_wherever_the_rows_lie(root: Path) -> None:
     marks = {"a": range(10), "gone": [3]}
     links = _of_a(root, marks=marks).links
-    assert {seq: len(found) for seq, found in links.items()} == {0: 1, 2: 1, 4: 2, 6: 1, 8: 1}
+    assert {seq: len(of_seq) for seq, of_seq in links.items()} == {0: 1, 2: 1, 4: 2, 6: 1, 8: 1}
     header = segments.read_header(sorted(root.glob("live/a/000000/*"))[-1].read_bytes())
     assert links[4][0] == header.chain_sha256
     for _ in range(2):
@@ -273,9 +273,9 @@ def test_a_ledger_of_an_older_version_is_sound_and_unsigned(tmp_path: Path) -> N
     root = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger", ignore=shutil.ignore_patterns("ledger.duckdb"))
     report = verify(root)
     assert (report.problems, report.notes) == ([], [])
-    assert sum(found.events for found in report.writers) > 0
-    assert {found.signed_events for found in report.writers} == {0}
-    assert all(found.chain_sha256 for found in report.writers)
+    assert sum(of_writer.events for of_writer in report.writers) > 0
+    assert {of_writer.signed_events for of_writer in report.writers} == {0}
+    assert all(of_writer.chain_sha256 for of_writer in report.writers)
     assert layout.ledger_id(root) == ""
 
 
@@ -285,14 +285,14 @@ def test_a_writer_of_an_older_version_signs_from_now_on(tmp_path: Path) -> None:
         writer.record(Ledger(action="note"))
     report = verify(root)
     assert (report.problems, report.notes) == ([], [])
-    (found,) = (found for found in report.writers if found.writer == "deployment")
-    assert found.signed_events == 1 < found.events
-    assert [signer.key for signer in found.signers] == ["", _key().public]
+    (of_writer,) = (of_writer for of_writer in report.writers if of_writer.writer == "deployment")
+    assert of_writer.signed_events == 1 < of_writer.events
+    assert [signer.key for signer in of_writer.signers] == ["", _key().public]
     assert len(layout.ledger_id(root)) == 32
-    marks = {"deployment": range(found.next_seq + 1)}
-    links = {found.writer: found.links for found in verify(root, marks=marks).writers}["deployment"]
+    marks = {"deployment": range(of_writer.next_seq + 1)}
+    links = {of_writer.writer: of_writer.links for of_writer in verify(root, marks=marks).writers}["deployment"]
     compaction.compact(root, grace_s=0)
-    assert {found.writer: found.links for found in verify(root, marks=marks).writers}["deployment"] == links
+    assert {of_writer.writer: of_writer.links for of_writer in verify(root, marks=marks).writers}["deployment"] == links
     assert verify(root).problems == []
 
 
@@ -332,12 +332,12 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(
         patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
         with LedgerWriter.open(tmp_path / "ledger", "a", "r") as writer:
             writer.record(Ledger(action="note"))
-    found = _of_a(tmp_path / "ledger")
-    assert (found.problems, found.events, found.signed_events, found.signers[0].key) == ([], 1, 0, "")
+    of_writer = _of_a(tmp_path / "ledger")
+    assert (of_writer.problems, of_writer.events, of_writer.signed_events, of_writer.signers[0].key) == ([], 1, 0, "")
     with LedgerWriter.open(tmp_path / "ledger", "a", "r") as writer:
         writer.record(Ledger(action="note"))
-    found = _of_a(tmp_path / "ledger")
-    assert (found.problems, found.events, found.signed_events) == ([], 2, 1)
+    of_writer = _of_a(tmp_path / "ledger")
+    assert (of_writer.problems, of_writer.events, of_writer.signed_events) == ([], 2, 1)
 
 
 def test_a_writer_whose_key_is_gone_does_not_go_on_unsigned(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -355,5 +355,5 @@ def test_a_writer_that_comes_with_another_key_is_named_with_both(root: Path, tmp
         writer.record(Ledger(action="note"))
     report = verify(root)
     assert (report.problems, len(report.notes)) == ([], 1)
-    (found,) = report.writers
-    assert [signer.key for signer in found.signers] == [first.public, _key().public]
+    (of_writer,) = report.writers
+    assert [signer.key for signer in of_writer.signers] == [first.public, _key().public]

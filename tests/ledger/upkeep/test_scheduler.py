@@ -176,17 +176,17 @@ def test_two_schedulers_on_one_ledger_never_run_a_job_twice_at_once(root: Path, 
     command = [sys.executable, script, root, tmp_path]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     both = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
-    said: list[str] = []
+    lines: list[str] = []
     for process in both:
-        said += [process.stdout.readline() for _ in range(2)]
+        lines += [process.stdout.readline() for _ in range(2)]
     for process in both:
         output, errors = process.communicate()
-        said += output.splitlines(keepends=True)
+        lines += output.splitlines(keepends=True)
         assert "Traceback" not in errors
-    statuses = [line.split()[0] for line in said]
+    statuses = [line.split()[0] for line in lines]
     assert set(statuses) <= {"ok", "skipped", "failed"}
     assert "ok" in statuses
-    failures = [line for line in said if line.startswith("failed")]
+    failures = [line for line in lines if line.startswith("failed")]
     assert all("stopped before it was done" in line for line in failures), failures
     with catalog.connect(root) as connection:
         recorded = connection.execute("SELECT count(*) FILTER (ok), count(*) FROM job").fetchone()
