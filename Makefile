@@ -23,12 +23,12 @@ SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 test: $(READY)  ## the test suite, a short live deployment among it
 	@$(call tested,tests -m "not live and not hosts",$(SIDE_BY_SIDE))
 	@$(call tested,tests/runtime/service -m hosts,--numprocesses 2 --dist loadfile)
-	@$(call tested,tests/runtime tests/benchmarks -m live,)
+	@$(call tested,tests/runtime tests/benchmarks tests/accept -m live,)
 
 test-long: $(READY)  ## all tests over all of their cases: hours
 	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live and not hosts" --timeout 3600 $(SIDE_BY_SIDE)
 	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime/service -m hosts --timeout 3600 --numprocesses 2 --dist loadfile
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks -m live --timeout 3600
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks tests/accept -m live --timeout 3600
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .
@@ -40,7 +40,7 @@ dashboard: $(READY)  ## the dashboard on the newest ledger, or on the sample one
 	@$(BIN)/rose dashboard
 
 gpu-kit: $(READY)  ## build/gpu-kit: what a GPU host with no network needs beside its own torch; 60 MB at most
-	@$(BIN)/python -m benchmarks.gpu.kit
+	@$(BIN)/python -m benchmarks.gpu_kit
 
 format: $(READY)
 	@$(BIN)/ruff format .

@@ -239,7 +239,7 @@ def accept(
     report: Annotated[Path | None, typer.Option("--json", help="Write the report there, after every stage.")] = None,
 ) -> None:
     """Prove on this host's GPU what ROSE stands on: at most eight minutes, each claim beside its target."""
-    from benchmarks.gpu.command import accept as run_stages
+    from rose.accept.command import accept as run_stages
 
     with _errors():
         raise typer.Exit(run_stages(quick=quick, only=only or (), gpu=gpu, strict=strict, file=report))

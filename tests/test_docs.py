@@ -37,7 +37,7 @@ COMMANDS = typer.main.get_command(cli.app)
 SAMPLE = "sample_traces/ledger"
 
 #: `rose` commands that end by themselves within seconds: these are run. `rose doctor` takes longer, since it loads
-#: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/benchmarks/test_gpu.py.
+#: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/accept/test_harness.py.
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
     "cost", "changes", "forecast", "saved", "reconcile", "invoice", "explain", "note", "view", "alerts", "export",

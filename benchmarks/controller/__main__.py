@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.controller.arrivals import Arrivals, even, recorded
-from benchmarks.report import ROOT, Report, arguments, finish, phase
+from rose.accept.report import ROOT, Report, arguments, finish, phase
 from rose.runtime.engines.ports import free_port
 
 #: Turns a second that the target is for.

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.report import ROOT
+from rose.accept.report import ROOT
 from rose.ledger import catalog
 
 SAMPLE = ROOT / "sample_traces" / "ledger"

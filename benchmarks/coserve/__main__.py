@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.coserve import claims, figures, overhead, pressure, traffic
-from benchmarks.coserve.host import Cores, Gpu, Host, Models, opened
+from benchmarks.coserve import claims, overhead, pressure
 from benchmarks.coserve.picture import svg
-from benchmarks.coserve.policies import BARE, INSTALLED, MEMORY, POLICIES, ROSE, SOLO
-from benchmarks.coserve.rounds import Round, Scene, order
-from benchmarks.coserve.worker import Worker
-from benchmarks.report import Report, arguments, finish, phase
+from rose.accept.coserve import figures, traffic
+from rose.accept.coserve.host import Cores, Gpu, Host, Models, opened
+from rose.accept.coserve.policies import BARE, INSTALLED, MEMORY, POLICIES, ROSE, SOLO
+from rose.accept.coserve.rounds import Round, Scene, order
+from rose.accept.coserve.worker import Worker
+from rose.accept.report import Report, arguments, finish, phase
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
 from rose.runtime.traffic.trace import Trace

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.coserve import figures
-from benchmarks.coserve.account import harvest_share, lost_idle_ns
-from benchmarks.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
-from benchmarks.coserve.rounds import Round
-from benchmarks.report import Report
+from rose.accept.coserve import figures
+from rose.accept.coserve.account import harvest_share, lost_idle_ns
+from rose.accept.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
+from rose.accept.coserve.rounds import Round
+from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
 
 #: (latency, quantile, target of the ratio, whether it is about a tail)

@@ -12,13 +12,13 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.coserve import figures
-from benchmarks.coserve.host import SERVING, Host
-from benchmarks.coserve.policies import BARE, INSTALLED
-from benchmarks.coserve.rounds import Served, as_served, serving_command
-from benchmarks.coserve.traffic import Arrivals
-from benchmarks.coserve.worker import Worker
-from benchmarks.report import Report, phase
+from rose.accept.coserve import figures
+from rose.accept.coserve.host import SERVING, Host
+from rose.accept.coserve.policies import BARE, INSTALLED
+from rose.accept.coserve.rounds import Served, as_served, serving_command
+from rose.accept.coserve.traffic import Arrivals
+from rose.accept.coserve.worker import Worker
+from rose.accept.report import Report, phase
 from rose.runtime.coserving.attach.attaching import OwnedEngine
 
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 24

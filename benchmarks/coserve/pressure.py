@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.coserve import figures
-from benchmarks.coserve.host import ROLLOUT, SERVING, Host
-from benchmarks.coserve.keeper import TTL_NS
-from benchmarks.coserve.policies import POLICIES, ROSE
-from benchmarks.coserve.worker import Worker
-from benchmarks.report import Report, phase
+from rose.accept.coserve import figures
+from rose.accept.coserve.host import ROLLOUT, SERVING, Host
+from rose.accept.coserve.keeper import TTL_NS
+from rose.accept.coserve.policies import POLICIES, ROSE
+from rose.accept.coserve.worker import Worker
+from rose.accept.report import Report, phase
 from rose.clock import monotonic_ns
 from rose.config import CoservingConfig
 from rose.runtime.coserving.page import ArbiterPage, Field, Party

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.coverage import forecasts, groups, holdouts, lending, on_disk, saved
 from benchmarks.coverage.shown import Shown, Simulation
-from benchmarks.report import Report, arguments, finish
+from rose.accept.report import Report, arguments, finish
 
 #: 92% to 98% is as good as 95%.
 AWAY_MAX = 3.0

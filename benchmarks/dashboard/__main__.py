@@ -15,7 +15,7 @@ from benchmarks.dashboard.browser import Screen
 from benchmarks.dashboard.visitor import Visitor
 from benchmarks.pricing import fill
 from benchmarks.pricing.traffic import Fleet
-from benchmarks.report import Report, arguments, finish, phase
+from rose.accept.report import Report, arguments, finish, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 

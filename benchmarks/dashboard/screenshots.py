@@ -13,7 +13,7 @@ from PIL import Image
 
 from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
-from benchmarks.report import ROOT, phase
+from rose.accept.report import ROOT, phase
 
 #: Taller pages are cut off there: the rest is tables.
 HEIGHT_MAX_PX = 3600

@@ -26,7 +26,7 @@ from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, endless, faults
 from benchmarks.faults.setting import HOSTS, Setting
 from benchmarks.faults.trial import Striker, Trial
 from benchmarks.fleet.processes import Watch
-from benchmarks.report import Report, arguments, finish, phase
+from rose.accept.report import Report, arguments, finish, phase
 from rose.config import CoservingConfig
 from rose.errors import UserError
 

@@ -16,7 +16,7 @@ from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns, overrun_ns
 from benchmarks.fleet.claims import GROWTH_MAX
 from benchmarks.fleet.processes import Sample, growth, longest_lived
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
 
 #: Requests that were in flight within this time after a fault are counted as touched by it.

@@ -21,7 +21,7 @@ from benchmarks.fleet.claims import Seen, claim
 from benchmarks.fleet.hosts import Fleet, FleetError, Program, until
 from benchmarks.fleet.processes import Watch
 from benchmarks.fleet.setting import KILLED, TEAMS, Engines, Team, make_models
-from benchmarks.report import Report, arguments, finish, phase
+from rose.accept.report import Report, arguments, finish, phase
 
 #: The killed trainer has finished so many steps, ...
 KILLED_AFTER = 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.fleet import processes, setting
 from benchmarks.fleet.processes import Sample
-from benchmarks.report import Report
+from rose.accept.report import Report
 
 GROWTH_MAX = 1.05
 

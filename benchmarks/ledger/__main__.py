@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.ledger import fleet, full_disk, hostile, kills, record, scale, soak, throughput, witness
-from benchmarks.report import Report, arguments, finish, phase
+from rose.accept.report import Report, arguments, finish, phase
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 
 from benchmarks.ledger import traffic
-from benchmarks.report import ROOT, Report
+from rose.accept.report import ROOT, Report
 from rose.ledger import catalog, layout
 from rose.ledger.growth import rolled
 from rose.ledger.writer import LedgerWriter

@@ -19,7 +19,7 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.events import Lease
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError

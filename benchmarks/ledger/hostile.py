@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.ledger import traffic
 from benchmarks.ledger.hostile_made import MADE
-from benchmarks.report import ROOT, Report
+from rose.accept.report import ROOT, Report
 from rose.ledger.hosts import gateway, remote
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.ledger import catalog
 from rose.ledger.verify import verify
 

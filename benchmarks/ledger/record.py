@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ledger import disk, traffic
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.events import Lease
 from rose.ledger.writer import LedgerWriter
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import sql
 from benchmarks.ledger import traffic
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.ledger import catalog, layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up

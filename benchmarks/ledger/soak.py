@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.ledger.verify import verify
 
 #: Records at the benchmark's steady rate, then prints its events and the p50 and p99 of `record` in microseconds.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.ledger import traffic
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.event_columns import all_columns
 from rose.ledger.writer import LedgerWriter
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ledger import scale, traffic
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.hosts import gateway
 from rose.ledger.writer import LedgerWriter

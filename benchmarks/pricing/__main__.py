@@ -17,7 +17,7 @@ import polars as pl
 
 from benchmarks.pricing import compare, fill, vendor, year
 from benchmarks.pricing.traffic import Fleet
-from benchmarks.report import ROOT, Report, arguments, finish, phase
+from rose.accept.report import ROOT, Report, arguments, finish, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.verify import verify
 

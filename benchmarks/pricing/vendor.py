@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from benchmarks.pricing.year import YEAR
-from benchmarks.report import Report, phase
+from rose.accept.report import Report, phase
 from rose.ledger import catalog
 
 MONTH = f"{YEAR}-01"

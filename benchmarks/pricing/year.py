@@ -18,8 +18,8 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.report import ROOT, Report, phase
 from rose import events
+from rose.accept.report import ROOT, Report, phase
 from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges

@@ -6,9 +6,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.report import Report, arguments, finish, phase
 from benchmarks.transfer import chain, join, link, pause, shards, sizes, speed
 from benchmarks.transfer.scope import FULL, QUICK, Scope
+from rose.accept.report import Report, arguments, finish, phase
 
 PARTS = {
     "sizes": sizes.measure,

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import Report
 from benchmarks.transfer.compare import Compared, compare
 from benchmarks.transfer.recording import Chain, Settings, recorded
 from benchmarks.transfer.scope import Scope
 from benchmarks.transfer.ways import AUTO, SMALL, WAYS, XOR
+from rose.accept.report import Report
 from rose.config import TrainingConfig
 from rose.runtime.transfer.codec.header import Bits
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import ROOT
+from rose.accept.report import ROOT
 
 
 def main() -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.report import Report
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
+from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec.bits import from_bits
 from rose.runtime.transfer.package.manifest import plan

@@ -29,12 +29,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from benchmarks.report import Report
 from benchmarks.transfer import made_up, plain
 from benchmarks.transfer.child import served
 from benchmarks.transfer.plain import Arrays, PlainStore
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
 from benchmarks.transfer.ways import DENSE, XOR, Way
+from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
 from rose.runtime.transfer.codec.bits import from_bits
 from rose.runtime.transfer.package.staged import Staged

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.report import Report
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
+from rose.accept.report import Report
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.weights.sync import EngineSync

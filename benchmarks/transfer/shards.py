@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.report import Report
 from benchmarks.transfer import made_up
 from benchmarks.transfer.scope import Scope
+from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import from_bits, to_bits

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.report import Report
 from benchmarks.transfer import made_up
 from benchmarks.transfer.compare import compare
 from benchmarks.transfer.scope import SHARES, Scope
 from benchmarks.transfer.ways import AUTO, SMALL, XOR
+from rose.accept.report import Report
 
 
 def measure(report: Report, _: Path, scope: Scope) -> None:

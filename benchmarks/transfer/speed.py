@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import Report
 from benchmarks.transfer import child, made_up
 from benchmarks.transfer.scope import ORDINARY_SHARES, SHARES, Scope
 from benchmarks.transfer.ways import AUTO, XOR
+from rose.accept.report import Report
 
 ENCODE_GIB_PER_S, APPLY_GIB_PER_S = 2, 4
 Rates = dict[str, dict[str, dict[str, float]]]

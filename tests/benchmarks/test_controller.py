@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.controller.__main__ import EVEN, RECORDED, Load, Size, measure
 from benchmarks.controller.arrivals import even, recorded
-from benchmarks.report import Report
+from rose.accept.report import Report
 from tests.long_form import usual
 
 

@@ -16,14 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.coserve import account, claims, figures, traffic
-from benchmarks.coserve.account import WorkSample, device_time, harvest_share, lost_idle_ns, still_open_ns
-from benchmarks.coserve.keeper import Keeper
+from benchmarks.coserve import claims
 from benchmarks.coserve.picture import svg
-from benchmarks.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
-from benchmarks.coserve.rounds import Round, Served, order
-from benchmarks.coserve.worker import posts
-from benchmarks.report import ROOT, Report
+from rose.accept.coserve import account, figures, traffic
+from rose.accept.coserve.account import WorkSample, device_time, harvest_share, lost_idle_ns, still_open_ns
+from rose.accept.coserve.keeper import Keeper
+from rose.accept.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
+from rose.accept.coserve.rounds import Round, Served, order
+from rose.accept.coserve.worker import posts
+from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory

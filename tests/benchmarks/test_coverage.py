@@ -9,7 +9,7 @@ import pytest
 from benchmarks.coverage import __main__ as coverage
 from benchmarks.coverage import holdouts
 from benchmarks.coverage.shown import Shown
-from benchmarks.report import Report
+from rose.accept.report import Report
 from rose.pricing.borrowing import harm
 from tests.long_form import usual
 

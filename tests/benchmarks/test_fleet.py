@@ -8,7 +8,7 @@ from benchmarks.fleet import claims, processes, setting
 from benchmarks.fleet.__main__ import measure
 from benchmarks.fleet.claims import Seen
 from benchmarks.fleet.processes import Sample
-from benchmarks.report import Report
+from rose.accept.report import Report
 from tests.runtime.service import hosts
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import kit
-from benchmarks.report import ROOT
+from benchmarks import gpu_kit as kit
+from rose.accept.report import ROOT
 
 REQUIREMENTS = ROOT / "requirements"
 
@@ -113,9 +113,9 @@ def test_what_a_kit_runs_needs_nothing_that_it_leaves_out():
     """Ray, DuckDB, Polars and their like are not among its wheels, nor on a machine with torch alone."""
     absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "datasets"}
     assert not absent & set(pins("gpu-native.txt"))
-    stages = sorted(path.stem for path in (ROOT / "benchmarks" / "gpu").glob("*.py") if path.stem != "__main__")
-    modules = [f"benchmarks.gpu.{name}" for name in stages]
-    modules += ["benchmarks.coserve.__main__", "benchmarks.coserve.worker", "rose.runtime.coserving.plugin", "rose.cli"]
+    accept = sorted((ROOT / "rose" / "accept").rglob("*.py"))
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in accept]
+    modules += ["benchmarks.coserve.__main__", "rose.runtime.coserving.plugin", "rose.cli"]
     code = f"""
 import sys, importlib
 class Absent:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from benchmarks.report import Report
 from benchmarks.transfer import chain, made_up
 from benchmarks.transfer.__main__ import PARTS, main, measure
 from benchmarks.transfer.compare import compare, entropy_bits
 from benchmarks.transfer.scope import ORDINARY_SHARES, SHARES, Scope
 from benchmarks.transfer.ways import WAYS, Way
+from rose.accept.report import Report
 from rose.config import TaskConfig
 from rose.runtime.training.warm_start import WarmStart
 

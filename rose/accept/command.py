@@ -1,0 +1,108 @@
+"""The command: chooses stages and a GPU, prints what came of them, and writes the report after every stage."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rose.accept import harness
+from rose.accept.harness import Ended
+from rose.accept.report import Report, arguments, finish
+from rose.accept.stage import STAGES
+from rose.errors import UserError
+
+_INTERRUPTED = 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`accept` with options from the command line."""
+    parser = arguments("Prove on this host's GPU what ROSE stands on; the same as `rose accept`.")
+    names = ", ".join(stage.name for stage in STAGES)
+    parser.add_argument("--only", action="append", metavar="STAGE", help=f"only this stage; may be repeated: {names}")
+    parser.add_argument("--gpu", type=int, metavar="INDEX", help="this GPU; the first one if left out")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 1 if a claim does not hold or a stage was skipped"
+    )
+    given = parser.parse_args(argv)
+    try:
+        return accept(quick=given.quick, only=given.only or (), gpu=given.gpu, strict=given.strict, file=given.json)
+    except UserError as error:
+        parser.error(str(error))
+
+
+def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
+    """Run the stages; returns the exit code: 0 measured, 1 with `strict` if a claim does not hold or a stage
+    was skipped, 130 interrupted.
+
+    Raises UserError for a stage or a GPU that is not there, and for a file that cannot be written.
+    """
+    for name in only:
+        if name not in {stage.name for stage in STAGES}:
+            raise UserError(f"stage {name!r} is none of {', '.join(stage.name for stage in STAGES)}: change --only")
+    if file is not None and not file.parent.is_dir():
+        raise UserError(f"{file} cannot be written: {file.parent} is no folder; change --json")
+    if file is not None and (file.is_symlink() or (file.exists() and not file.is_file())):
+        raise UserError(f"{file} cannot be written: it is there, and no regular file; change --json")
+    if file is not None and not os.access(file.parent, os.W_OK):
+        raise UserError(f"{file} cannot be written: you may not write to {file.parent}; change --json")
+    gpu = _usable(gpu)
+    chosen = [stage for stage in STAGES if not only or stage.name in only]
+    where = "on CPU cores: torch can use no GPU here" if gpu is None else f"on GPU {gpu}"
+    longest_s = sum(
+        stage.quick_seconds if quick else stage.seconds for stage in chosen if gpu is not None or not stage.needs_gpu
+    )
+    print(f"{len(chosen)} stages {where}; {longest_s:.0f} s at most", file=sys.stderr)
+    report = Report("gpu", quick)
+    interrupted = False
+    skipped: list[str] = []
+
+    def say(ended: Ended) -> None:
+        if ended.skipped:
+            skipped.append(ended.stage)
+        _say(ended)
+
+    try:
+        harness.run(chosen, report, gpu=gpu, keep=lambda so_far: _write(so_far, file), say=say)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("stopped: the report has the stages before", file=sys.stderr)
+    finish(report, None)
+    if file is not None and report.detail.get("stages"):
+        print(f"written to {file}", file=sys.stderr)
+    failing = [claim for claim in report.claims if not claim.holds]
+    if failing:
+        print(f"{len(failing)} of {len(report.claims)} claims do not hold here", file=sys.stderr)
+    if skipped:
+        print(f"{len(skipped)} of {len(chosen)} stages were skipped: {', '.join(skipped)}", file=sys.stderr)
+    return _INTERRUPTED if interrupted else int(strict and bool(failing or skipped))
+
+
+def _say(ended: Ended) -> None:
+    how = f"skipped: {ended.skipped}" if ended.skipped else ended.failed or "done"
+    print(f"{ended.stage}: {how} ({ended.took_s:.0f} s)", file=sys.stderr, flush=True)
+    for name, value in ended.facts.items():
+        print(f"    {name}: {value}", file=sys.stderr)
+    if ended.failed and ended.log:
+        print("\n".join(f"  | {line}" for line in ended.log.splitlines()), file=sys.stderr, flush=True)
+
+
+def _write(report: Report, file: Path | None) -> None:
+    if file is not None:
+        partial = file.with_name(file.name + ".partial")
+        partial.write_text(report.text())
+        partial.replace(file)
+
+
+def _usable(gpu: int | None) -> int | None:
+    """The GPU asked for, else the first one; None where there is none. Raises UserError for one that is not there."""
+    try:
+        import torch
+    except ImportError:
+        count = 0
+    else:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpu is not None and not 0 <= gpu < count:
+        raise UserError(f"GPU {gpu} is not there, torch can use {count}: change --gpu")
+    return gpu if gpu is not None else (0 if count else None)

@@ -1,0 +1,97 @@
+"""The simplest controller: it keeps a lease renewed on the page, and reads there what the engines did."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+
+from rose.accept.coserve.account import WorkSample
+from rose.accept.coserve.policies import Policy
+from rose.clock import monotonic_ns
+from rose.config import CoservingConfig
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, SpanRecord
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+
+#: A lease is renewed this often, for that long.
+RENEW_NS, TTL_NS = 500_000_000, 3_000_000_000
+_SAMPLE_S = 0.02
+_PARTIES = (Party.SERVING, Party.ROLLOUT)
+#: Before a ring of spans can be full.
+_DRAIN_NS = 10_000_000_000
+
+
+@dataclass(slots=True)
+class Keeper:
+    """A thread between `start` and `stop`, beside the device's page."""
+
+    page: ArbiterPage
+    memory: KvMemory
+    policy: Policy
+    budgets: Budgets
+    max_prompt_tokens: int
+    rollout_tokens: int
+    spans: list[SpanRecord] = field(default_factory=list)
+    samples: list[WorkSample] = field(default_factory=list)
+    lost_spans: int = 0
+    _tails: dict[Party, int] = field(default_factory=dict)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _number: int = 0
+
+    def start(self) -> None:
+        """Put the policy on the page, and keep it there."""
+        self.page.set_terms(self.budgets, self.max_prompt_tokens, self.memory)
+        for party in _PARTIES:
+            self._tails[party] = self.page.get(party, Field.HEAD)
+        self._number = self.page.lease().number + 1
+        if self.policy.lends:
+            self._renew()
+        self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the lease back and read what is left in the rings. Safe to call twice."""
+        if self._thread is None:
+            return
+        self._stopping.set()
+        self._thread.join()
+        self._thread = None
+        self.page.set_lease(LeaseTerms(number=self._number))
+        self._drain()
+        for party in _PARTIES:
+            span = self.page.open(party, monotonic_ns())
+            if span is not None:  # An engine that waits writes its span when it goes on.
+                self.spans.append(replace(span, aux=self.page.get(party, Field.LAST_HOLD)))
+
+    def _loop(self) -> None:
+        renewed_ns = drained_ns = monotonic_ns()
+        while not self._stopping.wait(_SAMPLE_S):
+            now = monotonic_ns()
+            requests = sum(self.page.get(Party.ROLLOUT, word) for word in (Field.WAITING, Field.RUNNING))
+            self.samples.append(WorkSample(now, requests))
+            if self.policy.lends and now - renewed_ns >= RENEW_NS:
+                renewed_ns = now
+                self._renew()
+            if now - drained_ns >= _DRAIN_NS:
+                drained_ns = now
+                self._drain()
+
+    def _renew(self) -> None:
+        self.page.set_lease(
+            LeaseTerms(
+                number=self._number,
+                expires_ns=monotonic_ns() + TTL_NS,
+                compute_share=self.policy.compute_share,
+                kv_budget_tokens=self.rollout_tokens,
+                regret_share=CoservingConfig().regret_share,
+                policy=NAMES.index(self.policy.decides),
+            )
+        )
+
+    def _drain(self) -> None:
+        for party in _PARTIES:
+            spans, self._tails[party], lost = self.page.drain(party, self._tails[party])
+            self.spans += spans
+            self.lost_spans += lost

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rose.accept.coserve.host import Cores, Host, Models
+from rose.accept.engines import models as engine_models
+from rose.accept.stage import Scope, SkippedError, StageReport
+from rose.accept.stages import engines
+from rose.runtime.engines import gpu
+from rose.runtime.traffic.prompts import prompt_text
+from rose.runtime.training.policy_model import Policy
+
+
+def values(report: StageReport) -> dict[str, float]:
+    return {claim.name: claim.value for claim in report.claims}
+
+
+@pytest.fixture
+def report(tmp_path) -> StageReport:
+    return StageReport("engines", True, file=tmp_path / "out.json")
+
+
+@pytest.fixture
+def stage(report, tmp_path):
+    """With a second left."""
+    return engines._Stage(
+        scope=Scope(gpu=None, quick=True, seconds=1, folder=tmp_path), report=report, host=None, serving=None,
+        trace=None, lengths=engines._CORES, until=time.monotonic() + 1, prompt_tokens_max=1,
+        rate_per_s=1.0,
+    )  # fmt: skip
+
+
+def test_a_part_that_no_longer_fits_is_a_fact(stage, report):
+    assert not stage.part("sync", 14, lambda: pytest.fail("it does not fit"))
+    assert report.facts["sync"].startswith("left out: it needs 14 s")
+    assert report.claims == []
+
+
+def test_a_part_that_fails_is_a_claim_that_does_not_hold_and_ends_no_other(stage, report):
+    assert not stage.part("sync", 0, lambda: 1 / 0)
+    assert stage.part("rounds", 0, lambda: None)
+    (claim,) = report.claims
+    assert claim.name.startswith("engines: sync")
+    assert not claim.holds
+    assert "ZeroDivisionError" in report.facts["sync, failure"]
+
+
+def test_what_hangs_is_given_up_and_what_is_raised_comes_through():
+    with pytest.raises(TimeoutError):
+        engines._within(0.05, lambda: time.sleep(5))
+    with pytest.raises(ZeroDivisionError):
+        engines._within(5, lambda: 1 / 0)
+
+
+def test_a_host_without_kernels_skips_with_what_to_install(tmp_path, report, monkeypatch):
+    monkeypatch.delenv(gpu.NATIVE_KERNELS, raising=False)
+    monkeypatch.setattr(gpu, "has_kernels", lambda: False)
+    with pytest.raises(SkippedError, match="sglang-kernel"):
+        engines.measure(Scope(gpu=0, quick=True, seconds=100, folder=tmp_path), report)
+
+
+def test_a_prompt_of_the_made_tokenizer_has_a_token_for_each_word(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(engine_models.write(tmp_path / "model", engine_models.SMALL))
+    ids = tokenizer(prompt_text("seed", 40))["input_ids"]
+    assert len(ids) == 40
+    assert tokenizer.unk_token_id not in ids
+    assert len(tokenizer) == engine_models.SMALL.vocab_size
+
+
+@pytest.mark.long
+def test_published_weights_are_those_of_the_checkpoint(tmp_path):
+    shape = engine_models.SMALL
+    weights = engine_models.random_weights(shape)
+    assert {name: tensor.shape for name, tensor in weights.items()} == {
+        name: parameter.shape for name, parameter in Policy(shape).named_parameters()
+    }
+    assert sum(tensor.numel() for tensor in weights.values()) == engine_models.parameter_count(shape)
+    newer = engine_models.changed(weights)
+    differing = sum(int((newer[name] != weights[name]).sum()) for name in weights)
+    assert 0.012 < differing / engine_models.parameter_count(shape) < 0.0145
+    assert all(torch.isfinite(tensor.float()).all() for tensor in newer.values())
+
+
+def test_the_large_shape_has_eight_billion_parameters_and_few_layers_keep_its_width():
+    assert 7e9 < engine_models.parameter_count(engine_models.LARGE) < 8.5e9
+    few = engine_models.layers(engine_models.LARGE, 4)
+    assert (few.num_hidden_layers, few.hidden_size) == (4, engine_models.LARGE.hidden_size)
+    assert np.isclose(engine_models.parameter_count(few), 1.14e9, rtol=0.01)
+
+
+def test_a_checkpoint_without_weights_is_loaded_with_random_ones(tmp_path):
+    folders = [engine_models.write(tmp_path / name, engine_models.SMALL) for name in ("serving", "rollout")]
+    host = Host(tmp_path, Cores((0,), (1,)), None, Models(*folders))
+    try:
+        assert "--load-format=dummy" in host._arguments(folders[0], serves=True)
+        assert host.rollout_layers == engine_models.SMALL.num_hidden_layers
+    finally:
+        host.page.close()
+
+
+@pytest.mark.live
+@pytest.mark.long
+def test_all_parts_are_measured_on_cpu_cores(tmp_path, report):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    engines.measure(Scope(gpu=None, quick=True, seconds=280, folder=folder), report)
+    claims = values(report)
+    failures = {name: fact for name, fact in report.facts.items() if name.endswith("failure")}
+    assert failures == {}
+    assert claims["engines: hooks accepted"] == 2
+    assert claims["engines: slice sum error"] == 0
+    assert claims["engines: serving requests failed, rollout engine killed"] == 0
+    assert claims["engines: rollout steps begun without serving"] == 0
+    assert claims["engines: versions acknowledged"] == 2
+    assert "engines: idle time harvested" in claims
+    assert report.facts["serving killed: rollout steps before it"] > 0
+    assert set(report.detail["logs"]) >= {"serving.log", "rollout.log"}
