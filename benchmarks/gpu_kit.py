@@ -79,7 +79,7 @@ export HF_HUB_OFFLINE=1 TRITON_CACHE_DIR="${{TRITON_CACHE_DIR:-$folder/triton}}"
 kernels=$(python3 -c 'import importlib.util; print(importlib.util.find_spec("sgl_kernel") is not None)')
 [ "$kernels" = True ] || export ROSE_NATIVE_KERNELS=1
 [ "$1" = -m ] && exec python3 -P "$@"
-exec python3 -P -m rose.accept "$@"
+exec python3 -P -m rose.cli accept "$@"
 """
 
 _README = f"""ROSE for a GPU host with no network.

@@ -1,1 +1,1 @@
-"""`python -m rose.accept`, and `rose accept`: what ROSE stands on, proved on this host's GPU, a stage at a time."""
+"""`rose accept`: proves what ROSE relies on with the GPU of this host, one stage after another."""

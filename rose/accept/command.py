@@ -9,27 +9,11 @@ from pathlib import Path
 
 from rose.accept import harness
 from rose.accept.harness import Ended
-from rose.accept.report import Report, arguments, finish
+from rose.accept.report import Report, finish
 from rose.accept.stage import STAGES
 from rose.errors import UserError
 
 _INTERRUPTED = 130
-
-
-def main(argv: list[str] | None = None) -> int:
-    """`accept` with options from the command line."""
-    parser = arguments("Prove on this host's GPU what ROSE stands on; the same as `rose accept`.")
-    names = ", ".join(stage.name for stage in STAGES)
-    parser.add_argument("--only", action="append", metavar="STAGE", help=f"only this stage; may be repeated: {names}")
-    parser.add_argument("--gpu", type=int, metavar="INDEX", help="this GPU; the first one if left out")
-    parser.add_argument(
-        "--strict", action="store_true", help="exit code 1 if a claim does not hold or a stage was skipped"
-    )
-    given = parser.parse_args(argv)
-    try:
-        return accept(quick=given.quick, only=given.only or (), gpu=given.gpu, strict=given.strict, file=given.json)
-    except UserError as error:
-        parser.error(str(error))
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:

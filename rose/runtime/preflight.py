@@ -15,7 +15,7 @@ from rose.runtime.engines import gpu, models
 from rose.runtime.engines.sglang import EngineError, require_free_port
 from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
-from rose.runtime.service import places, upkeep
+from rose.runtime.service import places
 
 #: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
 ENGINE_BYTES = 3 << 30
@@ -200,6 +200,8 @@ def _check_trace(config: FleetConfig) -> None:
 
 
 def _check_archive(config: FleetConfig) -> None:
+    from rose.runtime.service import upkeep
+
     try:
         upkeep.check_archive(config)
     except FolderError as error:

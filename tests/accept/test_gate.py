@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 @pytest.mark.long
 def test_the_stage_claims_that_spans_add_up_and_that_a_step_gave_way(tmp_path):
     file = tmp_path / "report.json"
-    command = [sys.executable, "-m", "rose.accept", "--quick", "--only", "gate", "--json", str(file)]
+    command = [sys.executable, "-m", "rose.cli", "accept", "--quick", "--only", "gate", "--json", str(file)]
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run(command, check=True, cwd=ROOT, env=environment, timeout=120)
     report = json.loads(file.read_text())

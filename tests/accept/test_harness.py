@@ -218,7 +218,7 @@ def test_bad_options_are_one_line(arguments, message):
 def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing_running(tmp_path):
     file = tmp_path / "a.json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "rose.accept", "--only", "host", "--only", "power", "--json", str(file)],
+        [sys.executable, "-m", "rose.cli", "accept", "--only", "host", "--only", "power", "--json", str(file)],
         cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stderr is not None
