@@ -51,6 +51,8 @@ def _whole_trace(trace: str) -> str:
 
 
 PlaceText = Annotated[str, Field(min_length=1), AfterValidator(_whole_path)]
+#: A host's name or address, or a network.
+HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
@@ -225,6 +227,20 @@ class GatewayConfig(Section):
         return self
 
 
+class OriginsConfig(Section):
+    files: bool = Field(
+        default=False,
+        description="Whether a run may publish `file:///FOLDER`, a folder that each host has. Else http, https, s3 and "
+        "gs URLs alone.",
+    )
+    hosts: list[HostText] = Field(
+        default_factory=list,
+        description="Hosts that weights may be fetched from although their addresses are loopback, link-local, "
+        "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on the "
+        "controller's host may publish at loopback without being named here.",
+    )
+
+
 class ArchiveConfig(Section):
     to: PlaceText | None = Field(
         default=None,
@@ -292,6 +308,9 @@ class FleetConfig(Section):
     task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
+    origins: OriginsConfig = Field(
+        default_factory=OriginsConfig, description="Where the versions of a run may be published."
+    )
     archive: ArchiveConfig = Field(
         default_factory=ArchiveConfig, description="Where old events of the ledger go, once a day; nowhere by default."
     )

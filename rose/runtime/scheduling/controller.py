@@ -46,6 +46,7 @@ from rose.runtime.scheduling.status import why_waiting
 from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turn_service import TurnService
+from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 #: How often it is looked after what only time changes: while turns wait, and while none does.
 TICK_S, CALM_TICK_S = 0.1, 0.25
@@ -55,8 +56,9 @@ class Controller:
     """State and decisions; `start` and `stop` inside a running loop. One asyncio loop, no locks.
 
     `policy` names one of `rose.runtime.policy.policies.POLICIES`: its `place` puts turns on engines. `model` is the
-    fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `writer` is
-    the ledger's, for events of runs; None: nothing is recorded. `devices` are those that the fleet is to have.
+    fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `writer` is the ledger's,
+    for events of runs; None: nothing is recorded. `devices` are those that the fleet is to have, and `origins` are its
+    rules on where versions may be published.
 
     Raises StateError if the state cannot be read.
     """
@@ -70,6 +72,7 @@ class Controller:
         writer: EventWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Sequence[str] = (),
+        origins: OriginRules = STRICT,
     ) -> None:
         now_ns = monotonic_ns()
         self.policy, self.model, self.fleet_run_id = policy, model, fleet_run_id
@@ -82,7 +85,7 @@ class Controller:
             self.answers = AnswerStore(state)
             opened.callback(self.answers.close)
             self.recorder = Recorder(writer, self.state, fleet_run_id)
-            self.runs = Runs(self.state, now_ns, model=model, records=writer is not None)
+            self.runs = Runs(self.state, now_ns, model=model, records=writer is not None, origins=origins)
             self.drained = self.state.drained()
             opened.pop_all()
         self.loads: defaultdict[str, Load] = defaultdict(Load)
@@ -144,8 +147,8 @@ class Controller:
     def renew(self, run_id: str, fence: int, expires_s: float | None) -> Run:
         return self.runs.renew(run_id, fence, monotonic_ns(), expires_s)
 
-    def publish(self, run_id: str, request: PublishVersion) -> Run:
-        run = self.runs.publish(run_id, request, monotonic_ns(), self.devices.hosts)
+    def publish(self, run_id: str, request: PublishVersion, client_address: str | None) -> Run:
+        run = self.runs.publish(run_id, request, monotonic_ns(), self.devices.hosts, client_address)
         self._changed()
         return run
 
@@ -361,11 +364,9 @@ class Controller:
         self._assess(now_ns)
 
     def _assign(self, now_ns: int) -> None:
-        leaving = self._assignment.update(now_ns)
-        assert self._engines is not None or not leaving
-        for worker, item in leaving:
-            if self._engines is not None:
-                self._engines.take_off_later(worker, item)
+        for worker, item in self._assignment.update(now_ns):
+            assert self._engines is not None
+            self._engines.take_off_later(worker, item)
 
     def _assess(self, now_ns: int) -> None:
         """Look anew at what is wanted, and wake the polls if that changed."""

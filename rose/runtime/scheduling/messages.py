@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rose.event_fields import AMOUNT_MAX
+from rose.runtime.transfer.wire.origin_rules import shown
 
 ID_LENGTH_MAX = 256
 _TOKEN_ID_MAX = 2**63 - 1
@@ -143,6 +143,8 @@ class Target(Report):
     version: int
     url: str
     token: str | None = Field(default=None, repr=False)
+    #: Where the client was that published the URL; None: not known.
+    client_address: str | None = None
 
 
 class HeartbeatReply(Report):
@@ -223,40 +225,23 @@ class RenewRun(Message):
     expires_s: Expiry | None = None
 
 
-_URLS = "give http://HOST:PORT, or a URL such as s3://BUCKET/FOLDER"
-
-
 class PublishVersion(Message):
     """The weights of a version can be fetched at `url`, with `token` if one is given."""
 
     fence: int = Field(ge=1)
     version: Number
-    url: str
+    #: The controller checks it by the rules of the fleet.
+    url: Annotated[str, Field(max_length=2048)]
     token: str | None = Field(default=None, repr=False)
     #: What tells them from other weights, if the client says it.
     weights_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-
-    @field_validator("url")
-    @classmethod
-    def _is_a_store_s(cls, url: str) -> str:
-        """What `rose.runtime.transfer` fetches from."""
-        try:
-            parts = urlsplit(url)
-            over_http = parts.scheme in ("http", "https")
-            if over_http:
-                _ = parts.port
-        except ValueError as error:
-            raise ValueError(f"it is no URL ({error}); {_URLS}") from None
-        if "://" not in url or not parts.scheme or not (parts.hostname if over_http else parts.netloc or parts.path):
-            raise ValueError(_URLS)
-        return url
 
     @model_validator(mode="after")
     def _token_can_be_sent(self) -> Self:
         if self.token is None:
             return self
-        if urlsplit(self.url).scheme not in ("http", "https"):
-            raise ValueError(f"token is given, and {self.url!r} takes none: its credentials are fsspec's own")
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"token is given, and {shown(self.url)!r} takes none: its credentials are fsspec's own")
         if not (self.token.isascii() and self.token.isprintable()):
             raise ValueError("token holds a character that is not printable ASCII")
         return self

@@ -18,7 +18,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.scheduling import collector
-from rose.runtime.service import plan_json, vital
+from rose.runtime.service import places, plan_json, vital
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.parts import STOPPING
 
@@ -103,6 +103,7 @@ class ControllerActor:
                     writer=writer,
                     fleet_run_id=plan.run_id,
                     devices=[device.id for device in plan.config.device],
+                    origins=places.origin_rules(plan.config),
                 )
                 await gateway.start()
                 collector.spare()

@@ -194,8 +194,7 @@ class HostRunner:
             else device.model_copy(update={"serving_url": urls[device.id]})
             for device in own.device
         ]  # fmt: skip
-        specs = self._specs(attached)
-        self._agent = HostAgent(writer, specs, self._relays(), self._make_engine)
+        self._agent = HostAgent(writer, self._specs(attached), self._relays(), self._make_engine)
         self._agent.start()
         if self._forwarder is not None:
             # As the keeper does for the ledger itself. The forwarder has made this folder a spool by now.
@@ -338,7 +337,8 @@ class HostRunner:
         if self.plan.own.device:
             model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
             budget_bytes = max(budget_bytes, 3 * weights_bytes(model))
-        return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url))
+        rules = places.origin_rules(config)
+        return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url), rules)
 
     # ------------------------------------------------------------------ end
 

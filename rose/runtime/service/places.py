@@ -13,6 +13,7 @@ from rose.config import DeviceConfig, FleetConfig, HostConfig
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.runtime.errors import FolderError
+from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -50,6 +51,11 @@ def route_to(config: FleetConfig, host: str, url: str) -> str:
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
+
+
+def origin_rules(config: FleetConfig) -> OriginRules:
+    """Return where the fleet's versions may be published."""
+    return OriginRules(files=config.origins.files, hosts=tuple(config.origins.hosts))
 
 
 def namespace(config: FleetConfig) -> str:

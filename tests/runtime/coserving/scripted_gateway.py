@@ -52,7 +52,7 @@ class ScriptedGateway:
         """From now on these engines are to hold (run, version, url)."""
         with self._changed:
             self._targets = {
-                name: Target(run_id=run_id, version=version, url=url, token=None)
+                name: Target(run_id=run_id, version=version, url=url, client_address="127.0.0.1")
                 for name, (run_id, version, url) in targets.items()
             }
             self._seq += 1

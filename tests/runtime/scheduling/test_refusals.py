@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.runtime.scheduling.stand_ins import call, gateway, open_run, post
+from rose.runtime.transfer.wire.origin_rules import OriginRules
+from tests.runtime.scheduling.stand_ins import beat, call, gateway, open_run, post, publish, report
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,14 @@ def test_a_refusal_says_a_short_value_and_neither_a_prompt_nor_a_secret(path, bo
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("url", ["nope", "http://", "http:///v1", "s3://", "://x", "http://x:port", "http://[::1"])
-def test_weights_at_what_is_no_url_are_refused(url):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nope", "http://", "http:///v1", "s3://", "://x", "http://x:port", "http://[::1",
+        "file:///disk", "dbfs://x/y", "reference://::http://x/r.json", "s3://bucket/x::http://x",
+    ],
+)  # fmt: skip
+def test_weights_at_what_is_no_url_of_an_origin_are_refused(url):
     async def scenario():
         async with gateway() as (session, _):
             opened = await open_run(session)
@@ -96,6 +103,50 @@ def test_a_token_that_no_engine_could_send_is_refused_where_it_is_published(url,
             body = {"fence": 1, "version": 0, "url": url, "token": token}
             status, answer = await post(session, f"/runs/{opened['run_id']}/versions", body)
             assert (status, error in answer["error"], "hidden" in answer["error"]) == (400, True, False), answer
+
+    asyncio.run(scenario())
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated():
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            for url, token in (("http://me:hidden@x", None), ("s3://me:hidden@x", "t"), ("http://x?key=hidden", None)):
+                status, answer = await publish(session, opened, url=url, token=token)
+                assert (status, "url" in answer["error"] or "token" in answer["error"]) == (400, True)
+                assert "hidden" not in answer["error"]
+
+    asyncio.run(scenario())
+
+
+def test_a_fleet_file_may_let_runs_publish_files_and_name_hosts():
+    async def scenario():
+        rules = OriginRules(files=True, hosts=("169.254.7.0/24",))
+        async with gateway(origins=rules) as (session, _):
+            opened = await open_run(session)
+            for version, url in enumerate(("file:///disk", "http://169.254.7.7:5", "http://x")):
+                assert (await publish(session, opened, version, url))[0] == 200
+            status, answer = await publish(session, opened, 3, "http://169.254.169.254/latest")
+            assert (status, answer["error"]) == (
+                400,
+                "url names host '169.254.169.254', whose address 169.254.169.254 is link-local: publish at an address "
+                "that the fleet's hosts reach, or name the host in origins.hosts of the fleet file",
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_client_of_the_controller_s_host_may_publish_at_loopback_and_one_behind_a_proxy_may_not():
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            session.headers["X-Forwarded-For"] = "10.0.0.7"
+            assert (await publish(session, opened, 0, "http://127.0.0.1:5"))[0] == 400
+            del session.headers["X-Forwarded-For"]
+            assert (await publish(session, opened, 0, "http://127.0.0.1:5"))[0] == 200
+            reply = await beat(session, report("http://x", run_id=opened["run_id"]), hold_s=0.0)
+            (target,) = reply["targets"].values()
+            assert (target["url"], target["client_address"]) == ("http://127.0.0.1:5", "127.0.0.1")
 
     asyncio.run(scenario())
 

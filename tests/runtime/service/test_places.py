@@ -8,6 +8,7 @@ from rose import config
 from rose.config import ConfigError
 from rose.runtime.service import places
 from rose.runtime.service.places import HostPlan
+from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from tests.runtime.service.test_two_hosts import FLEET
 from tests.test_config import MINIMAL
 
@@ -28,6 +29,15 @@ def test_each_host_has_its_own_devices_and_a_name_before_its_writers():
     plan = HostPlan(config=TWO, host="other", run_id="r", controller_url="u")
     assert (plan.own.host, plan.own.hosts) == ("other", [])
     assert plan.memory != HostPlan(config=TWO, host="one", run_id="r", controller_url="u").memory
+
+
+def test_where_versions_may_be_published_is_as_the_file_says():
+    assert places.origin_rules(TWO) == STRICT
+    named = config.parse(f'{FLEET}\n[origins]\nfiles = true\nhosts = ["trainer", "169.254.7.0/24"]\n', "two")
+    assert places.origin_rules(named) == OriginRules(files=True, hosts=("trainer", "169.254.7.0/24"))
+    for host in ("http://trainer", "trainer/store", ""):
+        with pytest.raises(ConfigError, match=r"origins\.hosts"):
+            config.parse(f'{FLEET}\n[origins]\nhosts = ["{host}"]\n', "two")
 
 
 def test_a_host_is_known_by_its_resource_before_its_address():

@@ -37,7 +37,7 @@ from rose.runtime.coserving.leases.withholding import Withholding, rules
 from rose.runtime.coserving.meter.hardware import hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.target import Via, straight
 from rose.runtime.coserving.weights.targets import Targets
 from rose.runtime.engines.adoption import is_ending
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
@@ -73,7 +73,7 @@ class DeviceAgent:
         ledger_failure: Callable[[], str | None] = lambda: None,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
-        via: Callable[[Target], Target] = lambda target: target,
+        via: Via = straight,
         last_lease: Remembered = Remembered(),  # noqa: B008
         persistent: bool = False,
     ) -> None:

@@ -12,6 +12,8 @@ from rose.clock import Anchor, both_ns, monotonic_ns
 from rose.runtime.coserving.weights.target import Target
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
+from rose.runtime.scheduling.messages import Target as WantedTarget
+from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 #: No two heartbeats begin closer together than this, however often the gateway changes its mind.
 _SPACING_S = 0.01
@@ -95,7 +97,7 @@ class Control:
             frozenset(reply.renew),
             reply.wanted_ns,
             reply.step,
-            {name: Target(it.run_id, it.version, it.url, it.token) for name, it in reply.targets.items()},
+            {name: _target(wanted) for name, wanted in reply.targets.items()},
             reply.drained,
             reply.train_run_id,
             reply.rollout_run_ids,
@@ -124,3 +126,8 @@ class Control:
         except Exception as error:
             self.failure = f"talking with the gateway failed: {type(error).__name__}: {error}"
             raise
+
+
+def _target(wanted: WantedTarget) -> Target:
+    rules = OriginRules(client=wanted.client_address)
+    return Target(wanted.run_id, wanted.version, wanted.url, wanted.token, rules=rules)

@@ -14,7 +14,7 @@ from rose.runtime.coserving.agent.device_events import rollout_event
 from rose.runtime.coserving.agent.rollout_engine import why_away
 from rose.runtime.coserving.weights.drift import DriftGuard
 from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.target import Target, Via
 from rose.runtime.engines.sglang import EngineProcess
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class EngineLives:
         *,
         assigned: Assignments,
         swaps: Callable[[], int],
-        via: Callable[[Target], Target],
+        via: Via,
         changed: Callable[[], None],
         take_out: Callable[[str], None],
     ) -> None:

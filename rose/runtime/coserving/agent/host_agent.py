@@ -21,7 +21,7 @@ from rose.runtime.coserving.agent.succession import last_lease, predecessor, sam
 from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.coserving.page import PageError
 from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.target import straight
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
 #: Wait before a device is tried again: the first, doubled each time up to the last.
@@ -72,11 +72,6 @@ class HostAgent:
         return self._devices[device_id].agent
 
 
-def _straight(target: Target) -> Target:
-    """From where it was published."""
-    return target
-
-
 class _Device:
     """One device: its agent, made again where it failed, in a thread that looks after it."""
 
@@ -89,7 +84,7 @@ class _Device:
     ) -> None:
         self.agent: DeviceAgent | None = None
         self._spec, self._writer, self._make_engine = spec, writer, make_engine
-        self._via = _straight if relays is None else relays.via
+        self._via = straight if relays is None else relays.via
         self._failed: str | None = "its agent is being started"
         self._stopping = threading.Event()
         self._leave = False

@@ -20,7 +20,7 @@ from rose.runtime.coserving.hooks.asking import Verb
 from rose.runtime.coserving.weights.held import HeldRecord
 from rose.runtime.coserving.weights.phases import Phases
 from rose.runtime.coserving.weights.rank_reports import check_agreement, longest
-from rose.runtime.coserving.weights.target import Target, Via, straight
+from rose.runtime.coserving.weights.target import Target, Via, from_anywhere
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
@@ -45,7 +45,7 @@ class EngineSync:
     `via` gives the way to a target, and is asked each time: a relay ends that nobody asks for.
     """
 
-    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = straight) -> None:
+    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
         self._staging = staging
         self._record = HeldRecord(staging)
@@ -340,7 +340,7 @@ class EngineSync:
 
     def _receiver(self, target: Target) -> Receiver:
         # Not for long: it is tried again by whoever aims there, and something else may be wanted by then.
-        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=1)
+        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, rules=target.rules, retries=1)
 
     def _forget_all_but(self, wanted: Path) -> None:
         """Free what a sync left that ended with its agent: up to a whole version, in the host's memory."""
@@ -374,7 +374,7 @@ class EngineSync:
 
     def _published(self, version: int, source: Target) -> Manifest | None:
         """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError."""
-        origin = open_origin(source.url, source.token)
+        origin = open_origin(source.url, source.token, rules=source.rules)
         try:
             package = next((package for package in origin.packages() if package.version == version), None)
             manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from rose.runtime.transfer.wire.origin_rules import ANYWHERE, STRICT, OriginRules
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A version of an RL run's weights, and the origin that it is fetched from. `run_id` "": of no run.
 
-    `source` and `route` are what the ledger is told of the way there.
+    `source` and `route` are what the ledger is told of the way there. `rules` say what may be fetched.
     """
 
     run_id: str
@@ -19,6 +21,7 @@ class Target:
     token: str | None = field(default=None, repr=False)
     source: str = "trainer"
     route: str = "loopback"
+    rules: OriginRules = STRICT
 
     @property
     def name(self) -> str:
@@ -31,5 +34,10 @@ Via = Callable[[Target], Target]
 
 
 def straight(target: Target) -> Target:
-    """From where it was published."""
+    """Return the target as it is: it is fetched from where it was published."""
     return target
+
+
+def from_anywhere(target: Target) -> Target:
+    """Return the target of a caller who chose the origin, which may be anywhere."""
+    return replace(target, rules=ANYWHERE)

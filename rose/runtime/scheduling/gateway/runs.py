@@ -29,7 +29,8 @@ def routes(controller: Controller) -> list[Route]:
         return message(_opened(controller.renew(_id(request), wanted.fence, wanted.expires_s), request))
 
     async def publish(request: Request) -> Response:
-        controller.publish(_id(request), PublishVersion.model_validate_json(await read(request.receive)))
+        version = PublishVersion.model_validate_json(await read(request.receive))
+        controller.publish(_id(request), version, _client_address(request))
         return done()
 
     async def record(request: Request) -> Response:
@@ -53,6 +54,12 @@ def routes(controller: Controller) -> list[Route]:
 
 def _id(request: Request) -> str:
     return str(request.path_params["run_id"])
+
+
+def _client_address(request: Request) -> str | None:
+    """Return where the client is; None behind a proxy, whose address the connection has."""
+    proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    return None if proxied or request.client is None else request.client.host
 
 
 def _opened(run: Run, request: Request) -> OpenedRun:

@@ -37,6 +37,8 @@ from rose.runtime.scheduling.runs.recording import EventRefusedError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.turn_service import KeyReusedError
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 _STATUSES: dict[type[UserError], int] = {
     UnknownRunError: 404,
@@ -45,6 +47,7 @@ _STATUSES: dict[type[UserError], int] = {
     RunRefusedError: 409,
     KeyReusedError: 409,
     EventRefusedError: 400,
+    TransferError: 400,
     LedgerAwayError: 503,
     StateError: 503,
 }
@@ -71,10 +74,17 @@ class Gateway:
         writer: EventWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Sequence[str] = (),
+        origins: OriginRules = STRICT,
     ) -> None:
         self._token = token
         self.controller = Controller(
-            policy, model=model, state=state, writer=writer, fleet_run_id=fleet_run_id, devices=devices
+            policy,
+            model=model,
+            state=state,
+            writer=writer,
+            fleet_run_id=fleet_run_id,
+            devices=devices,
+            origins=origins,
         )
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)

@@ -19,6 +19,7 @@ from rose.errors import UserError, did_you_mean
 from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
 from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
+from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
 #: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
@@ -51,7 +52,13 @@ class Run:
     def become(self, facts: RunFacts) -> None:
         self.facts, self.target = facts, None
         if facts.version is not None and facts.url is not None:
-            self.target = Target(run_id=facts.run_id, version=facts.version, url=facts.url, token=facts.token)
+            self.target = Target(
+                run_id=facts.run_id,
+                version=facts.version,
+                url=facts.url,
+                token=facts.token,
+                client_address=facts.client_address,
+            )
 
     @property
     def run_id(self) -> str:
@@ -75,11 +82,20 @@ class Runs:
     """All runs, by id. Times are monotonic nanoseconds, given by the caller.
 
     `model` is the fleet's rollout model; None: any. With `records`, the beginning and end of each run is put on the
-    list of events that are due. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses.
+    list of events that are due. `origins` are the fleet's rules on where versions may be published. Methods raise
+    UnknownRunError, RunRefusedError, and StateError if the disk refuses.
     """
 
-    def __init__(self, state: State, now_ns: int, *, model: str | None = None, records: bool = False) -> None:
-        self._state, self._model, self._records = state, model, records
+    def __init__(
+        self,
+        state: State,
+        now_ns: int,
+        *,
+        model: str | None = None,
+        records: bool = False,
+        origins: OriginRules = STRICT,
+    ) -> None:
+        self._state, self._model, self._records, self._origins = state, model, records, origins
         self._runs = {facts.run_id: Run(facts, now_ns) for facts in state.runs()}
 
     def __iter__(self) -> Iterator[Run]:
@@ -172,10 +188,19 @@ class Runs:
             self._change(run, replace(run.facts, expires_s=expires_s))
         return run
 
-    def publish(self, run_id: str, request: PublishVersion, now_ns: int, hosts: Collection[str] = ()) -> Run:
+    def publish(
+        self,
+        run_id: str,
+        request: PublishVersion,
+        now_ns: int,
+        hosts: Collection[str] = (),
+        client_address: str | None = None,
+    ) -> Run:
         """The newest version is this one, once it is on disk. The same one again changes nothing. `hosts` are those
-        that are to fetch it."""
+        that are to fetch it, and `client_address` is where the request came from. Raises TransferError for a URL that
+        the fleet's rules refuse."""
         run = self.hear(run_id, now_ns, request.fence)
+        replace(self._origins, client=client_address).check_url(request.url)
         if len(hosts) > 1 and _leads_to_itself(request.url):
             raise RunRefusedError(
                 f"url is {request.url!r}, which leads each host of the fleet ({', '.join(hosts)}) to itself: open the "
@@ -189,18 +214,19 @@ class Runs:
                 f"version is {request.version}, which run {run_id!r} has published with other weights: publish these "
                 "as a newer one"
             )
-        if (request.version, request.url) == (facts.version, facts.url) and request.token == facts.token:
+        published = replace(facts, url=request.url, token=request.token, client_address=client_address)
+        same_place = (request.url, client_address) == (facts.url, facts.client_address)
+        if request.version == facts.version and same_place and request.token == facts.token:
             return run
         if facts.version is not None and request.version <= facts.version:
             # A client that was resumed serves what it had published from another address.
-            if request.version == facts.version and request.url != facts.url:
-                self._change(run, replace(facts, url=request.url, token=request.token))
+            if request.version == facts.version and not same_place:
+                self._change(run, published)
                 return run
             raise RunRefusedError(
                 f"version is {request.version}; run {run_id!r} has published {facts.version} and wants a newer one"
             )
-        published = request.model_dump(include={"version", "url", "token", "weights_sha256"})
-        self._change(run, replace(facts, **published))
+        self._change(run, replace(published, version=request.version, weights_sha256=request.weights_sha256))
         return run
 
     def reach_step(self, run: Run, step: int) -> None:

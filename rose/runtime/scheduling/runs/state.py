@@ -62,6 +62,8 @@ class RunFacts:
     version: int | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
+    #: Where the client was that published that.
+    client_address: str | None = None
     #: What tells the weights of that version from others, if its client said it.
     weights_sha256: str | None = None
     #: The last step that was recorded.

@@ -5,16 +5,25 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+
+from rose.runtime.transfer.errors import TransferError
 
 
 class Connections:
-    """Connections that threads take and give back. After `interrupt` none is made, and what waits fails."""
+    """Connections that threads take and give back. After `interrupt` none is made, and what waits fails.
 
-    def __init__(self, scheme: str, host: str, port: int | None, timeout_s: float) -> None:
+    `check_address` raises TransferError for an address that must not be connected to.
+    """
+
+    def __init__(
+        self, scheme: str, host: str, port: int | None, timeout_s: float, check_address: Callable[[str], None]
+    ) -> None:
         self._kind = _Https if scheme == "https" else _Http
         self._address = (host, port)
         self._timeout_s = timeout_s
+        self.check_address = check_address
         #: Those on which no request is under way; the one used last is at the end.
         self._idle: list[_Http] = []
         self._lock = threading.Lock()
@@ -71,8 +80,14 @@ class _Http(http.client.HTTPConnection):
     connections: Connections
 
     def connect(self) -> None:
-        refused: OSError | None = None
+        refused: OSError | TransferError | None = None
+        # The address that is checked is the one that is connected to: a name may have another one the next time.
         for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+            try:
+                self.connections.check_address(str(address[0]))
+            except TransferError as error:
+                refused = error
+                continue
             sock = socket.socket(family, kind, protocol)
             try:
                 self.connections.watch(self, sock)

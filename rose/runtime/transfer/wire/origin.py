@@ -1,4 +1,4 @@
-"""Where versions are pulled from: a server over HTTP, or any place fsspec reads that holds a store's files."""
+"""Where versions are pulled from: a server over HTTP, or a folder or an object store that holds a store's files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk, Package, index_bytes, plan, read_index
 from rose.runtime.transfer.wire.connections import Connections
+from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.throttle import Throttle
 
 #: What is received, hashed and written at a time; a broken transfer loses no more than this.
@@ -130,21 +130,24 @@ class Origin(ABC):
         self._throttle.took(count_bytes)
 
 
-def open_origin(url: str, token: str | None, throttle: Throttle | None = None, *, timeout_s: float = 30.0) -> Origin:
-    """The origin at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or what fsspec reads, such as `s3://BUCKET/FOLDER`.
+def open_origin(
+    url: str,
+    token: str | None,
+    throttle: Throttle | None = None,
+    *,
+    rules: OriginRules = ANYWHERE,
+    timeout_s: float = 30.0,
+) -> Origin:
+    """Return the origin at `url`: `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
+    `file:///FOLDER`.
 
-    `timeout_s` bounds each wait for an HTTP server. Raises TransferError for another URL, or a token where none is
-    used.
+    Give the `rules` of the fleet for a URL that somebody else chose. `timeout_s` bounds each wait for an HTTP server.
+    Raises TransferError for a URL that the rules refuse, and for a token where none is used.
     """
+    parts = rules.check_url(url)
     throttle = throttle or Throttle()
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname is not None:
-            return HttpOrigin(url, token, throttle, timeout_s)
-    except ValueError as error:
-        raise TransferError(f"origin {url!r} is no URL ({error}): give one such as http://HOST:PORT") from None
-    if "://" not in url or parts.scheme in ("http", "https"):
-        raise TransferError(f"origin {url!r} is neither http://HOST:PORT nor a URL such as s3://BUCKET/FOLDER")
+    if parts.scheme in ("http", "https"):
+        return HttpOrigin(url, token, throttle, rules, timeout_s)
     if token is not None:
         raise TransferError(f"origin {url!r} takes no token: its credentials are fsspec's own")
     return FsspecOrigin(url, throttle)
@@ -153,11 +156,15 @@ def open_origin(url: str, token: str | None, throttle: Throttle | None = None, *
 class HttpOrigin(Origin):
     """A store's server, or a relay."""
 
-    def __init__(self, url: str, token: str | None, throttle: Throttle, timeout_s: float) -> None:
+    def __init__(self, url: str, token: str | None, throttle: Throttle, rules: OriginRules, timeout_s: float) -> None:
         super().__init__(url, throttle)
-        parts = urlsplit(url)
-        assert parts.hostname is not None, "checked by open_origin"
-        self.connections = Connections(parts.scheme, parts.hostname, parts.port, timeout_s)
+        parts = rules.check_url(url)
+        host = parts.hostname
+        assert host is not None, "checked by the rules"
+        self._quotes = rules.quotes
+        self.connections = Connections(
+            parts.scheme, host, parts.port, timeout_s, lambda address: rules.check_address(host, address)
+        )
         self._prefix = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
@@ -185,11 +192,11 @@ class HttpOrigin(Origin):
         with self._asked("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
             skip = 0 if response.status == 206 else offset  # 200: something on the way knows no ranges.
             expected = chunk.size_bytes - offset + skip
-            content_range = response.headers["Content-Range"]
             span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
-            if response.length != expected or (response.status == 206 and content_range != span):
+            elsewhere = response.status == 206 and response.headers["Content-Range"] != span
+            if response.length != expected or elsewhere:
                 raise TransferError(
-                    f"{self.url}{path} announces {response.length} bytes ({content_range or 'all'}), "
+                    f"{self.url}{path} announces {response.length} bytes{' of another range' * elsewhere}, "
                     f"expected {expected} ({span})"
                 )
             for block in self._blocks(path, response, expected):
@@ -273,14 +280,15 @@ class HttpOrigin(Origin):
             raise self._unsendable() from None
 
     def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
-        """The answer, or what it says instead as an error."""
+        """The answer, or its status as an error."""
         if response.status in (200, 206):
             return response
-        try:
-            detail = response.read(500).decode(errors="replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise self._broken(error)
-        message = f"{self.url}{path} answered {response.status} {response.reason}: {detail}"
+        message = f"{self.url}{path} answered {response.status}"
+        if self._quotes:
+            try:
+                message += f" {response.reason}: {response.read(500).decode(errors='replace')}"
+            except (OSError, http.client.HTTPException) as error:
+                raise self._broken(error)
         if response.status == 404:
             raise GoneError(message)
         if response.status == 409:
@@ -315,7 +323,7 @@ class HttpOrigin(Origin):
 
 
 class FsspecOrigin(Origin):
-    """A store's folder, or a copy of it, wherever fsspec reads: it has no pins and takes no acknowledgements."""
+    """A store's folder, or a copy of it in an object store: it has no pins and takes no acknowledgements."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         super().__init__(url, throttle)
@@ -323,8 +331,9 @@ class FsspecOrigin(Origin):
 
         try:
             self._fs, path = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise TransferError(f"cannot open {url}: {error}")
+        # Each kind of storage has errors of its own.
+        except Exception as error:
+            raise TransferError(f"cannot open {url}: {error or type(error).__name__}")
         self._root: str = path.rstrip("/")
 
     def packages(self) -> list[Package]:

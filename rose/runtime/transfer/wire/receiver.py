@@ -27,6 +27,7 @@ from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, che
 from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin
+from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.throttle import Throttle
 
 #: A pin is renewed this often while it lasts, and never more often than the second.
@@ -40,7 +41,7 @@ Regions = Mapping[str, Region]
 class Receiver:
     """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
 
-    `url` is a server's or a relay's, or any place fsspec reads that holds a store's files (`open_origin`). `name` is
+    `url` is a server's, a relay's, an object store's or a folder's; it and `rules` are as of `open_origin`. `name` is
     what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run
     than `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each wait for the network, not the
     whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. `parallel` chunks
@@ -55,6 +56,7 @@ class Receiver:
         *,
         name: str | None = None,
         run_id: str | None = None,
+        rules: OriginRules = ANYWHERE,
         timeout_s: float = 30.0,
         retries: int = 5,
         parallel: int = 4,
@@ -65,6 +67,7 @@ class Receiver:
         self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
         self._token = token
         self._run_id = run_id
+        self._rules = rules
         self._timeout_s = timeout_s
         self._retries = retries
         self._parallel = parallel
@@ -124,7 +127,7 @@ class Receiver:
 
     @contextmanager
     def _origin(self) -> Iterator[Origin]:
-        origin = open_origin(self.url, self._token, self._throttle, timeout_s=self._timeout_s)
+        origin = open_origin(self.url, self._token, self._throttle, rules=self._rules, timeout_s=self._timeout_s)
         try:
             yield origin
         finally:

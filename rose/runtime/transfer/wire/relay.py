@@ -27,6 +27,7 @@ from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package
 from rose.runtime.transfer.wire.cache import ChunkCache
 from rose.runtime.transfer.wire.download import download
 from rose.runtime.transfer.wire.origin import BLOCK_BYTES, BrokenError, Origin, Route, open_origin
+from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
 from rose.runtime.transfer.wire.throttle import Throttle
 
@@ -38,8 +39,9 @@ _CALLS = 8
 class RelayServer(Server):
     """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`.
 
-    `token` is what clients must send, `origin_token` what the origin is sent. At most `max_bytes_per_s` are taken from
-    the origin, `parallel` chunks at once; a broken connection is tried again up to `retries` times without a byte.
+    `token` is what clients must send, `origin_token` what the origin is sent; `rules` are as of `open_origin`. At most
+    `max_bytes_per_s` are taken from the origin, `parallel` chunks at once; a broken connection is tried again up to
+    `retries` times without a byte.
 
     Raises TransferError for a wrong URL, ValueError for an open address without a token; `start` raises TransferError
     if another relay uses the folder.
@@ -55,12 +57,13 @@ class RelayServer(Server):
         token: str | None = None,
         *,
         origin_token: str | None = None,
+        rules: OriginRules = ANYWHERE,
         max_bytes_per_s: float | None = None,
         parallel: int = 8,
         retries: int = 5,
         timeout_s: float = 30.0,
     ) -> None:
-        origin = open_origin(origin_url, origin_token, Throttle(max_bytes_per_s), timeout_s=timeout_s)
+        origin = open_origin(origin_url, origin_token, Throttle(max_bytes_per_s), rules=rules, timeout_s=timeout_s)
         relay = _Relay(origin, functools.partial(ChunkCache, folder, budget_bytes), parallel, retries)
         app = make_app(relay, token)
         app.router.add_get("/v1/status", relay.status)

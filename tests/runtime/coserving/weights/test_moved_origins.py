@@ -12,8 +12,9 @@ from rose.events import Sync
 from rose.runtime.coserving.weights import relays
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target, straight
+from rose.runtime.coserving.weights.target import Target, from_anywhere, straight
 from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.origin_rules import ANYWHERE
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.agent_of_engine import agent_of
 from tests.runtime.coserving.agents_in_turn import until
@@ -44,7 +45,7 @@ class TakenUp:
         return self.agent._lives.sync
 
     def aim(self, url):
-        self.agent._targets.aim(Target("a", 1, url))
+        self.agent._targets.aim(Target("a", 1, url, rules=ANYWHERE))
 
     def bring(self, url):
         self.aim(url)
@@ -142,7 +143,7 @@ def one_relay(tmp_path, monkeypatch):
     """A host's relays, of which there is one at a time, and all that is published is on another host."""
     monkeypatch.setattr(relays, "is_here", lambda _url: False)
     monkeypatch.setattr(relays, "RELAYS_MAX", 1)
-    made = Relays(tmp_path / "relays", 1 << 24, lambda _url: "intra-zone")
+    made = Relays(tmp_path / "relays", 1 << 24, lambda _url: "intra-zone", ANYWHERE)
     yield made
     made.stop()
 
@@ -175,7 +176,7 @@ def test_where_there_is_no_way_from_this_host_the_reason_is_told_and_another_att
     def via(target):
         if full[0]:
             raise OSError("no room")
-        return target
+        return from_anywhere(target)
 
     sync = EngineSync(engine, engine.staging, device_id="d0", via=via)
     target = Target("a", 1, server.url)
@@ -202,5 +203,5 @@ def test_an_address_that_is_none_is_as_an_origin_that_is_away(engine, server):
     assert sync.standing.trusted
     corrupt(engine, "model.norm.weight")
     assert sync.audit() is not None
-    assert "neither http" in sync.bring_back().reason
+    assert "url is 'not a url'" in sync.bring_back().reason
     assert (sync.standing.trusted, sync.standing.failures) == (False, 1)

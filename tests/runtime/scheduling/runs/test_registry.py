@@ -59,17 +59,25 @@ def test_versions_only_go_up(runs):
     assert run.facts.url == "http://b"
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "0.0.0.0"])
+def test_where_the_client_was_is_kept_with_what_it_published(runs, state):
+    run = runs.open(request(), 0)
+    runs.publish(run.run_id, version(4), 0)
+    runs.publish(run.run_id, version(4), 0, (), "127.0.0.1")  # the same weights, by a client elsewhere
+    assert run.target.client_address == "127.0.0.1"
+    assert Runs(state, 0).get(run.run_id).target == run.target
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]"])
 def test_a_url_that_leads_each_of_several_hosts_to_itself_is_refused(runs, name):
     run = runs.open(request(), 0)
     with pytest.raises(RunRefusedError, match=rf"{re.escape(name)}:5.*far, near.*`host`"):
-        runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["far", "near"])
+        runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["far", "near"], "127.0.0.1")
     assert run.facts.version is None
-    runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["near"])
+    runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["near"], "127.0.0.1")
     assert run.facts.version == 0
 
 
-@pytest.mark.parametrize("url", ["http://10.0.0.7:5", "http://trainer:5", "s3://bucket/folder", "file:///disk"])
+@pytest.mark.parametrize("url", ["http://10.0.0.7:5", "http://trainer:5", "s3://bucket/folder", "gs://bucket/folder"])
 def test_any_other_url_is_for_several_hosts_too(runs, url):
     run = runs.open(request(), 0)
     runs.publish(run.run_id, version(0, url=url), 0, ["far", "near"])

@@ -44,12 +44,12 @@ def test_a_relay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--origin", "weights"], "origin 'weights' is neither http://HOST:PORT nor"),
-        (["--origin", "nosuch://x"], "cannot open nosuch://x"),
-        (["--origin", "memory://w", "--listen", "8816"], "'8816' is not an address; give HOST:PORT"),
-        (["--origin", "memory://w", "--listen", "0.0.0.0:0"], "reachable from other machines: give a token"),
-        (["--origin", "memory://w", "--token-file", "nowhere"], "--token-file nowhere: "),
-        (["--origin", "memory://w", "--origin-token-file", "/dev/null"], "/dev/null is empty"),
+        (["--origin", "weights"], "url is 'weights': give http://HOST:PORT"),
+        (["--origin", "nosuch://x"], "url is 'nosuch://x': "),
+        (["--origin", "http://trainer:1", "--listen", "8816"], "'8816' is not an address; give HOST:PORT"),
+        (["--origin", "http://trainer:1", "--listen", "0.0.0.0:0"], "reachable from other machines: give a token"),
+        (["--origin", "http://trainer:1", "--token-file", "nowhere"], "--token-file nowhere: "),
+        (["--origin", "http://trainer:1", "--origin-token-file", "/dev/null"], "/dev/null is empty"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(
@@ -67,7 +67,7 @@ def test_what_cannot_be_done_is_said_in_one_message(
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = run("--folder", str(tmp_path / "cache"), "--origin", "memory://w", "--listen", address)
+        done = run("--folder", str(tmp_path / "cache"), "--origin", "http://trainer:1", "--listen", address)
     assert done.exit_code == 2
     assert f"cannot serve {tmp_path / 'cache'} at {address}: " in done.stderr
     assert "address already in use" in done.stderr

@@ -41,18 +41,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["http", "file", "memory"])
-def origin(request: pytest.FixtureRequest, folder: Path) -> Iterator[Origin]:
+@pytest.fixture(params=["http", "file", "s3"])
+def origin(request: pytest.FixtureRequest, folder: Path, bucket: str) -> Iterator[Origin]:
     if request.param == "http":
         with Scripted(folder).served() as url:
             yield from opened(url)
     elif request.param == "file":
         yield from opened(folder.as_uri())
     else:
-        memory = fsspec.filesystem("memory")
-        memory.put(str(folder), "/weights", recursive=True)
-        yield from opened("memory://weights/")
-        memory.rm("/weights", recursive=True)
+        fsspec.filesystem("s3").put(f"{folder}/", f"{bucket}/copy/", recursive=True)
+        yield from opened(f"{bucket}/copy/")
 
 
 def opened(url: str) -> Iterator[Origin]:
@@ -114,11 +112,8 @@ def test_a_truncated_object_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "token", "says"),
     [
-        ("weights", None, "'weights' is neither http://HOST:PORT nor a URL such as s3"),
-        ("http://", None, "is neither"),
-        ("http://host:port", None, "'http://host:port' is no URL .*'port'"),
-        ("http://[::1", None, "is no URL"),
-        ("nosuch://x", None, "cannot open nosuch://x"),
+        ("weights", None, "^url is 'weights': "),
+        ("http://host:port", None, "^url is 'http://host:port': "),
         ("file:///weights", "t", "takes no token"),
     ],
 )
@@ -129,7 +124,7 @@ def test_a_wrong_url_is_refused(url: str, token: str | None, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("url", "token"),
-    [("http://a b", None), ("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")],
+    [("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")],
 )
 def test_what_http_cannot_carry_is_named_without_the_token(url: str, token: str | None) -> None:
     with pytest.raises(TransferError, match=f"{url} cannot be asked: .* correct the URL or the token") as refused:

@@ -147,12 +147,13 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[VersionStore, l
 
 
 @pytest.mark.parametrize("have", [None, 0, 2, 5])
-@pytest.mark.parametrize("kind", ["http", "file", "memory"])
+@pytest.mark.parametrize("kind", ["http", "file", "s3"])
 def test_a_joiner_and_a_laggard_reach_the_same_bits(
     tmp_path: Path,
     published: tuple[VersionStore, list[dict[str, torch.Tensor]]],
     have: int | None,
     kind: str,
+    bucket: str,
 ) -> None:
     store, versions = published
     engine = Engine()
@@ -165,8 +166,9 @@ def test_a_joiner_and_a_laggard_reach_the_same_bits(
     elif kind == "file":
         staged = Receiver(store.folder.as_uri(), None, tmp_path / "staging").fetch(6, have)
     else:
-        fsspec.filesystem("memory").put(str(store.folder), f"/{tmp_path.name}", recursive=True)
-        staged = Receiver(f"memory://{tmp_path.name}", None, tmp_path / "staging").fetch(6, have)
+        url = f"{bucket}/{tmp_path.name}"
+        fsspec.filesystem("s3").put(f"{store.folder}/", f"{url}/", recursive=True)
+        staged = Receiver(url, None, tmp_path / "staging").fetch(6, have)
     prepare(staged, engine.views()).commit()
     assert_same_bits(engine.views(), versions[-1])
 

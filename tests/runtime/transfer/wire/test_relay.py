@@ -285,12 +285,12 @@ def test_a_chunk_that_is_not_there_is_not_there(tmp_path: Path) -> None:
 
 
 def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: Path) -> None:
-    with RelayServer("memory://w", tmp_path / "cache", 1 << 30):
+    with RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30):
         with pytest.raises(TransferError, match="cache of another relay"):
-            RelayServer("memory://w", tmp_path / "cache", 1 << 30).start()
+            RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30).start()
     with pytest.raises(ValueError, match="reachable from other machines"):
-        RelayServer("memory://w", tmp_path / "cache", 1 << 30, host="0.0.0.0")
-    with RelayServer("memory://w", tmp_path / "cache", 1 << 30):
+        RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30, host="0.0.0.0")
+    with RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30):
         pass
 
 

@@ -1,0 +1,119 @@
+"""Which origins a version may be fetched from: by the URL, and by the address that its host turns out to have."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from urllib.parse import SplitResult, urlsplit
+
+from rose.runtime.transfer.errors import TransferError
+
+_OVER_HTTP = ("http", "https")
+_OBJECT_STORES = ("s3", "gs")
+_SHOWN_CHARS_MAX = 200
+#: Cloud metadata services that lie outside the link-local networks: of AWS over IPv6, and of Alibaba Cloud.
+_METADATA = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRules:
+    """What may be fetched beside origins over HTTP at ordinary addresses, and object stores."""
+
+    #: Whether `file:///FOLDER` may be.
+    files: bool = False
+    #: Names, addresses and networks of hosts that may be, although they are loopback, link-local or the like.
+    hosts: tuple[str, ...] = ()
+    #: The address from which the URL was published: its publisher reaches that without an agent's help.
+    client: str | None = None
+    #: Whether errors quote what the origin answers. A stranger's answer may hold what is nobody else's business.
+    quotes: bool = False
+
+    def check_url(self, url: str) -> SplitResult:
+        """Return the parts of the URL. Raises TransferError, without what may be secret, for one that is refused."""
+        scheme = url.partition("://")[0]
+        schemes = (*_OVER_HTTP, *_OBJECT_STORES, *(("file",) if self.files else ()))
+        if not url.isprintable() or " " in url:
+            raise _refused(url, "no URL holds such a character")
+        if "://" not in url or scheme not in schemes:
+            hint = "; files are for fleets whose file sets origins.files" if scheme == "file" else ""
+            raise _refused(url, f"give http://HOST:PORT or s3://BUCKET/FOLDER; schemes are {', '.join(schemes)}{hint}")
+        if "@" in url.split("/")[2]:
+            raise _refused(url, "leave out user and password: an origin over HTTP takes a `token`")
+        if "?" in url or "#" in url:
+            raise _refused(url, "an origin has neither a query nor a fragment: leave them out")
+        try:
+            parts = urlsplit(url)
+            has_host = bool(parts.netloc if scheme not in _OVER_HTTP else parts.hostname)
+            _ = parts.port if scheme in _OVER_HTTP else None
+        except ValueError:
+            raise _refused(url, "its host or port cannot be read: give http://HOST:PORT") from None
+        if has_host is (scheme == "file"):
+            raise _refused(url, "give http://HOST:PORT, s3://BUCKET/FOLDER or file:///FOLDER")
+        if "::" in (parts.path if scheme in _OVER_HTTP else url):
+            raise _refused(url, "chained URLs (`::`) are not fetched")
+        if scheme in _OVER_HTTP:
+            assert parts.hostname is not None
+            with suppress(ValueError):
+                self.check_address(parts.hostname, str(ipaddress.ip_address(parts.hostname)))
+        return parts
+
+    def check_address(self, host: str, address: str) -> None:
+        """Raise TransferError for an address of `host`, as the URL names it, that may not be fetched from."""
+        found = _plain(address)
+        kind = _kind(found)
+        if kind is None or any(_covers(entry, host, found) for entry in self.hosts):
+            return
+        if self.client is not None:
+            client = _plain(self.client)
+            if client == found or (client.is_loopback and found.is_loopback):
+                return
+        raise TransferError(
+            f"url names host {host!r}, whose address {found} is {kind}: publish at an address that the fleet's hosts "
+            "reach, or name the host in origins.hosts of the fleet file"
+        )
+
+
+#: What a fleet file allows that says nothing.
+STRICT = OriginRules()
+#: For an origin that the caller chose: any address, and files.
+ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)
+
+
+def shown(url: str) -> str:
+    """Return the URL as errors say it: cut short, and without what may be a password or a token."""
+    scheme, separator, _ = url.partition("://")
+    if "@" in url:
+        return f"{scheme}://..." if separator and "@" not in scheme else "..."
+    plain = url.partition("?")[0].partition("#")[0]
+    return (plain if plain == url else f"{plain}...")[:_SHOWN_CHARS_MAX]
+
+
+def _refused(url: str, reason: str) -> TransferError:
+    return TransferError(f"url is {shown(url)!r}: {reason}")
+
+
+def _plain(address: str) -> IPv4Address | IPv6Address:
+    """Return the address; of an IPv4-mapped one, the IPv4 address."""
+    found = ipaddress.ip_address(address)
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+
+
+def _kind(address: IPv4Address | IPv6Address) -> str | None:
+    """Return what keeps the address from being fetched from, if anything does."""
+    kinds = {
+        "loopback": address.is_loopback,
+        "link-local": address.is_link_local,
+        "unspecified": address.is_unspecified,
+        "multicast": address.is_multicast,
+        "a cloud's metadata service": address in _METADATA,
+    }
+    return next((kind for kind, holds in kinds.items() if holds), None)
+
+
+def _covers(entry: str, host: str, address: IPv4Address | IPv6Address) -> bool:
+    try:
+        return address in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return entry.lower() == host.lower()
