@@ -143,7 +143,7 @@ def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
 def _check(ledger: Path) -> None:
     if not st.button("Check every frozen byte", help="What `rose books verify` does."):
         return
-    with st.spinner("Comparing frozen files, the ledger and the books …"):
+    with st.spinner("Comparing frozen files with the ledger …"):
         checked = books.checked(ledger)
     if checked.value is None:
         st.error(escape.prose(checked.error or words.NOT_ENOUGH_DATA))
@@ -216,7 +216,7 @@ def _budgets(asked: Asked) -> None:
     stamp = budgets[0].spent.stamp
     st.altair_chart(charts.budgets(_chart(budgets), stamp.currency), width="stretch", alt="Budgets, spent and forecast")
     for made in tables.budgets(budgets):
-        frame.show_table(made, "charges and `books.duckdb`")
+        frame.show_table(made, "charges and budgets of the ledger")
 
 
 def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
