@@ -141,16 +141,13 @@ def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
 
 
 def watched(asked: Asked) -> Priced[Watch]:
-    """Days of a period, all of them over, that cost other than the days before them, with what was said of them."""
+    """Days of a period, all of them over, that cost other than the days before them."""
     begin_ns = asked.period.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY
     whole_bill = bill(replace(asked, period=Period(begin_ns, asked.period.to_ns)))
     if whole_bill.value is None:
         return Priced(None, whole_bill.error)
     billed = whole_bill.value
-    return data.kept(
-        lambda: anomaly.judged_by_people(anomaly.watch(billed, asked.period), asked.ledger),
-        asked.ledger, "watched", *asked.key,
-    )  # fmt: skip
+    return data.kept(lambda: anomaly.watch(billed, asked.period), asked.ledger, "watched", *asked.key)
 
 
 def messages(ledger: Path) -> Priced[list[Entry]]:

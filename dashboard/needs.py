@@ -1,5 +1,5 @@
-"""What needs a look: a ledger that does not verify, days that stand out and were not expected, missed budgets, alerts
-that did not arrive, months not closed."""
+"""What needs a look: a ledger that does not verify, days that stand out, missed budgets, alerts that did not arrive,
+months not closed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _days(made: Overview, now: datetime) -> list[str]:
     if watch.value is None:
         return [f"Days that stand out are not known: {escape.prose(watch.error or words.NOT_ENOUGH_DATA)}"]
     team = made.chosen.team
-    every = [anomaly for anomaly in reversed(watch.value.anomalies) if not anomaly.expected]
+    every = list(reversed(watch.value.anomalies))
     newest = [anomaly for anomaly in every if team is None or anomaly.of_team(team)]
     lines = []
     for anomaly in newest[:_DAYS_SHOWN]:

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, books, charts, deliveries, escape, files, frame, judging
+from dashboard import amounts, books, charts, deliveries, escape, files, frame
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
@@ -255,23 +255,20 @@ def _anomalies(asked: Asked, now: datetime) -> None:
         compared = f"from {anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}"
         said = escape.markdown(f"{signed_usd(anomaly.change.total)} {compared}.")
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        judged = f" *{escape.markdown(judging.text(anomaly))}*" if anomaly.judgement else ""
-        st.markdown(f"**{head}**, {said}{judged}")
+        st.markdown(f"**{head}**, {said}")
     if watch.anomalies:
         rows = [
             {"day": str(anomaly.day), "what": anomaly.metric, "value": _usd(anomaly.value),
              "unit": words.unit(anomaly.value), "median": _usd(anomaly.median),
              "change": anomaly.change.total / 1e9,
              **{effect: nano / 1e9 for effect, nano in anomaly.change.effects.items()},
-             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1),
-             "judged": judging.text(anomaly)}
+             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
             for anomaly in watch.anomalies
         ]  # fmt: skip
         listed = pl.DataFrame(rows, infer_schema_length=None)
-        money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations", "judged"))
+        money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations"))
         source = f"charges, amortized, {watch.stamp}. The effects sum to the change."
         frame.table(listed, source, _money(listed, *money))
-    judging.form(asked.ledger, watch.anomalies)
     st.caption(f"Of the whole fleet, whichever team is chosen. {RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 

@@ -19,8 +19,6 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.annotations import feedback
-from rose.pricing.annotations.feedback import Judgement, Subject
 from rose.pricing.charges.waste import WASTED
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, of_day
@@ -85,17 +83,6 @@ class Anomaly:
     deviations: float | None
     change: Change
     driver: str
-    #: What somebody said of it; None if nobody did.
-    judgement: Judgement | None = None
-
-    @property
-    def expected(self) -> bool:
-        """Whether somebody said that it was meant to be so."""
-        return self.judgement is not None and self.judgement.verdict == "expected"
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(self.value.stamp.provenance, self.day, self.metric)
 
     def of_team(self, team: str) -> int:
         """What of the change is the team's, in the metric's unit."""
@@ -113,7 +100,6 @@ class Anomaly:
             "effects_nano": self.change.effects,
             "by_nano": {name: self.change.by(name) for name in BY},
             "driver": self.driver,
-            "judgement": self.judgement and self.judgement.to_json(),
         }
 
 
@@ -154,21 +140,13 @@ def find(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> Watch:
-    """The days of a ledger that stand out, each with what somebody said of it.
+    """Return the days of a ledger that stand out.
 
     Raises PricingError where the days, or those they are compared with, cannot be priced; LedgerError.
     """
     period = Period(judged.from_ns - DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
     book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
-    watched = watch(bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified), judged)
-    return judged_by_people(watched, root)
-
-
-def judged_by_people(watched: Watch, root: Path) -> Watch:
-    """The same days, each with what somebody said of it in a ledger. Raises LedgerError."""
-    known = feedback.load(root)
-    anomalies = (dataclasses.replace(one, judgement=known.get(one.subject)) for one in watched.anomalies)
-    return dataclasses.replace(watched, anomalies=tuple(anomalies))
+    return watch(bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified), judged)
 
 
 def watch(bill: Bill, judged: Period) -> Watch:

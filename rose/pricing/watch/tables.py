@@ -82,5 +82,5 @@ def _anomaly(anomaly: Anomaly) -> Table:
         view=f"{value.unit.removeprefix('nano_')}; {value.view}", stamp=value.stamp,
         columns=columns("by", "", *change.effects, "change", text=("",)), rows=tuple(rows), grouped=True,
         footer=(("all", "", *map(roughly, change.effects.values()), roughly(change.total)),),
-        notes=notes(anomaly.driver, "" if anomaly.judgement is None else f"Judged {anomaly.judgement.text}"),
+        notes=notes(anomaly.driver),
     )  # fmt: skip
