@@ -252,22 +252,21 @@ def _anomalies(asked: Asked, now: datetime) -> None:
     if watch.judged and not watch.anomalies:
         st.markdown(f"None of the {len(watch.judged)} days that could be judged.")
     for anomaly in watch.anomalies:
-        compared = f"from {anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}"
-        said = escape.markdown(f"{signed_usd(anomaly.change.total)} {compared}.")
+        compared = f"from {anomaly.median.text} on {anomaly.compared_with}"
+        said = escape.markdown(f"{signed_usd(anomaly.change_nano)} {compared}.")
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
         st.markdown(f"**{head}**, {said}")
     if watch.anomalies:
         rows = [
             {"day": str(anomaly.day), "what": anomaly.metric, "value": _usd(anomaly.value),
              "unit": words.unit(anomaly.value), "median": _usd(anomaly.median),
-             "change": anomaly.change.total / 1e9,
-             **{effect: nano / 1e9 for effect, nano in anomaly.change.effects.items()},
+             "change": anomaly.change_nano / 1e9,
              "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
             for anomaly in watch.anomalies
         ]  # fmt: skip
         listed = pl.DataFrame(rows, infer_schema_length=None)
         money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations"))
-        source = f"charges, amortized, {watch.stamp}. The effects sum to the change."
+        source = f"charges, amortized, {watch.stamp}."
         frame.table(listed, source, _money(listed, *money))
     st.caption(f"Of the whole fleet, whichever team is chosen. {RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 

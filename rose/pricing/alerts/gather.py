@@ -79,10 +79,9 @@ def _odd_days(root: Path, config: AlertsConfig, days: int, now_us: int) -> tuple
 
 
 def _told(one: anomaly.Anomaly) -> str:
-    change = anomaly.roughly(one.change.total)
     return (
-        f"It was {one.value.text} ({one.value.view}; {one.value.stamp}), {change} from {one.median.text} on "
-        f"{one.compared_with}: {one.driver}."
+        f"It was {one.value.text} ({one.value.view}; {one.value.stamp}), {anomaly.roughly(one.change_nano)} from "
+        f"{one.median.text} on {one.compared_with}; `{one.why}` says what drove the change."
     )
 
 

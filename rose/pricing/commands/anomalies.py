@@ -31,7 +31,7 @@ def anomalies(
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Days that cost other than the days before them, and what drove it; the last 28 whole days if none are given."""
+    """Days that cost other than the days before them; the last 28 whole days if none are given."""
     with clear_errors():
         from rose.pricing.watch import anomaly, tables
 
