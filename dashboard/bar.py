@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
-from urllib.parse import parse_qsl
 
 import streamlit as st
 
-from dashboard import books, data, escape, link, views
+from dashboard import books, data, escape, link
 from dashboard import format as words
 from dashboard.data import Run
 from dashboard.link import Link
@@ -23,7 +22,7 @@ from rose.pricing.spend.calendar import FORMS, Calendar, calendar_of
 CHOICES = ("period", "compare", "view", "run", "team", "tag", "provenance", "currency")
 #: As `sql/dashboard/runs.sql` has it.
 RUNS_MAX = 200
-_LINK, _QUERY, _LEFT_OUT, _CHANGED = "link", "link-query", "link-left-out", "bar-changed"
+_LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
 _WIDTH_PX = 190
 _NOT_USED = "This page does not depend on it."
 _VIEWS: Mapping[str | None, str] = {link.AMORTIZED: "amortized", link.FULLY_LOADED: "fully loaded"}
@@ -84,22 +83,13 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
         st.session_state[_key(name)] = getattr(now, name)
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="bar"):
         picked = {name: _choice(name, there, uses) for name in CHOICES}
-        views.menu(ledger, lambda: link.query(chosen()), _open)
     written = str(picked["period"])
     if not link.is_period(written):
         told = escape.markdown(f"“{written}” is no period: write {FORMS}")
         ignored.append(f"{told}. The newest month with data is shown.")
         picked["period"] = link.NEWEST
     _keep(link.with_choices(now, picked))
-    return [*st.session_state.pop(_LEFT_OUT, ()), *ignored, *unknown]
-
-
-def _open(query: str) -> None:
-    """From a callback: the next run begins with what a saved query says."""
-    opened, st.session_state[_LEFT_OUT] = link.parse({name: [value] for name, value in parse_qsl(query)})
-    for name in CHOICES:
-        st.session_state[_key(name)] = getattr(opened, name)
-    _keep(opened)
+    return [*ignored, *unknown]
 
 
 def period(ledger: Path, now: Link) -> Period | None:

@@ -1,6 +1,6 @@
 """What the pages on the whole ledger read: bills of periods, closes, budgets and days that stand out.
 
-Each is kept until something that it depends on changes: the ledger, the price book, budgets, frozen files, the hour.
+Each is kept until something that it depends on changes: the ledger, the price book, frozen files, the hour.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import polars as pl
 from dashboard import data
 from dashboard.data import Priced, ReadError
 from rose.ledger import catalog
-from rose.ledger.upkeep.books import BOOKS
 from rose.pricing import charges
 from rose.pricing.alerts import log
 from rose.pricing.alerts.log import Entry
@@ -124,14 +123,12 @@ def stated(ledger: Path, close_id: str, by: Sequence[str], view: str, as_of_ns: 
 
 
 def checked(ledger: Path) -> Priced[Check]:
-    """Every frozen byte compared with the ledger and the books; never from a cache."""
+    """Every frozen byte compared with the ledger; never from a cache."""
     return data.attempt(lambda: check.check(ledger))
 
 
 def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
     """Budgets of a month beside what was spent; none where none is set. A forecast holds for an hour at most."""
-    path = asked.ledger / BOOKS
-    written = path.stat().st_mtime_ns if path.exists() else 0
 
     def show() -> list[TeamBudget]:
         if not budget.budgets(asked.ledger, asked.period):
@@ -140,20 +137,17 @@ def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
             asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified
         )  # fmt: skip
 
-    return data.kept(show, asked.ledger, "budgets", *asked.key, written, f"{datetime.now(UTC):%Y-%m-%dT%H}")
+    return data.kept(show, asked.ledger, "budgets", *asked.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
 
 
 def watched(asked: Asked) -> Priced[Watch]:
-    """Days of a period, all of them over, that cost other than the days before them, with what was said of them."""
+    """Days of a period, all of them over, that cost other than the days before them."""
     begin_ns = asked.period.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY
     whole_bill = bill(replace(asked, period=Period(begin_ns, asked.period.to_ns)))
     if whole_bill.value is None:
         return Priced(None, whole_bill.error)
     billed = whole_bill.value
-    return data.kept(
-        lambda: anomaly.judged_by_people(anomaly.watch(billed, asked.period), asked.ledger),
-        asked.ledger, "watched", *asked.key,
-    )  # fmt: skip
+    return data.kept(lambda: anomaly.watch(billed, asked.period), asked.ledger, "watched", *asked.key)
 
 
 def messages(ledger: Path) -> Priced[list[Entry]]:

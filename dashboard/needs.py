@@ -1,5 +1,5 @@
-"""What needs a look: a ledger that does not verify, days that stand out and were not expected, missed budgets, alerts
-that did not arrive, months not closed."""
+"""What needs a look: a ledger that does not verify, days that stand out, missed budgets, alerts that did not arrive,
+months not closed."""
 
 from __future__ import annotations
 
@@ -64,20 +64,14 @@ def _days(made: Overview, now: datetime) -> list[str]:
         return []
     if watch.value is None:
         return [f"Days that stand out are not known: {escape.prose(watch.error or words.NOT_ENOUGH_DATA)}"]
-    team = made.chosen.team
-    every = [anomaly for anomaly in reversed(watch.value.anomalies) if not anomaly.expected]
-    newest = [anomaly for anomaly in every if team is None or anomaly.of_team(team)]
+    newest = watch.value.anomalies[::-1]
     lines = []
     for anomaly in newest[:_DAYS_SHOWN]:
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        part = "" if team is None else f", of it {signed_usd(anomaly.of_team(team))} by {team}"
-        rest = f"{signed_usd(anomaly.change.total)} from {anomaly.median.text}{part}: {anomaly.driver}"
+        rest = f"{signed_usd(anomaly.change_nano)} from {anomaly.median.text} on {anomaly.compared_with}"
         lines.append(f"**{head}** of the fleet, {escape.markdown(rest)}.")
     if len(newest) > _DAYS_SHOWN:
         lines.append(f"and {len(newest) - _DAYS_SHOWN} more days that stand out, on the page Books.")
-    if others := len(every) - len(newest):
-        days = f"{others} more day{'s' if others > 1 else ''} of the fleet"
-        lines.append(f"{days} stood out, without {escape.markdown(team or '')}.")
     if watch.value.not_judged:
         count = len(watch.value.not_judged)
         lines.append(

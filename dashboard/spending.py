@@ -288,15 +288,12 @@ def budgets(spending: Spending, chosen: Link) -> Budgets | None:
 
 
 def watched(spending: Spending, now: datetime) -> Priced[Watch] | None:
-    """Days of the period that stand out, with what was said of them; None where no day of it is over."""
+    """Days of the period that stand out; None where no day of it is over."""
     over = books.over(spending.asked.period, now)
     if over is None or not spending.bill.frame.select(_within(over).any()).item():
         return None
     asked = spending.asked
-    return data.kept(
-        lambda: anomaly.judged_by_people(anomaly.watch(spending.bill, over), asked.ledger),
-        asked.ledger, "overview-days", over, *asked.key,
-    )  # fmt: skip
+    return data.kept(lambda: anomaly.watch(spending.bill, over), asked.ledger, "overview-days", over, *asked.key)
 
 
 def not_closed(ledger: Path, provenance: str, now: datetime) -> list[Period]:

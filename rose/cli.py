@@ -16,7 +16,6 @@ from rose.ledger.commands import ledger_app, query_command, schema_command, sql_
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
 from rose.pricing.commands.alerts import alerts_app
-from rose.pricing.commands.annotations import note_app, view_app
 from rose.pricing.commands.api import api_app
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.changes import changes_command
@@ -87,8 +86,6 @@ app.add_typer(price_app, name="price", rich_help_panel=_COST)
 app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
 app.add_typer(correct_app, name="correct", rich_help_panel=_COST)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
-app.add_typer(note_app, name="note", rich_help_panel=_COST)
-app.add_typer(view_app, name="view", rich_help_panel=_COST)
 app.add_typer(alerts_app, name="alerts", rich_help_panel=_COST)
 app.add_typer(export_app, name="export", rich_help_panel=_COST)
 app.add_typer(api_app, name="api", rich_help_panel=_COST)

@@ -3,7 +3,7 @@
 `interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/`, `charges/` and
 `reconcile/` are programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/`
 are what reports read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `ledger/`, `checks/`, `device/`, `export/` and
-`alerts/` are named after who asks. `closing/` and `migrations/` belong to the books, a database of its own.
+`alerts/` are named after who asks. `closing/` belongs to the books.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ SAMPLE = "sample_traces/ledger"
 #: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/accept/test_harness.py.
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
-    "cost", "changes", "forecast", "saved", "reconcile", "invoice", "explain", "note", "view", "alerts", "export",
+    "cost", "changes", "forecast", "saved", "reconcile", "invoice", "explain", "alerts", "export",
     "attach", "api",
 )  # fmt: skip
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.

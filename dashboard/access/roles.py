@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 Role = Literal["viewer", "finance", "infra", "approver"]
-Action = Literal["download", "save view", "note", "judge", "approve"]
+Action = Literal["download", "approve"]
 
 _ALL: frozenset[Role] = frozenset({"viewer", "finance", "infra", "approver"})
 _MONEY: frozenset[Role] = frozenset({"finance", "approver"})
@@ -27,9 +27,6 @@ PAGES: Mapping[str, frozenset[Role]] = {
 }
 ACTIONS: Mapping[Action, frozenset[Role]] = {
     "download": _WORKING,
-    "save view": _WORKING,
-    "note": _WORKING,
-    "judge": _WORKING,
     "approve": frozenset({"approver"}),
 }
 
@@ -47,8 +44,3 @@ def may(roles: Collection[Role], action: Action) -> bool:
 def who_sees(page: str) -> str:
     """The roles that a page is for, in words."""
     return ", ".join(sorted(PAGES.get(page, ()))) or "nobody"
-
-
-def who_may(action: Action) -> str:
-    """The roles that an action is for, in words."""
-    return ", ".join(sorted(ACTIONS[action]))

@@ -16,7 +16,6 @@ from dashboard.access import auth_file, roles, start
 from dashboard.access.auth_file import Auth
 from dashboard.access.log import AccessLog
 from dashboard.access.people import LoginError, Person, Visitor, identify
-from dashboard.access.roles import Action
 from rose.errors import UserError
 
 #: How often an open page looks whether its login still counts, seconds.
@@ -80,18 +79,6 @@ def download_button(
         return data() if callable(data) else data
 
     st.download_button(label, content, name, mime, on_click="ignore", **how)
-
-
-def may(action: Action) -> bool:
-    """Whether this visitor may do something on the pages that they see. Raises LoginError."""
-    return current().may(action)
-
-
-def act(action: Action, detail: str) -> str | None:
-    """Who does it, as `noted` says. Raises LoginError, UserError if it is not for their role, OSError if not logged."""
-    if not may(action):
-        raise UserError(f"This is not for your role. It is for: {roles.who_may(action)}.")
-    return noted(action, detail)
 
 
 def noted(action: str, detail: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, books, charts, deliveries, escape, files, frame, judging
+from dashboard import amounts, books, charts, deliveries, escape, files, frame
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
@@ -143,7 +143,7 @@ def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
 def _check(ledger: Path) -> None:
     if not st.button("Check every frozen byte", help="What `rose books verify` does."):
         return
-    with st.spinner("Comparing frozen files, the ledger and the books …"):
+    with st.spinner("Comparing frozen files with the ledger …"):
         checked = books.checked(ledger)
     if checked.value is None:
         st.error(escape.prose(checked.error or words.NOT_ENOUGH_DATA))
@@ -216,7 +216,7 @@ def _budgets(asked: Asked) -> None:
     stamp = budgets[0].spent.stamp
     st.altair_chart(charts.budgets(_chart(budgets), stamp.currency), width="stretch", alt="Budgets, spent and forecast")
     for made in tables.budgets(budgets):
-        frame.show_table(made, "charges and `books.duckdb`")
+        frame.show_table(made, "charges and budgets of the ledger")
 
 
 def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
@@ -252,26 +252,22 @@ def _anomalies(asked: Asked, now: datetime) -> None:
     if watch.judged and not watch.anomalies:
         st.markdown(f"None of the {len(watch.judged)} days that could be judged.")
     for anomaly in watch.anomalies:
-        compared = f"from {anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}"
-        said = escape.markdown(f"{signed_usd(anomaly.change.total)} {compared}.")
+        compared = f"from {anomaly.median.text} on {anomaly.compared_with}"
+        said = escape.markdown(f"{signed_usd(anomaly.change_nano)} {compared}.")
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        judged = f" *{escape.markdown(judging.text(anomaly))}*" if anomaly.judgement else ""
-        st.markdown(f"**{head}**, {said}{judged}")
+        st.markdown(f"**{head}**, {said}")
     if watch.anomalies:
         rows = [
             {"day": str(anomaly.day), "what": anomaly.metric, "value": _usd(anomaly.value),
              "unit": words.unit(anomaly.value), "median": _usd(anomaly.median),
-             "change": anomaly.change.total / 1e9,
-             **{effect: nano / 1e9 for effect, nano in anomaly.change.effects.items()},
-             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1),
-             "judged": judging.text(anomaly)}
+             "change": anomaly.change_nano / 1e9,
+             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
             for anomaly in watch.anomalies
         ]  # fmt: skip
         listed = pl.DataFrame(rows, infer_schema_length=None)
-        money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations", "judged"))
-        source = f"charges, amortized, {watch.stamp}. The effects sum to the change."
+        money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations"))
+        source = f"charges, amortized, {watch.stamp}."
         frame.table(listed, source, _money(listed, *money))
-    judging.form(asked.ledger, watch.anomalies)
     st.caption(f"Of the whole fleet, whichever team is chosen. {RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 

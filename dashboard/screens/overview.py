@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, bar, cards, charts, drivers, escape, figures, frame, needs, notes, spending
+from dashboard import amounts, bar, cards, charts, drivers, escape, figures, frame, needs, spending
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.data import Priced, Run
@@ -108,21 +107,12 @@ def _days(made: Overview) -> None:
         amount=pl.col("nano") / factor, text=pl.col("nano").map_elements(money.text, return_dtype=pl.String)
     )
     line = None if per_day is None else per_day / factor
-    chart, known = charts.cost_by_day(shown, line, money.currency), notes.within(spent.asked.ledger, spent.now.period)
-    first, last = days["day"][0], days["day"][-1]
-    # One on another day would stretch the axis: it is in the list alone.
-    drawn = [note for note in known if first <= note.day <= last]
-    if drawn:
-        highest = float(shown.group_by("day").agg(pl.col("amount").sum())["amount"].max() or 0)  # type: ignore[arg-type]
-        chart = alt.layer(chart, notes.marks(drawn, highest))
+    chart = charts.cost_by_day(shown, line, money.currency)
     st.altair_chart(chart, width="stretch", alt="Cost by UTC day")
     view = made.chosen.view.replace("-", " ")
     st.caption(f"Cost of {escape.markdown(about)} by UTC day, {view}, {spent.bill.stamp}. Source: charges.")
     frame.download(shown.select("day", "what", "amount", pl.lit(money.currency).alias("currency")), "days")
     _within_budget(made, money)
-    if len(drawn) < len(known):
-        st.caption(f"{len(known) - len(drawn)} notes are on days without a charge, which are not drawn.")
-    notes.show(spent.asked.ledger, known, spent.now.period, last)
 
 
 def _within_budget(made: Overview, money: Money) -> None:

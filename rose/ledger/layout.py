@@ -13,9 +13,8 @@ writers.jsonl                            every writer that ever wrote and its ke
 verified/                                up to when the ledger was verified, and what was seen then
 rollup/                                  sums by day, made from the events, and the ids of these
 pricing.duckdb                           what pricing has added up so far; can be removed at any time
-books.duckdb                             prices of days, closes, budgets: the only file that is not made from events
 closes/                                  charges of closed periods, frozen
-costs/                                   sums of those, which can be removed at any time, and questions with a name
+costs/                                   sums of those, which can be removed at any time
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 

@@ -33,6 +33,8 @@ class RunFacts:
     name: str
     #: `running`, `ended` or `failed`.
     status: str
+    #: UTC, in ISO 8601; None while it runs.
+    ended_at: str | None
     reason: str | None
     trace: str | None
     trace_keep_share: float | None

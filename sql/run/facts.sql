@@ -2,7 +2,7 @@
 -- SGLang's compiled kernels. One row, or more if its events differ in provenance.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
-    run_id, name, status, provenance, reason,
+    run_id, name, status, strftime(ended_at, '%Y-%m-%dT%H:%M:%S.%fZ') AS ended_at, provenance, reason,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
     EXISTS (
         FROM engine

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import json
 import re
 import shutil
@@ -20,7 +19,6 @@ from dashboard.spending import ROLLOUT_BUCKETS
 from rose import events
 from rose.ledger import layout
 from rose.pricing import charges
-from rose.pricing.annotations import notes, views
 from rose.pricing.answers.report import changes
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.closing import period
@@ -41,11 +39,6 @@ valid_from = 2026-01-01
 source = "made up"
 source_date = 2026-06-01
 """
-
-
-def button(app: Any, label: str) -> Any:
-    (found,) = [one for one in app.button if one.label == label]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -148,49 +141,6 @@ def test_a_period_is_compared_with_the_one_before(
         assert first["amount"] + sum(step["amount"] for step in effects) == pytest.approx(last["amount"], abs=1e-12)
         assert [step["from"] for step in effects[1:]] == [step["to"] for step in effects[:-1]]
         assert last["text"] == money.text(made.total.cost_nano)
-
-
-@pytest.mark.long
-def test_a_note_is_added_marked_listed_and_removed(ended: Path, tmp_path: Path, open_page: Any, page_text: Any) -> None:
-    root = shutil.copytree(ended, tmp_path / "ledger")
-    app = open_page(root, "overview")
-    (day,) = app.date_input
-    day.set_value(date(2026, 6, 1))
-    (text,) = [field for field in app.text_input if field.label.startswith("What happened")]
-    text.set_value(HOSTILE)
-    app = button(app, "Add").click().run()
-    assert not app.exception
-    (note,) = notes.load(root)
-    assert (note.day, note.text, note.by) == (date(2026, 6, 1), HOSTILE, getpass.getuser())
-    assert f"**2026-06-01** {HOSTILE} ({note.by}," in page_text(app)
-    assert HOSTILE in str(app.get("vega_lite_chart")[0].proto.datasets)
-    app = button(app, "Remove").click().run()
-    assert not app.exception
-    assert notes.load(root) == []
-    assert "Removed the note on 2026-06-01" in page_text(app)
-
-
-@pytest.mark.long
-def test_a_view_is_saved_opened_and_removed(ended: Path, tmp_path: Path, open_page: Any, page_text: Any) -> None:
-    root = shutil.copytree(ended, tmp_path / "ledger")
-    views.save(root, "theirs", "team=chat&team2=x", by="somebody else")
-    app = open_page(root, "overview", team="research", view="fully-loaded")
-    (name,) = [field for field in app.text_input if field.label == "Save what is shown as"]
-    name.set_value("theirs")
-    app = button(app, "Save").click().run()
-    assert "somebody else saved a view as theirs" in page_text(app)
-    (name,) = [field for field in app.text_input if field.label == "Save what is shown as"]
-    name.set_value("ours")
-    app = button(app, "Save").click().run()
-    assert views.load(root)["ours"].query == "view=fully-loaded&team=research"
-    assert [one.label for one in app.button if one.label == "Remove"] == ["Remove"]
-    app = button(app, "theirs").click().run()
-    assert not app.exception
-    assert {name: "".join(app.query_params[name]) for name in app.query_params} == {"team": "chat"}
-    assert "“team2”" in page_text(app)
-    app = button(button(app, "ours").click().run(), "Remove").click().run()
-    assert list(views.load(root)) == ["theirs"]
-    assert "".join(app.query_params["team"]) == "research"
 
 
 @pytest.mark.long

@@ -49,8 +49,8 @@ BookOption = Annotated[
     typer.Option(
         "--price-book",
         "-b",
-        help="Price days and reports by this TOML file, or `example` for made-up prices; else by the adopted one, the "
-        "runs' own, or ROSE_PRICE_BOOK's.",
+        help="Price reports by this TOML file, or `example` for made-up prices; else by the adopted one, the runs' "
+        "own, or ROSE_PRICE_BOOK's.",
     ),
 ]
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
@@ -64,7 +64,9 @@ _SAID_CHARACTERS_MAX = 100
 
 def jobs_app(planned: Planned) -> typer.Typer:
     """The commands, on the jobs that `planned` makes."""
-    app = typer.Typer(help="Background jobs that keep a ledger small, checked and priced.", no_args_is_help=True)
+    app = typer.Typer(
+        help="Background jobs that keep a ledger small and checked, and report on it.", no_args_is_help=True
+    )
 
     @app.callback()
     def with_planned(context: typer.Context) -> None:
@@ -140,7 +142,7 @@ def serve(
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this job only; may be given again.")] = None,
     compact_every: Annotated[str, typer.Option(help="Between compactions and between roll-ups.")] = "5m",
     audit_every: Annotated[str, typer.Option(help="Between audits, one of which each week reads every byte.")] = "1d",
-    price_every: Annotated[str, typer.Option(help="Between pricings, and between reports.")] = "15m",
+    report_every: Annotated[str, typer.Option(help="Between reports.")] = "15m",
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,
@@ -167,9 +169,8 @@ def serve(
             archive_after_days=None if archive_after is None else days(archive_after),
             archive_delete=delete,
             keep_days=None if keep is None else days(keep),
-            price_every_s=seconds(price_every),
             price_book=price_book,
-            report_every_s=seconds(price_every),
+            report_every_s=seconds(report_every),
             reports=_absolute(reports),
             alerts_every_s=seconds(alerts_every),
             alerts=_absolute(alerts),

@@ -1,1 +1,1 @@
-"""What goes on in the background: jobs, the books, and figures for whoever watches."""
+"""What goes on in the background: jobs, and figures for whoever watches."""

@@ -102,7 +102,6 @@ class Settings:
     archive_delete: bool = False
     #: Older events are deleted without a copy.
     keep_days: float | None = None
-    price_every_s: float = 900.0
     #: A TOML file, or `example`; None leaves it to the ledger and its runs.
     price_book: str | None = None
     report_every_s: float = 900.0

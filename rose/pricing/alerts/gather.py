@@ -73,20 +73,15 @@ def _odd_days(root: Path, config: AlertsConfig, days: int, now_us: int) -> tuple
         for metric in anomaly.METRICS:
             one = found.get((day, metric.name))
             odd_days.append(
-                OddDay(
-                    day=day, metric=metric.name, stands_out=one is not None, text="" if one is None else _told(one),
-                    expected=one is not None and one.expected,
-                )
-            )  # fmt: skip
+                OddDay(day=day, metric=metric.name, stands_out=one is not None, text="" if one is None else _told(one))
+            )
     return tuple(odd_days)
 
 
 def _told(one: anomaly.Anomaly) -> str:
-    judged = "" if one.judgement is None else f" Judged {one.judgement.text}."
-    change = anomaly.roughly(one.change.total)
     return (
-        f"It was {one.value.text} ({one.value.view}; {one.value.stamp}), {change} from {one.median.text} on "
-        f"{one.compared_with}: {one.driver}.{judged}"
+        f"It was {one.value.text} ({one.value.view}; {one.value.stamp}), {anomaly.roughly(one.change_nano)} from "
+        f"{one.median.text} on {one.compared_with}; `{one.why}` says what drove the change."
     )
 
 

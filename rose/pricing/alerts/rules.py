@@ -42,13 +42,12 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OddDay:
-    """A metric of a day: whether it stands out, what it came to, and whether somebody said that it was expected."""
+    """A metric of a day: whether it stands out, and what it came to."""
 
     day: date
     metric: str
     stands_out: bool
     text: str = ""
-    expected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +168,7 @@ def _odd_days(rule: AnomalyRule, days: tuple[OddDay, ...] | Unknown) -> Outcome:
     alerts = tuple(
         Alert(key=key, rule=rule.name, title=f"{odd.metric} of {odd.day} stands out", text=odd.text)
         for key, odd in asked.items()
-        if odd.stands_out and not odd.expected
+        if odd.stands_out
     )
     return Outcome(rule=rule, alerts=alerts, looked_at=frozenset(asked))
 

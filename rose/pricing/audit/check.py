@@ -1,4 +1,4 @@
-"""Whether the books are what was closed: every frozen byte against the ledger's events and the books' tables."""
+"""Whether the books are what was closed: every frozen byte against the ledger's events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from rose.pricing.audit import book_tables
 from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
-from rose.pricing.closing.records import Posting, budgets, postings
+from rose.pricing.closing.records import Posting, postings
 from rose.pricing.invoices import register
 from rose.pricing.money import PricingError
 from rose.pricing.spend import sums
@@ -33,7 +32,7 @@ class Check:
 
 
 def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files, the ledger's events and the books with one another, and the ledger with its own chain.
+    """Compare frozen files with the ledger's events, and the ledger with its own chain.
 
     With receipts that were kept elsewhere, by name, oldest first, also the ledger with what they say of it: then what
     was removed together with every trace of it is found. Raises LedgerError for no ledger, or a receipt of another.
@@ -66,7 +65,6 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
     try:
         problems += approval.faults(root, posted)
         problems += register.faults(root, posted)
-        problems += book_tables.faults(root, posted, budgets(root))
     except LedgerError as error:
         problems.append(str(error))
     closes = sum(posting.number == 0 for posting in posted)

@@ -19,7 +19,7 @@ from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.preconditions import verified
-from rose.pricing.closing import approval, bill, charge_algebra, coverage, index, store
+from rose.pricing.closing import approval, bill, charge_algebra, coverage, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -89,7 +89,6 @@ def close(
             covers=coverage.covered(root, postings(root), period, priced.provenance, priced.frame),
         )
         posting = approval.post(root, posting, contents, contents[store.CHARGES_FILE])
-        index.follow(root, posting)
     return store.read(root, posting.close_id)
 
 
@@ -127,7 +126,6 @@ def settle(root: Path) -> None:
     for posted in postings(root).values():
         store.finish(root, posted)
     store.discard_unposted(root)
-    index.bring_up_to_date(root)
     approval.settle(root)
 
 

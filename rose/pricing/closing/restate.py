@@ -14,7 +14,7 @@ from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import approval, charge_algebra, coverage, index, store
+from rose.pricing.closing import approval, charge_algebra, coverage, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, postings, watermark
@@ -94,5 +94,4 @@ def restate(
             reason=reason,
         )
         posting = approval.post(root, posting, contents, store.parquet(rows))
-        index.follow(root, posting)
     return posting

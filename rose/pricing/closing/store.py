@@ -222,7 +222,7 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
 
 
 def record_budget(root: Path, budget: Budget) -> None:
-    """Put a budget into the ledger; the table in the books is a copy of it. The caller holds `lock`.
+    """Put a budget into the ledger. The caller holds `lock`.
 
     Raises LedgerError.
     """

@@ -9,7 +9,7 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.output import visible
-from rose.pricing.commands.anomalies import anomalies, judge
+from rose.pricing.commands.anomalies import anomalies
 from rose.pricing.commands.common import (
     BookOption,
     FromOption,
@@ -30,7 +30,6 @@ books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them,
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
 books_app.add_typer(budget_app, name="budget")
 books_app.command("anomalies")(anomalies)
-books_app.command("judge")(judge)
 
 CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books list` has them.", metavar="CLOSE")]
 AsOfOption = Annotated[

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 def cost_command(
-    name: Annotated[str | None, typer.Argument(help="A saved report; options given beside it replace its own.")] = None,
     period: PeriodOption = None,
     by: Annotated[
         list[str] | None,
@@ -50,29 +49,19 @@ def cost_command(
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
-    save: Annotated[str | None, typer.Option("--save", help="Keep this question under a name.")] = None,
-    forget: Annotated[str | None, typer.Option("--forget", help="Remove a saved report.")] = None,
     *,
     only_untagged: Annotated[
         bool, typer.Option("--untagged", help="What has neither a team nor a tag, by run and device.")
     ] = False,
-    list_saved: Annotated[bool, typer.Option("--list", help="The saved reports.")] = False,
     allow_unverified: UnverifiedOption = False,
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """What a period cost, by one to six dimensions: closed days from the books, open days priced now."""
     with clear_errors():
-        from rose.pricing.spend import saved_reports
-
         root = ledger_root(ledger)
-        if list_saved or forget is not None:
-            if forget is not None:
-                saved_reports.forget(root, forget)
-            _print_saved(root, as_json)
-            return
         check_format(as_csv, as_json)
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             option: value
             for option, value in (
                 ("period", period), ("by", by or None), ("team", team), ("run", run), ("tag", tag), ("tz", tz),
@@ -81,10 +70,7 @@ def cost_command(
             )
             if value is not None
         }  # fmt: skip
-        options: dict[str, Any] = (saved_reports.options(root, name) if name is not None else {}) | given
         if only_untagged:
-            if name or save:
-                options["save"] = name or save
             _print_untagged(root, options, allow_unverified, as_csv, as_json)
             return
         with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
@@ -95,9 +81,6 @@ def cost_command(
             made = cost.ask(root, asked, book, allow_unverified=allow_unverified)
             currency = options.get("currency")
             made = made.converted(rate(root, currency, asked.period, book, provenance=made.stamp.provenance))
-        if save is not None:
-            # Once it has an answer.
-            saved_reports.save(root, save, options)
         print_rows(
             made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate
         )
@@ -151,24 +134,6 @@ def _question(root: Path, options: dict[str, Any]) -> Question:
         calendar=calendar,
         provenance=options.get("provenance"),
     )
-
-
-def _print_saved(root: Path, as_json: bool) -> None:
-    from rose.pricing.spend import saved_reports
-
-    stored = saved_reports.load(root)
-    if as_json:
-        typer.echo(json.dumps(stored, indent=2))
-        return
-    for name, options in stored.items():
-        words = (
-            f"--{option.replace('_', '-')} {value}"
-            for option, given in options.items()
-            for value in (given if isinstance(given, list) else [given])
-        )
-        typer.echo(f"{name}: rose cost {' '.join(words)}")
-    if not stored:
-        typer.echo("no report is saved yet; `rose cost --save NAME` saves one")
 
 
 def saved_command(

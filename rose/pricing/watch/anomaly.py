@@ -1,10 +1,10 @@
-"""Days that cost other than the days before them, with what drove the change.
+"""Days that cost other than the days before them.
 
 [D] A day is compared with the charged days, 7 at least, of the 28 days before it. It stands out where it lies more than
 3.5 robust deviations from their median: a deviation is 1.4826 * MAD (the median distance from the median; the factor
 makes it the standard deviation of a normal spread), and at least 1% of the median, so that days that are all alike flag
-no trifle. The change is explained against the day of those that has the median itself (the lower of two), so that it is
-the difference of two real days, and its effects sum to it exactly (`rose.pricing.watch.effects`).
+no trifle. The change is the difference to the newest day that has the median itself (the lower of two), so that
+`rose changes` explains it: both are real days.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.annotations import feedback
-from rose.pricing.annotations.feedback import Judgement, Subject
 from rose.pricing.charges.waste import WASTED
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp
-from rose.pricing.money import rounded, signed_usd
+from rose.pricing.money import signed_usd
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.watch.effects import BY, MIX, PRICE, USAGE, Change, cells, effects, largest
 
 #: A day is judged by the charged days among those of this many days before it, if they are enough.
 DAYS_BEFORE, DAYS_MIN = 28, 7
@@ -36,7 +33,7 @@ THRESHOLD = 3.5
 _SCALE = 1.4826
 _SCALE_SHARE_MIN = 0.01
 _MILLION = 10**6
-#: Effects closer to nothing than this, nano-dollars, are not written out.
+#: Changes closer to nothing than this, nano-dollars, are not written out.
 _TINY_NANO = 100
 #: Fates of tokens that reached the trainer or still may.
 _USEFUL = ("accepted", "rejected", "open")
@@ -65,16 +62,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("idle", pl.col("bucket") == "idle"),
     Metric("cost per million useful tokens", pl.col("bucket") == "rollout", per_token=True),
 )
-TOKENS_EFFECT = "useful tokens"
-_NAMED = {"team": "team", "device_class": "device class", "bucket": "bucket"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anomaly:
     """A metric of a day that stands out from `median`, its value on the day `compared_with`.
 
-    `change.effects` sum to the change, and so does each of its drill-downs. `deviations` is None where all days before
-    were alike at 0, so that there is nothing to measure by.
+    `deviations` is None where all days before were alike at 0, so that there is nothing to measure by.
     """
 
     day: date
@@ -83,23 +77,18 @@ class Anomaly:
     median: Figure
     compared_with: date
     deviations: float | None
-    change: Change
-    driver: str
-    #: What somebody said of it; None if nobody did.
-    judgement: Judgement | None = None
 
     @property
-    def expected(self) -> bool:
-        """Whether somebody said that it was meant to be so."""
-        return self.judgement is not None and self.judgement.verdict == "expected"
+    def change_nano(self) -> int:
+        """The value less the median, in the metric's unit."""
+        assert isinstance(self.value.value, int)
+        assert isinstance(self.median.value, int)
+        return self.value.value - self.median.value
 
     @property
-    def subject(self) -> Subject:
-        return Subject(self.value.stamp.provenance, self.day, self.metric)
-
-    def of_team(self, team: str) -> int:
-        """What of the change is the team's, in the metric's unit."""
-        return sum(self.change.by("team").get(team, {}).values())
+    def why(self) -> str:
+        """The command that says what drove the change of the day's cost."""
+        return f"rose changes --period {self.day} --before {self.compared_with}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -109,11 +98,7 @@ class Anomaly:
             "median": self.median.to_json(),
             "compared_with": str(self.compared_with),
             "deviations": self.deviations,
-            "change_nano": self.change.total,
-            "effects_nano": self.change.effects,
-            "by_nano": {name: self.change.by(name) for name in BY},
-            "driver": self.driver,
-            "judgement": self.judgement and self.judgement.to_json(),
+            "change_nano": self.change_nano,
         }
 
 
@@ -142,8 +127,6 @@ class _Day:
 
     day: date
     value: Fraction
-    rows: pl.DataFrame
-    useful: int
 
 
 def find(
@@ -154,21 +137,13 @@ def find(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> Watch:
-    """The days of a ledger that stand out, each with what somebody said of it.
+    """Return the days of a ledger that stand out.
 
     Raises PricingError where the days, or those they are compared with, cannot be priced; LedgerError.
     """
     period = Period(judged.from_ns - DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
     book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
-    watched = watch(bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified), judged)
-    return judged_by_people(watched, root)
-
-
-def judged_by_people(watched: Watch, root: Path) -> Watch:
-    """The same days, each with what somebody said of it in a ledger. Raises LedgerError."""
-    known = feedback.load(root)
-    anomalies = (dataclasses.replace(one, judgement=known.get(one.subject)) for one in watched.anomalies)
-    return dataclasses.replace(watched, anomalies=tuple(anomalies))
+    return watch(bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified), judged)
 
 
 def watch(bill: Bill, judged: Period) -> Watch:
@@ -203,9 +178,9 @@ def _measure(metric: Metric, day: date, rows: pl.DataFrame) -> _Day | None:
     own = rows.filter(metric.rows)
     cost = int(own["cost_nano"].sum())
     if not metric.per_token:
-        return _Day(day, Fraction(cost), own, 0)
+        return _Day(day, Fraction(cost))
     useful = int(own.filter(pl.col("fate").is_in(_USEFUL))["tokens"].sum())
-    return _Day(day, Fraction(cost * _MILLION, useful), own, useful) if useful else None
+    return _Day(day, Fraction(cost * _MILLION, useful)) if useful else None
 
 
 def _judge(metric: Metric, now: _Day, before: list[_Day], stamp: Stamp) -> Anomaly | None:
@@ -217,7 +192,6 @@ def _judge(metric: Metric, now: _Day, before: list[_Day], stamp: Stamp) -> Anoma
     away = float(abs(now.value - middle))
     if away <= THRESHOLD * scale:
         return None
-    change = _change(metric, was, now)
     return Anomaly(
         day=now.day,
         metric=metric.name,
@@ -225,47 +199,13 @@ def _judge(metric: Metric, now: _Day, before: list[_Day], stamp: Stamp) -> Anoma
         median=_figure(metric, was, stamp),
         compared_with=was.day,
         deviations=away / scale if scale else None,
-        change=change,
-        driver=_driver(change),
     )
-
-
-def _change(metric: Metric, was: _Day, now: _Day) -> Change:
-    """The difference of two days by effect and cell, in whole nano-dollars of the metric's unit.
-
-    For a cost for each million tokens, with C the cost and U the useful tokens: the effects on C over the tokens of
-    now, and C0 * (1 / U1 - 1 / U0) for the tokens themselves.
-    """
-    before, after = cells(was.rows), cells(now.rows)
-    parts = effects(before, after)
-    if metric.per_token:
-        parts = {key: part * _MILLION / now.useful for key, part in parts.items()}
-        by_tokens = Fraction(_MILLION, now.useful) - Fraction(_MILLION, was.useful)
-        parts |= {(cell, TOKENS_EFFECT): amount.cost_nano * by_tokens for cell, amount in before.items()}
-    total = round(now.value) - round(was.value)
-    return Change(total, rounded(parts, total))
 
 
 def _figure(metric: Metric, measured: _Day, stamp: Stamp) -> Figure:
     day = of_day(measured.day)
     stamp = dataclasses.replace(stamp, from_ns=day.from_ns, to_ns=day.to_ns)
     return Figure(value=round(measured.value), unit=metric.unit, view=AMORTIZED, stamp=stamp)
-
-
-def _driver(change: Change) -> str:
-    """In words: the largest effect, and where it was largest by each dimension."""
-    sign = -1 if change.total < 0 else 1
-    effect, amount = largest(change.effects.items(), sign)
-    if effect == TOKENS_EFFECT:
-        return f"mostly {'fewer' if sign > 0 else 'more'} useful tokens ({roughly(amount)} of {roughly(change.total)})"
-    # Usage is spread over all cells alike; which of them grew shows in usage and mix together.
-    counted = (effect,) if effect == PRICE else (USAGE, MIX)
-    places = []
-    for name in BY:
-        rows = change.by(name)
-        value, most = largest(((value, sum(row[part] for part in counted)) for value, row in rows.items()), sign)
-        places.append(f"{_NAMED[name]} {value} ({roughly(most)})")
-    return f"mostly {effect} ({roughly(amount)} of {roughly(change.total)}); most of it in {', '.join(places)}"
 
 
 def roughly(nano_usd: int) -> str:

@@ -20,9 +20,7 @@ import polars as pl
 from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger import layout
-from rose.ledger.upkeep import books
-from rose.pricing import query
-from rose.pricing.closing import index, store
+from rose.pricing.closing import records, store
 from rose.pricing.closing.close import user
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.closing.records import Budget
@@ -85,7 +83,7 @@ class Expected:
 
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set a team's budget for a month; returns nano-dollars. Earlier ones stay in the books, the last one holds.
+    """Set a team's budget for a month; returns nano-dollars. Earlier budgets stay in the ledger, the last one holds.
 
     Raises PricingError for an amount that is none, or a team without a name; LedgerError.
     """
@@ -104,19 +102,13 @@ def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None
             team=team, month=month.label, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=who
         )  # fmt: skip
         store.record_budget(root, given)
-        index.bring_up_to_date(root)
     return int(nano)
 
 
 def budgets(root: Path, month: Period) -> dict[str, int]:
     """Nano-dollars of each team that has a budget for the month. Raises LedgerError."""
-    root = layout.check(root)
-    if not (root / books.BOOKS).exists():
-        return {}
-    with books.connect(root) as connection:
-        rows = query.rows(connection, "closing/budgets")
-    first = naive(month.from_ns).date()
-    return {row["team"]: int(row["budget_nano"]) for row in rows if row["month"] == first}
+    # A later budget of a team replaces the one before.
+    return {budget.team: budget.budget_nano for budget in records.budgets(root) if budget.month == month.label}
 
 
 def show(

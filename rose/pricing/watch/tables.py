@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.table import Column, Element, Mark, Table, columns, notes
-from rose.pricing.watch.anomaly import RULE, Anomaly, Watch, roughly
+from rose.pricing.watch.anomaly import RULE, Watch, roughly
 from rose.pricing.watch.budget import Expected, TeamBudget
-from rose.pricing.watch.effects import BY
 
 
 def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
@@ -56,31 +55,23 @@ def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
 
 
 def watch(watched: Watch) -> Iterator[Element]:
-    """Days that stand out, each with what drove it; or that there are none, or too few days to say."""
+    """Days that stand out; or that there are none, or too few days to say."""
     yield f"{len(watched.judged)} days judged ({watched.stamp}): {RULE}."
     if left := watched.not_judged:
         days = f"{left[0]}" + (f" to {left[-1]}" if len(left) > 1 else "")
         yield f"not enough data for {len(left)} days ({days}): too few charged days come before them"
     if watched.judged and not watched.anomalies:
         yield "No day stands out."
-    for anomaly in watched.anomalies:
-        yield _anomaly(anomaly)
-
-
-def _anomaly(anomaly: Anomaly) -> Table:
-    away = "" if anomaly.deviations is None else f", {anomaly.deviations:.1f} deviations"
-    change, value = anomaly.change, anomaly.value
-    rows = []
-    for name in BY:
-        largest_first = sorted(change.by(name).items(), key=lambda item: (-abs(sum(item[1].values())), item[0]))
-        for key, effects in largest_first:
-            amounts = [roughly(effects[effect]) for effect in change.effects]
-            rows.append((name.replace("_", " "), key, *amounts, roughly(sum(effects.values()))))
-    return Table(
-        title=f"{anomaly.day}: {anomaly.metric} {value.text}, {roughly(change.total)} from {anomaly.median.text} on "
-        f"{anomaly.compared_with}{away}",
-        view=f"{value.unit.removeprefix('nano_')}; {value.view}", stamp=value.stamp,
-        columns=columns("by", "", *change.effects, "change", text=("",)), rows=tuple(rows), grouped=True,
-        footer=(("all", "", *map(roughly, change.effects.values()), roughly(change.total)),),
-        notes=notes(anomaly.driver, "" if anomaly.judgement is None else f"Judged {anomaly.judgement.text}"),
-    )  # fmt: skip
+    if watched.anomalies:
+        yield Table(
+            title="Days that stand out", view=AMORTIZED, stamp=watched.stamp,
+            columns=columns("day", "what", "value", "median", "change", "deviations", text=("day", "what")),
+            rows=tuple(
+                (
+                    str(one.day), one.metric, one.value.text, f"{one.median.text} on {one.compared_with}",
+                    roughly(one.change_nano), "-" if one.deviations is None else f"{one.deviations:.1f}",
+                )
+                for one in watched.anomalies
+            ),
+            notes=notes(f"`{watched.anomalies[-1].why}` says what drove the last one."),
+        )  # fmt: skip

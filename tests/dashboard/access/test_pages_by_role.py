@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.access import session, start
-from rose.pricing.annotations import notes
 
 APP = Path(__file__).parents[3] / "dashboard" / "app.py"
 
@@ -66,24 +64,6 @@ def test_a_role_sees_its_pages_and_is_told_of_others(open_as, tmp_path, role, pa
 def test_a_viewer_takes_nothing_along(open_as):
     assert [button.label for button in open_as("cost", ["finance"]).get("download_button")]
     assert not open_as("cost", ["viewer"]).get("download_button")
-
-
-@pytest.mark.long
-def test_what_somebody_adds_is_under_their_name_and_a_viewer_adds_nothing(open_as, ended, tmp_path, monkeypatch):
-    assert not {"Add", "Save"} & {button.label for button in open_as("overview", ["viewer"]).button}
-    root = shutil.copytree(ended, tmp_path / "ledger")
-    monkeypatch.setenv("ROSE_LEDGER", str(root))
-    app = open_as("overview", ["finance"], email="ann@example.com", email_verified=True)
-    (text,) = [field for field in app.text_input if field.label.startswith("What happened")]
-    text.set_value("a load test")
-    (add,) = [button for button in app.button if button.label == "Add"]
-    assert not add.click().run().exception
-    (note,) = notes.load(root)
-    assert (note.text, note.by) == ("a load test", "ann@example.com")
-    lines = map(json.loads, (tmp_path / "state" / "access.jsonl").read_text().splitlines())
-    assert [(line["person"], line["detail"]) for line in lines if line["action"] == "note"] == [
-        ("ann@example.com", f"{note.day}: a load test")
-    ]
 
 
 @pytest.mark.parametrize("claims", [{"iat": 0}, {"aud": "other"}, {"iss": "https://other.example.com"}], ids=str)

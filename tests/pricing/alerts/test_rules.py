@@ -69,11 +69,11 @@ def test_a_forecast_alerts_until_the_budget_is_spent_and_an_unknown_one_says_not
     assert holding(BUDGETS.model_copy(update={"forecast": False}), spent(10, forecast=120)) == {}
 
 
-def test_an_odd_day_alerts_unless_it_was_expected() -> None:
+def test_an_odd_day_alerts_while_it_stands_out() -> None:
     days = tuple(OddDay(day=date(2026, 6, n), metric="cost", stands_out=n != 3, text=f"day {n}") for n in range(1, 5))
     assert list(holding(ODD, Facts(odd_days=days))) == ["rule/2026-06-04/cost"]
-    expected = (*days[:-1], replace(days[-1], expected=True))
-    outcome = evaluate(ODD, Facts(odd_days=expected), NOW_US)
+    ordinary = (*days[:-1], replace(days[-1], stands_out=False))
+    outcome = evaluate(ODD, Facts(odd_days=ordinary), NOW_US)
     assert outcome.alerts == ()
     assert outcome.looked_at == {"rule/2026-06-03/cost", "rule/2026-06-04/cost"}
 
@@ -141,7 +141,6 @@ FACTS = st.builds(
     odd_days=st.lists(
         st.builds(
             OddDay, day=st.dates(), metric=st.sampled_from(["cost", "idle"]), stands_out=st.booleans(),
-            expected=st.booleans(),
         ),
         max_size=3, unique_by=lambda row: (row.day, row.metric),
     ).map(tuple),

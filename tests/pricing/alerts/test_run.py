@@ -17,10 +17,7 @@ from rose.pricing.alerts import deliver, log, run
 from rose.pricing.alerts.config import AlertsConfig
 from rose.pricing.alerts.log import Entry
 from rose.pricing.alerts.message import Message
-from rose.pricing.annotations import feedback
-from rose.pricing.annotations.feedback import Subject
 from rose.pricing.closing import period
-from rose.pricing.closing.period import day_of
 from rose.pricing.money import PricingError
 from rose.pricing.watch import budget
 from tests.pricing.alerts.servers import Posted, Web, mails
@@ -74,18 +71,13 @@ def test_a_budget_alerts_once_rises_and_is_over(weeks: Path, config: Any, hook: 
 
 
 @pytest.mark.long
-def test_an_expected_anomaly_is_over(weeks: Path, config: Any, hook: Web) -> None:
+def test_a_day_that_stands_out_alerts_once(weeks: Path, config: Any, hook: Web) -> None:
     asked = config({"kind": "anomaly"})
     run.run(weeks, asked, NOW_US)
     assert subjects(hook) == [
         "ROSE: idle of 2026-06-15 stands out", "ROSE: cost per million useful tokens of 2026-06-15 stands out",
     ]  # fmt: skip
-    subject = Subject("live", day_of(T0_NS + 14 * DAY_NS), "idle")
-    feedback.judge(weeks, subject, "wrong", "who ran this?")
     assert run.run(weeks, asked, NOW_US).queued == ()
-    feedback.judge(weeks, subject, "expected", "a demo")
-    run.run(weeks, asked, NOW_US)
-    assert subjects(hook)[2:] == ["ROSE: resolved: idle of 2026-06-15 stands out"]
 
 
 def test_what_cannot_be_priced_is_unknown_and_not_over(weeks: Path, config: Any, hook: Web) -> None:

@@ -10,17 +10,14 @@ import pytest
 from rose import events
 from rose.ledger.evidence import continuation
 from rose.ledger.layout import LedgerError
-from rose.ledger.upkeep import books
 from rose.pricing.audit.check import check
 from rose.pricing.closing import receipt
 from rose.pricing.closing.period import of_month
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.spend import sums
-from rose.pricing.watch.budget import budgets, set_budget
+from rose.pricing.watch.budget import set_budget
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, write
-
-POSTED = f"closed_posting {CLOSE_ID}"
 
 
 @pytest.fixture(scope="module")
@@ -61,47 +58,6 @@ def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
     assert "mine.parquet: no event of the ledger speaks of it" in foreign
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {
-            "UPDATE closed_posting SET cost_nano = 1 WHERE correction = 0":
-                f"cost_nano of closed_posting {CLOSE_ID} 0 is 1, and",
-            "UPDATE closed_posting SET file_sha256 = 'x' WHERE correction = 1": f"file_sha256 of {POSTED} 1",
-            "UPDATE closed_posting SET posted_by = 'nobody' WHERE correction = 0": f"posted_by of {POSTED} 0 is nobody",
-            "UPDATE closed_posting SET reason = 'none' WHERE correction = 1": f"reason of {POSTED} 1 is none",
-            "UPDATE closed_posting SET to_at = from_at WHERE correction = 1": f"to_at of {POSTED} 1",
-            "DELETE FROM closed_total WHERE bucket = 'idle'": f"has no closed_total {CLOSE_ID} 0 capacity idle",
-            "UPDATE closed_writer SET last_seq = 3": f"last_seq of closed_writer {CLOSE_ID} 0 test is 3",
-            "UPDATE price_book SET toml = toml || '# mine'": "the text of price_book by hand",
-            "UPDATE budget SET budget_nano = 1": "budget_nano of budget research 2026-06-01",
-            "UPDATE budget SET set_by = 'nobody'": "set_by of budget research",
-        },
-        {
-            "UPDATE closed_total SET cost_nano = cost_nano + CASE bucket WHEN 'idle' THEN 50 ELSE -50 END "
-            "WHERE correction = 0 AND bucket IN ('idle', 'serving')":
-                f"cost_nano of closed_total {CLOSE_ID} 0 capacity idle is",
-            "UPDATE price_book SET version = '3' WHERE version = '2'": "version of price_book",
-        },
-        {
-            "DELETE FROM price_book": "has no price_book",
-            "INSERT INTO budget SELECT * REPLACE (set_at + INTERVAL 1 DAY AS set_at, 7 AS budget_nano) FROM budget":
-                "no event of the ledger speaks of the budget of research for 2026-06",
-            "INSERT INTO closed_posting SELECT * REPLACE ('forged' AS close_id) FROM closed_posting LIMIT 1":
-                "has closed_posting forged 0, of which no event",
-        },
-    ],
-    ids=["rows of every table", "sums and a version", "rows that are missing and too many"],
-)  # fmt: skip
-def test_changed_books_are_found(corrected: Path, changes: dict[str, str]) -> None:
-    """Changes that say nothing of one another: each is named."""
-    with books.change(corrected) as connection:
-        for statement in changes:
-            connection.execute(statement)
-    problems = check(corrected).problems
-    assert [says for says in changes.values() if not any(says in problem for problem in problems)] == [], problems
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_kept_sums_of_another_team_or_of_nothing_are_found_and_named(corrected: Path, number: int) -> None:
     posted = postings(corrected)[CLOSE_ID]
@@ -114,13 +70,6 @@ def test_kept_sums_of_another_team_or_of_nothing_are_found_and_named(corrected: 
     assert check(corrected).problems == tuple(
         f"{path} is not what posting {number} of {CLOSE_ID} sums to; remove it" for path in (by_hour, by_day)
     )
-
-
-def test_books_that_are_lost_are_made_again_from_the_events(corrected: Path) -> None:
-    (corrected / books.BOOKS).unlink()
-    assert not check(corrected).problems
-    with books.connect(corrected) as connection:
-        assert connection.execute("SELECT count(*) FROM closed_posting").fetchall() == [(2,)]
 
 
 def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:
@@ -169,8 +118,7 @@ def test_closes_that_were_removed_with_every_trace_are_found_by_a_receipt(correc
     assert not check(corrected, receipts).problems
     for trace in ("live/closing", "closes", "verified"):
         shutil.rmtree(corrected / trace)
-    for trace in ("books.duckdb", "heads/closing.json"):
-        (corrected / trace).unlink()
+    (corrected / "heads" / "closing.json").unlink()
     registry = corrected / "writers.jsonl"
     if registry.exists():
         registry.write_bytes(
@@ -188,9 +136,3 @@ def test_a_receipt_is_never_written_into_the_ledger_nor_over_another(corrected: 
         receipt.place(tmp_path / "there.json")
     with pytest.raises(LedgerError, match="there is no folder"):
         receipt.place(tmp_path / "no" / "r.json")
-
-
-def test_a_budget_is_an_event_and_its_row_is_made_again(corrected: Path) -> None:
-    (corrected / books.BOOKS).unlink()
-    assert not check(corrected).problems
-    assert budgets(corrected, of_month("2026-06")) == {"research": 12_000 * 10**9}

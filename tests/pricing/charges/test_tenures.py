@@ -12,7 +12,6 @@ from benchmarks import price_book
 from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import state
-from rose.pricing.charges.days import price_days
 from rose.pricing.export import bill, facts, focus, headline
 from rose.pricing.export.context import Before, Context
 from rose.pricing.money import PricingError
@@ -118,12 +117,6 @@ def test_tokens_are_of_the_pool_that_the_device_was_in(write_ledger: Any) -> Non
     with priced(root, "run", BOOK) as result:
         assert [result.tokens[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
         assert [device.cost_nano_usd for device in result.allocation.devices] == [500_000_000, 1_175_000_000]
-
-
-def test_a_day_with_two_classes_has_the_cost_of_both(write_ledger: Any) -> None:
-    made = [run(), device("joined", 0), slice_(0, idle=3600), device("joined", 3600, device_class="l4")]
-    ((_, cost),) = price_days(write_ledger([*made, slice_(3600, idle=3600)]), BOOK).items()
-    assert (cost.device_class, cost.cost_nano) == ("h100-sxm, l4", {"idle": 2_850_000_000})
 
 
 def test_an_export_names_the_device_and_counts_it_once(write_ledger: Any, tmp_path: Path) -> None:

@@ -17,14 +17,12 @@ from rose.ledger.approvals import proposals
 from rose.ledger.approvals.proposals import ApprovalNeededError
 from rose.ledger.evidence import keys
 from rose.ledger.rules import Rules, set_rules
-from rose.ledger.upkeep.jobs import Settings, run_job
 from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
 from rose.pricing.closing import approval, restate, statement, store
 from rose.pricing.closing.records import postings
 from rose.pricing.commands.books import books_app
 from rose.pricing.commands.price import price_app
-from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from tests import programs
@@ -105,8 +103,6 @@ def test_a_price_book_is_adopted_before_books_are_made_with_it(fleet: Path, iden
     set_rules(fleet, Rules(approve=frozenset({"prices"})))
     with pytest.raises(PricingError, match="was not adopted"):
         close(fleet)
-    (job,) = [one for one in planned(Settings(price_book="example")) if one.name == "price"]
-    assert "rose price adopt example" in str(run_job(fleet, job).error)
     adopted = _approved(fleet, identity, lambda: approval.adopt(fleet, BOOK))
     assert approval.adopt(fleet, BOOK) == adopted
     close(fleet)

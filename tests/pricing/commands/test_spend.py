@@ -60,21 +60,6 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_question_is_saved_asked_again_and_forgotten(folder: Path) -> None:
-    assert cost(folder, *HOUR, "--by", "bucket", "--save", "hour").exit_code == 0
-    again = data(cost(folder, "hour", "--json"))
-    assert (again["by"], again["bill_nano"]) == (["bucket"], BILL_NANO)
-    assert data(cost(folder, "hour", "--by", "team", "--json"))["by"] == ["team"]
-    assert "hour: rose cost --by bucket --period 2026-06-01T00" in cost(folder, "--list").output
-    kept = {"period": "2026-06-01T00", "by": ["bucket"], "price_book": str(folder / "book.toml")}
-    assert data(cost(folder, "--list", "--json")) == {"hour": kept}
-    assert "no report is saved yet" in cost(folder, "--forget", "hour").output
-    done = cost(folder, "hour")
-    assert done.exit_code == 2
-    assert "no report is saved as 'hour'" in done.output
-
-
-@pytest.mark.long
 def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
     cited = 'source = "board"\nsource_date = 2026-01-01\n'
     with (folder / "book.toml").open("a") as book:
@@ -156,8 +141,6 @@ def test_what_cannot_be_answered_is_said(folder: Path) -> None:
         (("--by", "buckets"), "did you mean 'bucket'?"),
         (("--tz", "Mars"), "time zone 'Mars' is not known"),
         (("--json", "--csv"), "not both"),
-        (("--save", "a/b"), "is no name for a report"),
-        (("--forget", "x"), "no report is saved as 'x'"),
     ):
         done = cost(folder, *HOUR, *arguments)
         assert done.exit_code == 2, done.output

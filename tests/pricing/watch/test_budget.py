@@ -7,8 +7,7 @@ from typing import Literal
 import pytest
 
 from rose.events import Device
-from rose.ledger.upkeep import books
-from rose.pricing.closing import period
+from rose.pricing.closing import period, records
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.watch import budget
@@ -28,12 +27,9 @@ def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> 
     budget.set_budget(fleet, "chat", "0", JUNE)
     budget.set_budget(fleet, "research", "7", period.of_month("2026-07"))
     assert budget.budgets(fleet, JUNE) == {"chat": 0, "research": 900 * USD}
-    with books.connect(fleet) as connection:
-        kept = connection.execute(
-            "SELECT set_by, budget_nano FROM budget WHERE team = 'research' ORDER BY set_at"
-        ).fetchall()
-    assert [row[1] for row in kept] == [1_000_500_000_000, 900 * USD, 7 * USD]
-    assert kept[0][0] == "ann"
+    kept = [made for made in records.budgets(fleet) if made.team == "research"]
+    assert [made.budget_nano for made in kept] == [1_000_500_000_000, 900 * USD, 7 * USD]
+    assert kept[0].set_by == "ann"
 
 
 @pytest.mark.parametrize(

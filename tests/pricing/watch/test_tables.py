@@ -32,7 +32,7 @@ def test_budgets_are_shown_with_their_method(fleet: Path) -> None:
     assert "not enough days: 1 of 28 are known, each from midnight to midnight UTC; no charge at all: nobody" in text
 
 
-def test_days_that_stand_out_are_shown_with_their_driver() -> None:
+def test_days_that_stand_out_are_shown_with_their_change() -> None:
     whole = Period(T0_NS, T0_NS + 9 * DAY_NS)
     rows = [
         {"hour": datetime(2026, 6, 1) + timedelta(days=n), "ns": 10**12 * hours, "cost_nano": 10**9 * hours}
@@ -45,8 +45,8 @@ def test_days_that_stand_out_are_shown_with_their_driver() -> None:
     text = printed(tables.watch(anomaly.watch(whole_bill, whole)))
     assert "2 days judged (USD, live): a day stands out if" in text
     assert "not enough data for 7 days (2026-06-01 to 2026-06-07)" in text
-    assert "2026-06-09: cost $25.00, +$15.00 from $10.00 on 2026-06-08, 150.0 deviations" in text
-    assert "all +$15.00 $0.00 $0.00 +$15.00" in text
-    assert "mostly usage" in text
+    assert "Days that stand out [amortized; USD, live]" in text
+    assert "2026-06-09 cost $25.00 $10.00 on 2026-06-08 +$15.00 150.0" in text
+    assert "`rose changes --period 2026-06-09 --before 2026-06-08` says what drove the last one" in text
     alike = anomaly.watch(whole_bill, Period(T0_NS + 7 * DAY_NS, T0_NS + 8 * DAY_NS))
     assert "No day stands out." in printed(tables.watch(alike))
