@@ -19,7 +19,6 @@ from dashboard.data import Priced, Run
 from dashboard.trust import Trust
 from rose.errors import UserError
 from rose.pricing.closing.period import Period
-from rose.pricing.document import Report
 from rose.pricing.figures import EXAMPLE_PRICES, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Table, cell_text
@@ -201,11 +200,6 @@ def banner(provenance: str) -> None:
     """Says of what was not measured that it was not."""
     if provenance != "live":
         st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
-
-
-def priced(ledger: Path, run: Run) -> Report | None:
-    """The run's cost report, or a message."""
-    return asked(ledger, lambda unverified: data.price(ledger, run, unverified=unverified), run.run_id)
 
 
 def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:

@@ -63,7 +63,7 @@ def ways(run: Run, idle_share: float) -> list[Alternative]:
     return [
         Alternative(
             name=name, usd=Fraction(share * there), basis="measured", explained="",
-            follows="borrowed" if name == NOTHING else "dedicated", range=OFFER_RANGE if name == OFFER else (1.0, 1.0),
+            range=OFFER_RANGE if name == OFFER else (1.0, 1.0),
             bought=None if name == NOTHING else bought(name, share * there, idle_share),
         )
         for name, share in ((DEDICATED, 1.0), (OFFER, 0.7), (NOTHING, 0.0))

@@ -26,7 +26,6 @@ from rose.pricing.stats.bootstrap import Floats, Interval
 
 UNALLOCATED = "unallocated"
 By = Literal["version", "task", "step"]
-WAYS: tuple[By, ...] = ("version", "task", "step")
 _PLACES = ("borrowed", "dedicated")
 
 

@@ -109,7 +109,6 @@ def compare(
                 basis="measured",
                 explained=f"{dedicated.useful:,} useful tokens cost ${float(usd):.6g} there"
                 + ("" if unshared == 1 else ", had no other run held the devices with it"),
-                follows="dedicated",
             )
             for name, usd in ((DEDICATED, dedicated.unshared_usd), (LOADED, loaded * unshared))
         ]
@@ -134,7 +133,7 @@ def compare(
     nothing = (
         f"{borrowed.useful:,} useful tokens would not have been made; the serving devices would have cost the same"
     )
-    ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=nothing, follows="borrowed"))
+    ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=nothing))
     charged = borrow.charged_usd
     if borrowed.useful:
         ways = saved(ways, borrow, groups, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
@@ -224,7 +223,7 @@ def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook, 
         Fraction(0),
     )
     return Alternative(
-        name=DEDICATED, usd=usd * room, basis="assumed", follows="borrowed",
+        name=DEDICATED, usd=usd * room, basis="assumed",
         explained="no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
         "were as fast and wasted as much",
     )  # fmt: skip
@@ -267,7 +266,6 @@ def _market(
                     basis="price book" if measured else "assumed",
                     explained=_explained(first, hours, age_s, measured),
                     why=why,
-                    follows="dedicated" if measured else "borrowed",
                     range=range_of(offer for offer in offers if offer is not None),
                 ),
                 _needed_ns(first, hours, age_s),

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
@@ -46,8 +45,6 @@ class Alternative:
     usd: Fraction | None
     basis: Basis
     explained: str
-    #: The tokens that its dollars follow: useful ones at the waste of dedicated devices, or all that were borrowed.
-    follows: Literal["dedicated", "borrowed"]
     why: str | None = None
     #: What it would have added to the bill; None where that is another way's figure, or not known.
     bought: Bought | None = None

@@ -107,23 +107,32 @@ class PriceBook(Header):
         return by_table[table]
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Price of a device of a class in a pool at an instant; an entry for the pool goes before one without."""
-        return self._device_at(device_class, pool, ns)
+        """Price of a device of a class in a pool at an instant; an entry for the pool goes before one without.
 
-    def device_prices(
-        self, device_class: str, t0_ns: int, t1_ns: int, pool: str | None = None
-    ) -> list[tuple[int, int, DevicePrice]]:
-        """Prices of a class over [t0_ns, t1_ns), in order: (from_ns, to_ns, price), without a gap.
-
-        Without a pool only entries that are for every pool count. Raises PriceBookError where any part of the time
-        has no price.
+        Raises PriceBookError where the book has no such price.
         """
-        covered: list[tuple[int, int, DevicePrice]] = []
-        for from_ns, to_ns in _cut(t0_ns, t1_ns, _edges_ns(p for p in self.device if p.device_class == device_class)):
-            price = self._device_at(device_class, pool, from_ns)
-            start_ns = covered.pop()[0] if covered and covered[-1][2] is price else from_ns
-            covered.append((start_ns, to_ns, price))
-        return covered
+        of_class = [price for price in self.device if price.device_class == device_class]
+        wanted = [price for price in of_class if price.pool is None or price.pool == pool]
+        holding = [price for price in wanted if price.holds_at(ns)]
+        if holding:
+            # At most two hold, one of them for the pool.
+            return max(holding, key=lambda price: price.pool is not None)
+        message = f"price book {self.path} has no price for device class {device_class!r}"
+        if not of_class:
+            known = ", ".join(sorted({price.device_class for price in self.device}))
+            raise PriceBookError(
+                f'{message} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
+            )
+        if not wanted:
+            pools = ", ".join(sorted({str(price.pool) for price in of_class}))
+            raise PriceBookError(
+                f"{message} in pool {pool!r} (it has one for pool {pools}); add a [[device]] without a pool"
+                f"{self._where}"
+            )
+        raise PriceBookError(
+            f"{message} in pool {pool!r} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
+            f"{self._where}"
+        )
 
     def offers_at(self, device_class: str, ns: int) -> tuple[Offer, ...]:
         """Market prices of a class at an instant, in the file's order; none where the book names none."""
@@ -177,31 +186,6 @@ class PriceBook(Header):
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
         """[t0_ns, t1_ns) cut at every change: consecutive spans inside which no price of the book changes."""
         return _cut(t0_ns, t1_ns, self.change_times_ns())
-
-    def _device_at(self, device_class: str, pool: str | None, ns: int) -> DevicePrice:
-        of_class = [price for price in self.device if price.device_class == device_class]
-        wanted = [price for price in of_class if price.pool is None or price.pool == pool]
-        holding = [price for price in wanted if price.holds_at(ns)]
-        if holding:
-            # At most two hold, one of them for the pool.
-            return max(holding, key=lambda price: price.pool is not None)
-        message = f"price book {self.path} has no price for device class {device_class!r}"
-        if not of_class:
-            known = ", ".join(sorted({price.device_class for price in self.device}))
-            raise PriceBookError(
-                f'{message} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
-            )
-        if not wanted:
-            pools = ", ".join(sorted({str(price.pool) for price in of_class}))
-            where = "whatever its pool" if pool is None else f"in pool {pool!r}"
-            raise PriceBookError(
-                f"{message} {where} (it has one for pool {pools}); add a [[device]] without a pool{self._where}"
-            )
-        in_pool = "" if pool is None else f" in pool {pool!r}"
-        raise PriceBookError(
-            f"{message}{in_pool} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
-            f"{self._where}"
-        )
 
     @property
     def _where(self) -> str:

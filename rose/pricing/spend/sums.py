@@ -65,15 +65,6 @@ def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFram
     return path
 
 
-def keep(root: Path, posted: Iterable[Posting]) -> int:
-    """Make what is lacking of both grains; returns how many postings have their sums now."""
-    own = list(posted)
-    for posting in own:
-        of_posting(root, posting, "hour")
-        of_posting(root, posting, "day")
-    return len(own)
-
-
 def faults(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
     """What is wrong with the sums that are kept, each row held against the frozen ones, naming the file.
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,7 +92,7 @@ def test_the_interval_holds_the_figure_and_knows_no_order() -> None:
     assert again.interval == part.interval
 
 
-@pytest.mark.parametrize("way", breakdown.WAYS)
+@pytest.mark.parametrize("way", get_args(breakdown.By))
 def test_the_sample_by_hand(sample_kept: Path, way: breakdown.By) -> None:
     with closing(catalog.connect(sample_kept)) as connection:
         set_variables(connection, run_id="run", part=way)
@@ -128,7 +128,7 @@ def test_every_token_and_accepted_trajectory_of_any_ledger_is_in_one_row(
             for place in ("borrowed", "dedicated"):
                 useful = sum(int(row[f"{place}_useful"]) for row in groups.rows)
                 assert useful == generated[place].useful
-            for way in breakdown.WAYS:
+            for way in get_args(breakdown.By):
                 set_variables(connection, run_id=run_id, part=way)
                 group_parts = rows(connection, "answers/group_parts")
                 assert sum(row["accepted"] for row in group_parts) == groups.accepted

@@ -46,9 +46,7 @@ def energy(width: float = 0.0, **more: Any) -> Term:
 
 
 def saved(term: Term, sample_groups: Groups, spreads: dict[str, Spread] | None = None, **changes: Any) -> Alternative:
-    way = Alternative(
-        name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated", bought=BOUGHT
-    )
+    way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", bought=BOUGHT)
     (done,) = savings.saved(
         [replace(way, **changes)], borrow(term), sample_groups, STEADY if spreads is None else spreads,
         borrowed_usd=Fraction(2), borrowed_loaded_usd=Fraction(3),

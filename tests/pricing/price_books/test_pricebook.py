@@ -96,14 +96,10 @@ def test_rent_covers_power_and_owned_hardware_does_not() -> None:
 
 def test_the_time_around_a_price_change_is_covered_by_both_prices() -> None:
     change, book = ns(2026, 3, 1), pricebook.load("example")
-    covered = book.device_prices("h100-sxm", change - 5, change + 7)
-    assert [(from_ns - change, to_ns - change) for from_ns, to_ns, _ in covered] == [(-5, 0), (0, 7)]
-    assert [price.usd_per_hour for _, _, price in covered] == [Decimal("1.70"), Decimal("2.35")]
-    assert [price for _, _, price in covered] == [
-        book.device_at("h100-sxm", "serving", at) for at in (change - 1, change)
-    ]
+    prices = [book.device_at("h100-sxm", "serving", at) for at in (change - 1, change)]
+    assert [price.usd_per_hour for price in prices] == [Decimal("1.70"), Decimal("2.35")]
     assert book.stretches(change - 5, change + 7) == [(change - 5, change), (change, change + 7)]
-    assert book.stretches(change, change) == book.device_prices("h100-sxm", change, change) == []
+    assert book.stretches(change, change) == []
 
 
 def test_a_price_for_a_pool_goes_before_the_one_for_the_class() -> None:
@@ -111,12 +107,8 @@ def test_a_price_for_a_pool_goes_before_the_one_for_the_class() -> None:
     assert book.device_at("h100-sxm", "rollout", june).usd_per_hour == 9
     assert book.device_at("h100-sxm", "rollout", june).energy_included
     assert book.device_at("h100-sxm", "serving", june).usd_per_hour == Decimal("2.35")
-    covered = book.device_prices("h100-sxm", june - DAY_NS, july + DAY_NS, "rollout")
-    assert [(to_ns - from_ns, price.pool) for from_ns, to_ns, price in covered] == [
-        (DAY_NS, None), (30 * DAY_NS, "rollout"), (DAY_NS, None),
-    ]  # fmt: skip
-    # A change that does not concern the class cuts nothing.
-    assert len(book.device_prices("h100-sxm", june - DAY_NS, july + DAY_NS)) == 1
+    pools = [book.device_at("h100-sxm", "rollout", at).pool for at in (june - 1, june, july - 1, july)]
+    assert pools == [None, "rollout", "rollout", None]
 
 
 def test_dated_tables_hold_on_their_days_only() -> None:
@@ -136,15 +128,11 @@ def test_dated_tables_hold_on_their_days_only() -> None:
 def test_a_missing_price_is_refused_with_what_and_when() -> None:
     book, june = dated(), ns(2026, 6, 1)
     with pytest.raises(PriceBookError, match=r"'b200' \(it has cpu-core, h100-sxm, h200, tpu\); add a \[\[device\]\]"):
-        book.device_prices("b200", june, june + 1)
-    with pytest.raises(PriceBookError, match="'h100-sxm' on 2025-09-30"):
-        book.device_prices("h100-sxm", ns(2025, 9, 30), ns(2025, 10, 2))
+        book.device_at("b200", "serving", june)
     with pytest.raises(PriceBookError, match="'h100-sxm' in pool 'rollout' on 2025-09-30"):
         book.device_at("h100-sxm", "rollout", ns(2025, 9, 30))
     with pytest.raises(PriceBookError, match=r"'tpu' in pool 'serving' \(it has one for pool train\)"):
         book.device_at("tpu", "serving", june)
-    with pytest.raises(PriceBookError, match=r"'tpu' whatever its pool \(it has one for pool train\)"):
-        book.device_prices("tpu", june, june + 1)
     assert book.device_at("tpu", "train", june).usd_per_hour == 3
     with pytest.raises(PriceBookError, match=r"\[\[power\]\] for device class 'b200'"):
         book.power_of("b200")
@@ -159,7 +147,7 @@ def test_a_missing_price_is_refused_with_what_and_when() -> None:
 def test_a_hole_between_two_prices_is_refused() -> None:
     book = pricebook.parse(EXAMPLE.replace("valid_to = 2026-03-01", "valid_to = 2026-02-01"), "book.toml")
     with pytest.raises(PriceBookError, match="on 2026-02-01"):
-        book.device_prices("h100-sxm", ns(2026, 1, 1), ns(2026, 4, 1))
+        book.device_at("h100-sxm", "serving", ns(2026, 2, 1))
 
 
 def test_a_book_is_read_from_a_file(tmp_path: Path) -> None:

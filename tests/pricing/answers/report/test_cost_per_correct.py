@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -19,7 +19,7 @@ from rose.pricing.run.token_spread import UNKNOWN
 def documents(sample_kept: Path) -> list[Answers]:
     """Without a breakdown, then with each."""
     with priced(sample_kept) as priced_run:
-        return [answers(priced_run, way) for way in (None, *breakdown.WAYS)]
+        return [answers(priced_run, way) for way in (None, *get_args(breakdown.By))]
 
 
 def test_the_document_of_the_sample(documents: list[Answers]) -> None:
