@@ -319,7 +319,9 @@ class Fleet:
     def _page(self, name: HostName) -> tuple[Path, int]:
         plan = HostPlan(config=self._config(), host=name, run_id="", controller_url="")
         ahead_ns = self.hosts[name].clock_ahead_s * 1_000_000_000
-        return self.inside(name, str(plan.memory / DEVICES[name] / "page")), ahead_ns
+        # The link is the host's, and leads to a path of the host.
+        memory = self.inside(name, str(plan.state / "memory")).readlink()
+        return self.inside(name, str(memory / DEVICES[name] / "page")), ahead_ns
 
     def _hear(self, name: HostName, line: str) -> None:
         with suppress(ValueError, KeyError, AttributeError):

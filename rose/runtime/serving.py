@@ -17,7 +17,6 @@ from pathlib import Path
 
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, has_engine
 from rose.runtime.coserving.attach.attachment import is_detached
-from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 
@@ -50,12 +49,10 @@ class ServingEngines:
     def __init__(
         self,
         devices: list[ServingDevice],
-        pages: Path = PAGES,
         say: Callable[[str], None] = lambda _: None,
         make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
-        self._token, self._pages = os.environ.get("ROSE_SERVING_TOKEN"), pages
-        self._say, self._make = say, make
+        self._token, self._say, self._make = os.environ.get("ROSE_SERVING_TOKEN"), say, make
         self._urls = {device.device_id: device.url for device in devices}
         self._owned = [device for device in devices if device.spec is None]
         self._processes = {device.device_id: make(device.spec) for device in devices if device.spec is not None}
@@ -119,7 +116,7 @@ class ServingEngines:
         Raises AttachError, and what `tend` raises.
         """
         for device in self._owned:
-            OwnedEngine(device.url, self._token, self._pages).attach(device.page, tend)
+            OwnedEngine(device.url, self._token).attach(device.page, tend)
         self._looked = time.monotonic()
 
     def stop(self) -> None:
@@ -128,7 +125,7 @@ class ServingEngines:
             # One that is gone has nothing of ours; one whose owner gave it another page keeps that.
             with suppress(AttachError):
                 if has_engine(device.page):
-                    OwnedEngine(device.url, self._token, self._pages).detach(by_owner=False)
+                    OwnedEngine(device.url, self._token).detach(by_owner=False)
         for process in self._processes.values():
             process.stop()
 
@@ -152,7 +149,7 @@ class ServingEngines:
         process.launch()
 
     def _attach_again(self, device: ServingDevice) -> None:
-        engine = OwnedEngine(device.url, self._token, self._pages, _TIMEOUT_S)
+        engine = OwnedEngine(device.url, self._token, _TIMEOUT_S)
         # It is its owner's to bring back, and to let go of; until then nothing is lent.
         with suppress(AttachError):
             state = engine.state()

@@ -24,31 +24,31 @@ def page(tmp_path):
     with_agent.close()
 
 
-def engines(page, url, pages):
+def engines(page, url):
     device = ServingDevice(device_id="d", engine_id="d-serving", url=url, page=page.path, spec=None)
-    return ServingEngines([device], pages)
+    return ServingEngines([device])
 
 
 def test_an_owner_s_engine_is_attached_and_let_go_and_goes_on(page, tmp_path):
-    owner = Owner(tmp_path / "pages")
+    owner = Owner()
     with served(owner) as url:
         assert answers(url)
-        lent = engines(page, url, owner.pages)
+        lent = engines(page, url)
         lent.launch()
         lent.wait_ready(lambda: None)
         lent.check()  # before there is anything to attach to
         lent.attach()
         assert page.alive(Party.SERVING)
         lent.stop()
-        assert owner.numbers == [page.inode, RELEASE]
+        assert owner.numbers[1:] == [RELEASE]
         assert answers(url)
 
 
 def test_an_engine_that_its_owner_started_again_is_attached_again(page, tmp_path, monkeypatch):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
-    owner = Owner(tmp_path / "pages")
+    owner = Owner()
     with served(owner) as url:
-        lent = engines(page, url, owner.pages)
+        lent = engines(page, url)
         lent.attach()
         lent.check()
         assert len(owner.numbers) == 1
@@ -61,15 +61,15 @@ def test_an_engine_that_its_owner_started_again_is_attached_again(page, tmp_path
 
 def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page, tmp_path, monkeypatch):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
-    owner = Owner(tmp_path / "pages")
+    owner = Owner()
     with served(owner) as url:
-        lent = engines(page, url, owner.pages)
+        lent = engines(page, url)
         lent.attach()
-        OwnedEngine(url, pages=owner.pages).detach()
+        OwnedEngine(url).detach()
         lent.check()
         assert not page.alive(Party.SERVING)
         lent.stop()
-        again = engines(page, url, owner.pages)
+        again = engines(page, url)
         again.attach()
         assert page.alive(Party.SERVING)
 
@@ -77,13 +77,13 @@ def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page
 def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(page, tmp_path, monkeypatch):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
     monkeypatch.setenv("ROSE_SERVING_TOKEN", "b")
-    owner = Owner(tmp_path / "pages", keys=("a", "b"))
+    owner = Owner(keys=("a", "b"))
     with served(owner) as url:
-        lent = engines(page, url, owner.pages)
+        lent = engines(page, url)
         lent.attach()
-        OwnedEngine(url, "b", owner.pages).detach()
+        OwnedEngine(url, "b").detach()
         lent.check()
-        assert owner.numbers == [page.inode, DETACH]
+        assert owner.numbers[1:] == [DETACH]
         assert not page.alive(Party.SERVING)
 
 
@@ -91,15 +91,15 @@ def test_an_engine_that_its_owner_detached_and_started_again_is_left_alone_until
     page, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
-    owner, again = Owner(tmp_path / "pages"), Owner(tmp_path / "pages")
+    owner, again = Owner(), Owner()
     with served(owner) as url:
-        lent = engines(page, url, owner.pages)
+        lent = engines(page, url)
         lent.attach()
-        OwnedEngine(url, pages=owner.pages).detach()
+        OwnedEngine(url).detach()
     with served(again, int(url.rpartition(":")[2])):
         lent.check()
         assert again.numbers == []
-        OwnedEngine(url, pages=again.pages).attach(page.path)
+        OwnedEngine(url).attach(page.path)
         again.let_go()
         again.path = None  # As when it is started once more.
         lent.check()
@@ -107,41 +107,41 @@ def test_an_engine_that_its_owner_detached_and_started_again_is_left_alone_until
 
 
 def test_an_engine_that_its_owner_gave_another_page_keeps_it_when_the_run_ends(page, tmp_path):
-    owner = Owner(tmp_path / "pages")
+    owner = Owner()
     other = ArbiterPage.create(tmp_path / "other")
     with served(owner) as url:
-        lent = engines(page, url, owner.pages)
+        lent = engines(page, url)
         lent.attach()
-        OwnedEngine(url, pages=owner.pages).detach()
-        OwnedEngine(url, pages=owner.pages).attach(other.path)
+        OwnedEngine(url).detach()
+        OwnedEngine(url).attach(other.path)
         lent.stop()
         assert other.alive(Party.SERVING)
     other.close()
 
 
 def test_a_key_is_taken_from_the_environment(page, tmp_path, monkeypatch):
-    owner = Owner(tmp_path / "pages", keys=("secret", "secret"))
+    owner = Owner(keys=("secret", "secret"))
     with served(owner) as url:
         with pytest.raises(AttachError, match="ROSE_SERVING_TOKEN"):
-            engines(page, url, owner.pages).attach()
+            engines(page, url).attach()
         monkeypatch.setenv("ROSE_SERVING_TOKEN", "secret")
-        engines(page, url, owner.pages).attach()
+        engines(page, url).attach()
         assert page.alive(Party.SERVING)
 
 
 def test_an_engine_that_knows_no_pages_is_named_with_the_way_out(page, tmp_path):
-    with served(Owner(tmp_path / "pages", has_plugin=False)) as url:
+    with served(Owner(has_plugin=False)) as url:
         with pytest.raises(
             AttachError, match=f"{url} runs without ROSE's plugin: install rose-serving beside its SGLang"
         ):
-            engines(page, url, tmp_path / "pages").attach()
+            engines(page, url).attach()
 
 
 def test_an_engine_that_is_away_is_an_error_at_first_and_waited_for_later(page, tmp_path, monkeypatch):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
     url = f"http://127.0.0.1:{free_port()}"
     assert not answers(url)
-    lent = engines(page, url, tmp_path / "pages")
+    lent = engines(page, url)
     with pytest.raises(AttachError, match="no SGLang server answers"):
         lent.attach()
     lent.check()

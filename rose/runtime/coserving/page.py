@@ -12,14 +12,17 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import pwd
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rose import private_folder
+from rose.private_folder import NotPrivateError
 from rose.runtime.coserving.words import Block, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
@@ -43,10 +46,13 @@ _CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
 #: What others count from: a ring's reader may have been here before its writer, and what rollouts took from a request
 #: that is in flight while their engine is replaced is what this grew by since it came.
 _KEPT = (Field.HEAD, Field.WORKED_NS)
+#: Names the user whose pages this process takes beside its own user's.
+_PAGE_USER = "ROSE_PAGE_USER"
 
 
 class PageError(Exception):
-    """The file is not an arbiter page of this version, or somebody else writes the section."""
+    """The file is not an arbiter page of this version, another user may write to it, or somebody else writes the
+    section."""
 
 
 class SectionHeldError(PageError):
@@ -63,14 +69,15 @@ class ArbiterPage:
     def __init__(self, path: Path) -> None:
         self.path = path
         size = len(Party) * _SECTION_WORDS * 8
-        # Opened for locks alone: they go when this is closed, not with the mapping.
-        self._file = path.open("r+b")
-        with path.open("r+b") as file:
-            stat = os.fstat(file.fileno())
-            if stat.st_size != size:
-                self._file.close()
-                raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
-            self._map = mmap.mmap(file.fileno(), size)
+        try:
+            descriptor = private_folder.open_file(path, users=page_users())
+        except NotPrivateError as error:
+            raise PageError(f"{error}. A page has to be of the user of this process, or of {_PAGE_USER}") from None
+        self._file = os.fdopen(descriptor, "r+b")
+        if (stat := os.fstat(descriptor)).st_size != size:
+            self._file.close()
+            raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
+        self._map = mmap.mmap(descriptor, size)
         self.inode = stat.st_ino
         self._taken: set[Party] = set()
         words = np.frombuffer(self._map, dtype=np.int64)
@@ -80,7 +87,7 @@ class ArbiterPage:
     def create(cls, path: Path) -> ArbiterPage:
         """The agent's page: the one that is there, or a new one. Raises PageError if another agent has it, OSError if
         there is no room for it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder.make(path.parent)
         try:
             page = cls(path)
             if page.get(Party.AGENT, Field.MAGIC) not in (0, MAGIC):
@@ -359,6 +366,16 @@ class ArbiterPage:
         if stepping and self.alive(Party.ROLLOUT):
             worked += max(0, self._rollout_until(open_since, now_ns) - open_since)
         return worked
+
+
+def page_users(environment: Mapping[str, str] = os.environ) -> list[int]:
+    """Return the users whose pages this process takes beside its own user's. Raises PageError."""
+    if not (name := environment.get(_PAGE_USER)):
+        return []
+    try:
+        return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid]
+    except KeyError:
+        raise PageError(f"{_PAGE_USER} is {name!r}: name a user of this host, or a user's number") from None
 
 
 #: `struct flock` of Linux on 64 bits.

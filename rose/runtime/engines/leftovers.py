@@ -65,11 +65,11 @@ class Segments:
             self._path.unlink()
         for name in names:
             if _LOADS.fullmatch(name) or _NAMED.fullmatch(name):
-                (_SHARED_MEMORY / name).unlink(missing_ok=True)
+                _remove(name)
         semaphores = {name for name in names if _SEMAPHORE.fullmatch(name)}
         # One that was forked shares those of the process that it was forked from.
         for name in semaphores - _mapped_by_any() if semaphores else ():
-            (_SHARED_MEMORY / name).unlink(missing_ok=True)
+            _remove(name)
         self._made = set()
 
 
@@ -119,6 +119,12 @@ def segments(group: int) -> set[Path]:
             if process.name.isdecimal() and os.getpgid(int(process.name)) == group:
                 made |= _made_by(process)
     return made
+
+
+def _remove(name: str) -> None:
+    # Another user may have made a file of such a name.
+    with suppress(PermissionError):
+        (_SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
 def _made_by(process: Path) -> set[Path]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import IO
 
 import psutil
 
+from rose import private_folder
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
@@ -176,10 +176,10 @@ class HostRunner:
     def _begin(self) -> None:
         plan = self.plan
         places.make_state(plan.state)
-        plan.memory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        plan.make_memory()
         note_run(plan.state, plan.run_id)
         self._say = logs.log_to(plan.logs / "host.log")
-        self._lock = (plan.memory / "host.lock").open("w")
+        self._lock = os.fdopen(private_folder.open_file(plan.memory / "host.lock", os.O_CREAT), "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -349,7 +349,7 @@ class HostRunner:
         self._step("the memory of the fleet run", lambda: note_run(plan.state, None))
         # The fleet run may be kept, and its next start have other devices here.
         self._step("the memory of its checks", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
-        shutil.rmtree(plan.memory, ignore_errors=True)
+        self._step("the folder of its pages", plan.remove_memory)
 
     def _end(self) -> None:
         """In the order that leaves the ledger whole: leases and engines with their accounts, then their events. What

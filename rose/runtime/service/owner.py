@@ -239,7 +239,7 @@ class _Owner:
             signal.signal(number, lambda *_: self._stopping.set())
         self._write()
         own = self._plan.own
-        self._plan.memory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._plan.make_memory()
         if any(device.gpu is None for device in own.device):
             try:
                 self._fork_server = ForkServer.start(self._plan.memory / "engines", self._plan.logs / "forkserver.log")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rose import private_folder
 from rose.config import DeviceConfig, FleetConfig, HostConfig
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -135,13 +136,20 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """The folder for pages and staged weights. It has the fleet's name and not a run's, so that engines find their
-        page again whoever started them, and when."""
-        # Fleets of one name on one host keep their state in different folders.
-        where = hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
-        return _memory() / f"rose-fleet-{self.config.name}-{self.host}-{where}"
+        """The folder for pages and staged weights; it is there after `make_memory`. Engines find their page again
+        whoever started them, and when."""
+        return self._memory.resolve()
 
+    @property
+    def _memory(self) -> Path:
+        return self.state / "memory"
 
-def _memory() -> Path:
-    """A folder that is memory, where the host has one."""
-    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    def make_memory(self) -> None:
+        """Make `memory`, or find the one that a former process of the host made. Raises OSError."""
+        home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        private_folder.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
+
+    def remove_memory(self) -> None:
+        """Remove `memory`; the next one has its name."""
+        if private_folder.is_private(folder := self.memory):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -125,8 +125,7 @@ class _LeaseAt:
     """The lease in force on a device, which its page has; an agent that is started anew makes another page."""
 
     def __init__(self, plan: HostPlan, device_id: str) -> None:
-        self._run_id, self._device_id = plan.run_id, device_id
-        self._path = plan.memory / device_id / "page"
+        self._plan, self._device_id = plan, device_id
         self._page: ArbiterPage | None = None
 
     def read(self) -> str | None:
@@ -135,10 +134,10 @@ class _LeaseAt:
                 self._page.close()
                 self._page = None
             if self._page is None:
-                self._page = ArbiterPage(self._path)
+                self._page = ArbiterPage(self._plan.memory / self._device_id / "page")
             lease = self._page.lease()
             if lease.expires_ns > monotonic_ns():
-                return lease_id_of(self._run_id, self._device_id, lease.number)
+                return lease_id_of(self._plan.run_id, self._device_id, lease.number)
         return None
 
 

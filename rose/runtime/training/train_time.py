@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,8 +67,7 @@ def page_of(device_id: str) -> Path:
     """The page of a device of this host whose agent is at work. Raises NoPageError naming those there are."""
     from rose.runtime.coserving.attach.attaching import pages_in_use
 
-    folders = dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir())))
-    pages = [Path(use.page) for folder in folders for use in pages_in_use(folder) if use.agent]
+    pages = [Path(use.page) for use in pages_in_use() if use.agent]
     named = [page for page in pages if page.parent.name == device_id]
     if len(named) == 1:
         return named[0]

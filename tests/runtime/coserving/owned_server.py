@@ -10,19 +10,21 @@ from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from rose.runtime.coserving.attach.attachment import EngineState, forget_detached, note_detached
-from rose.runtime.coserving.hooks.serving import DETACH
+from rose.runtime.coserving.hooks.serving import DETACH, linked_page
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
 
 class Owner:
-    """Takes the page of a number from `pages`. `has_plugin` False: SGLang alone. `keys`: (of /server_info, of
+    """Takes the page of a number. `has_plugin` False: SGLang alone. `keys`: (of /server_info, of
     /set_internal_state). `embedded`: it has no /set_internal_state. `looks_after`: how often it is asked how it is
     before it looks at the page."""
 
+    linked_page = staticmethod(linked_page)
+
     def __init__(
-        self, pages, *, has_plugin=True, role="serving", refused=None, keys=(None, None), looks_after=0, embedded=False
+        self, *, has_plugin=True, role="serving", refused=None, keys=(None, None), looks_after=0, embedded=False
     ):
-        self.pages, self.has_plugin, self.role, self.refused = pages, has_plugin, role, refused
+        self.has_plugin, self.role, self.refused = has_plugin, role, refused
         self.keys, self.looks_after, self.embedded = keys, looks_after, embedded
         self.page, self.path, self.reason, self.numbers = None, None, None, []
 
@@ -33,7 +35,7 @@ class Owner:
         if number == DETACH and self.page is not None:
             note_detached(self.page.path)
         self.let_go()
-        self.path = None if number < 0 else self.pages / str(number)
+        self.path = None if number < 0 else self.linked_page(number)
         self.waits = self.looks_after
         self.look()
         return True

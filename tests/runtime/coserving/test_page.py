@@ -233,6 +233,7 @@ def test_time_that_rollouts_took_is_what_it_was_when_their_engine_dies_and_anoth
 
 def test_a_foreign_file_is_refused(tmp_path):
     foreign = tmp_path / "foreign"
+    foreign.touch(0o600)
     foreign.write_bytes(b"not a page")
     with pytest.raises(PageError, match="foreign is not an arbiter page"):
         ArbiterPage.attach(foreign, Party.SERVING)
@@ -251,6 +252,7 @@ def test_a_sparse_page_gets_its_memory_before_an_engine_writes_to_it(tmp_path):
     made = ArbiterPage.create(path)
     size = path.stat().st_size
     sparse = tmp_path / "sparse"
+    sparse.touch(0o600)
     with sparse.open("wb") as file:
         file.write(path.read_bytes()[:4096])
         file.truncate(size)

@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 
 from rose.config import FleetConfig
-from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import EngineProcess, require_free_port
 from rose.runtime.service import owner
@@ -118,8 +117,7 @@ def serve(port: int, starter: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != starter:
         return
-    PAGES.mkdir(exist_ok=True)
-    with served(Owner(PAGES), port):
+    with served(Owner(), port):
         threading.Event().wait()
 
 

@@ -18,7 +18,6 @@ from aiohttp import web
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
 from rose.runtime.engines import adoption, door
 from rose.runtime.policy.slack import ServingLoad
@@ -103,8 +102,7 @@ async def rollout(port: int, path: Path) -> None:
 
 def serving() -> None:
     """An engine that has a fifth of its time to do, and is never late with it."""
-    PAGES.mkdir(exist_ok=True)
-    owner = Owner(PAGES)
+    owner = Owner()
     with served(owner, stand_ins.SERVING_PORT) as url:
         print(url, flush=True)
         while True:

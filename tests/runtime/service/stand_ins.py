@@ -85,11 +85,9 @@ async def rollout(port: int, path: Path) -> None:
 
 
 def serving() -> None:
-    from rose.runtime.coserving.hooks.settings import PAGES
     from tests.runtime.coserving.owned_server import Owner, served
 
-    PAGES.mkdir(exist_ok=True)
-    with served(Owner(PAGES), SERVING_PORT) as url:
+    with served(Owner(), SERVING_PORT) as url:
         print(url, flush=True)
         threading.Event().wait()
 

@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 import pytest
 
+from rose import private_folder
 from rose.clock import utc_us
 from rose.config import FleetConfig
 from rose.events import Device, Lease, Power
@@ -36,7 +37,6 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.coserving.attach.attaching import has_engine
-from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
@@ -44,7 +44,7 @@ from rose.runtime.engines.sglang import EngineError, EngineProcess
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.service import memory, owner
+from rose.runtime.service import memory, owner, places
 from rose.runtime.service.host import HostActor, HostRunner
 from rose.runtime.service.places import Central, HostPlan
 from rose.runtime.serving import answers
@@ -275,8 +275,7 @@ def test_after_a_boot_who_serves_on_a_lent_gpu_comes_before_its_memory_is_measur
         awaited = f"device 's': no SGLang server answers at serving_url http://127.0.0.1:{port}"
         until(lambda: done or awaited in runner.report().doing)
         assert done == []
-        PAGES.mkdir(exist_ok=True)
-        with served(Owner(PAGES), port):
+        with served(Owner(), port):
             until(lambda: "launched" in done or not running.is_alive())
         assert done[:2] == ["measured", "launched"]
         assert done.count("measured") == 1
@@ -339,7 +338,9 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
         writer.record(Device(action="joined", device_id="r", t_ns=1, pool="rollout", device_class="cpu-core"))
         writer.record(lease)
     if memory_kept:
-        plan.memory.joinpath("r").mkdir(parents=True)
+        places.make_state(plan.state)
+        plan.make_memory()
+        private_folder.make(plan.memory / "r")
         LeaseFile(plan.memory / "r" / "page", plan.run_id).write(Remembered(7, lease))
     shutil.rmtree(tmp_path / "model")
     actor = HostActor(plan)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rose import private_folder
 from rose.runtime.coserving.page import ArbiterPage, Party, Span
 from rose.runtime.training.train_time import DeviceTakenError, NoPageError, TrainTime, page_of
 
@@ -13,7 +14,7 @@ from rose.runtime.training.train_time import DeviceTakenError, NoPageError, Trai
 @pytest.fixture
 def page():
     """A page where an agent of this host has its pages."""
-    folder = Path("/dev/shm") / f"rose-{uuid.uuid4().hex}"
+    folder = private_folder.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
     page = ArbiterPage.create(folder / f"device-{folder.name}" / "page")
     yield page
     page.close()
@@ -40,7 +41,8 @@ def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
     with time.span():
         assert not page.path.parent.exists()
     # Between its being made and its agent's being ready.
-    page.path.parent.mkdir()
+    private_folder.make(page.path.parent)
+    page.path.touch(0o600)
     page.path.write_bytes(bytes(size))
     with time.span():
         pass

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
+from rose import private_folder
 from rose.clock import monotonic_ns
 from rose.events import Event, Ledger, Record
 from rose.ledger.layout import LedgerError
@@ -175,7 +176,7 @@ class DeviceAgent:
     def start(self) -> None:
         """Launch the rollout engine and return when it has answered. Raises EngineError; nothing is left then."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
-        self._spec.staging.mkdir(parents=True, exist_ok=True)
+        private_folder.make(self._spec.staging)
         self._watch_thread.start()
         self._meter.start()
         if self._engine is not None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import http.client
 import json
+import secrets
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rose.errors import UserError
+from rose.private_folder import is_private
 from rose.runtime.coserving.attach.attachment import STATE, EngineState, described, has_url, note_url
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
-from rose.runtime.coserving.hooks.settings import PAGES
-from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from rose.runtime.coserving.hooks.settings import PAGE_LINK
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, page_users
 
 #: A scheduler answers between two of its steps, and a step can be a long prefill.
 TIMEOUT_S = 60.0
@@ -29,6 +32,10 @@ ANSWER_TIMEOUT_S = 15.0
 _POLL_S = 0.1
 _KEY_REFUSED = (401, 403)
 _NO_SUCH_PATH = 404
+#: A number that a 64-bit float holds exactly.
+_NUMBER_BITS = 52
+#: Where fleets of this host keep their pages.
+FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
@@ -51,14 +58,11 @@ class PageUse:
 class OwnedEngine:
     """A serving engine at `url` that somebody else started. `token`: its `--admin-api-key`, or its `--api-key`.
 
-    All methods raise AttachError. `pages` is where the engine looks for the page of a number.
+    All methods raise AttachError.
     """
 
-    def __init__(
-        self, url: str, token: str | None = None, pages: Path = PAGES, answer_timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> None:
-        self.url, self._token, self._pages = url.rstrip("/"), token, pages
-        self._answer_timeout_s = answer_timeout_s
+    def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
         """Whether the engine is attached; None if it does not tell who has this key: a server may have two."""
@@ -86,7 +90,7 @@ class OwnedEngine:
 
         `waiting` is called meanwhile; what it raises ends the wait. On an error the engine is left with no page.
         """
-        page = page.absolute()
+        page = page.resolve()
         view = _opened(page)
         try:
             state = self.state()
@@ -96,9 +100,9 @@ class OwnedEngine:
             if view.alive(Party.SERVING):
                 pid = view.get(Party.SERVING, Field.PID)
                 raise AttachError(f"another serving engine, pid {pid}, has {page}: detach or stop it first")
-            number = self._link(view)
             try:
-                self._set(number)
+                with _link(page) as number:
+                    self._set(number)
                 state = self._wait(view, waiting, time.monotonic() + timeout_s)
                 with suppress(OSError):  # The folder may be another user's.
                     note_url(page, self.url, view.get(Party.SERVING, Field.PID))
@@ -106,7 +110,6 @@ class OwnedEngine:
             except BaseException:
                 with suppress(AttachError):
                     self._set(RELEASE)
-                self._unlink(page)
                 raise
         finally:
             view.close()
@@ -116,8 +119,6 @@ class OwnedEngine:
         that run, whether or not it had a page."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
-        if state is not None and state.page is not None:
-            self._unlink(Path(state.page))
         return state
 
     # ------------------------------------------------------------------ steps of attaching
@@ -133,34 +134,10 @@ class OwnedEngine:
 
     def _noted_page(self) -> Path | None:
         """The page of an engine that does not tell, by what was noted as it was attached."""
-        with suppress(OSError):
-            for page in (link.readlink() for link in self._pages.iterdir() if link.is_symlink()):
-                pid = _use(page).serving_pid
-                if pid is not None and has_url(page, self.url, pid):
-                    return page
+        for use in pages_in_use():
+            if use.serving_pid is not None and has_url(Path(use.page), self.url, use.serving_pid):
+                return Path(use.page)
         return None
-
-    def _link(self, view: ArbiterPage) -> int:
-        """The engine takes a number: no two pages of one file system have the same inode."""
-        try:
-            self._pages.mkdir(parents=True, exist_ok=True)
-            for old in self._pages.iterdir():
-                if not old.exists():
-                    old.unlink(missing_ok=True)
-            link = self._pages / str(view.inode)
-            link.unlink(missing_ok=True)
-            link.symlink_to(view.path)
-        except OSError as error:
-            raise AttachError(
-                f"{self._pages} cannot be written ({error.strerror}): attach as the user that it belongs to"
-            ) from None
-        return view.inode
-
-    def _unlink(self, page: Path) -> None:
-        with suppress(OSError):
-            for link in self._pages.iterdir():
-                if link.is_symlink() and link.readlink() == page:
-                    link.unlink(missing_ok=True)
 
     def _set(self, number: int) -> None:
         try:
@@ -237,9 +214,28 @@ class _KeyRefusedError(Exception):
     pass
 
 
-def pages_in_use(folder: Path) -> list[PageUse]:
-    """The pages of the fleets that keep theirs below `folder`."""
-    return [_use(path) for path in sorted(folder.glob("rose-*/*/page"))]
+@contextmanager
+def _link(page: Path) -> Iterator[int]:
+    """The number by which an engine finds the page, as long as this lasts."""
+    number = secrets.randbits(_NUMBER_BITS)
+    link = Path(f"{PAGE_LINK}{number}")
+    try:
+        link.symlink_to(page)
+    except OSError as error:
+        raise AttachError(
+            f"no link to {page} can be made in {link.parent} ({error.strerror}): the engine finds the page by one"
+        ) from None
+    try:
+        yield number
+    finally:
+        link.unlink(missing_ok=True)
+
+
+def pages_in_use() -> list[PageUse]:
+    """Return the pages on this host that are this user's, or of the user that `ROSE_PAGE_USER` names."""
+    users = page_users()
+    fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
+    return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]
 
 
 def has_engine(page: Path) -> bool:

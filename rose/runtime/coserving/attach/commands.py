@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 #: What takes longer says that it is at work.
 _QUIET_S = 2.0
-_WHERE = (Path("/dev/shm"), Path(tempfile.gettempdir()))
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TokenOption = Annotated[
@@ -83,11 +81,11 @@ def _show(url: str | None, token: str | None, as_json: bool) -> None:
         state = OwnedEngine(url, token).state()
         typer.echo(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
         return
-    pages = [use for folder in dict.fromkeys(_WHERE) for use in pages_in_use(folder)]
+    pages = pages_in_use()
     if as_json:
         typer.echo(json.dumps({"pages": [asdict(use) for use in pages]}))
     elif not pages:
-        typer.echo("no page on this host: `rose up` makes one for each device")
+        typer.echo("no page of this user on this host: `rose up` makes one for each device")
     else:
         typer.echo("\n".join(f"{use.page}: {_page_text(use)}" for use in pages))
 

@@ -24,7 +24,7 @@ from rose.runtime.coserving.attach.attachment import (
 )
 from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
 from rose.runtime.coserving.hooks.scheduler import SchedulerView
-from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
@@ -102,7 +102,7 @@ class ServingPlugin:
         self._let_go()
         self._looked_ns = 0
         self._detached = number == DETACH
-        self._path = PAGES / str(number) if number >= 0 else None
+        self._path = linked_page(number) if number >= 0 else None
         self._reason = None
         if self._path is None:
             logger.info("ROSE: detached")
@@ -192,6 +192,15 @@ class ServingPlugin:
         if reason != self._reason:
             self._reason = reason
             logger.info("ROSE: not lending: %s", reason)
+
+
+def linked_page(number: int) -> Path:
+    """The page that the link of a number names; the link itself, where there is none."""
+    link = Path(f"{PAGE_LINK}{number}")
+    # It is read, and not followed: the kernel may forbid that of another user's link.
+    with suppress(OSError):
+        return link.readlink()
+    return link
 
 
 def _leave(page: ArbiterPage) -> None:

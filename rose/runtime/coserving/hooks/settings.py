@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 _PREFIX = "ROSE_PLUGIN_"
-#: Where a serving engine that is attached while it runs looks for the page of a number: `rose attach` links it there.
-PAGES = Path("/dev/shm/rose-pages")
+#: SGLang hands a running engine numbers alone: while it does, a link of this name and a number leads to the page.
+PAGE_LINK = "/dev/shm/rose-page-"
 
 
 @dataclass(frozen=True, slots=True)

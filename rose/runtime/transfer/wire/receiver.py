@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from rose import private_folder
 from rose.runtime.transfer.codec.header import HEADER_BYTES
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
@@ -74,7 +75,8 @@ class Receiver:
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
         with self._origin():  # A wrong URL is found here.
-            self._partial.mkdir(parents=True, exist_ok=True)
+            private_folder.make(staging)
+            self._partial.mkdir(exist_ok=True)
 
     def latest(self) -> int | None:
         """The newest version the origin holds, or None. Raises TransferError."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
+from rose import private_folder
+from rose.runtime.coserving.attach import attaching
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, PageUse, pages_in_use
 from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE
+from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port
 from tests.runtime.coserving.owned_server import Owner, served
@@ -18,7 +22,9 @@ from tests.runtime.coserving.parties import OtherParty
 
 
 @pytest.fixture
-def page(tmp_path):
+def page(tmp_path, monkeypatch):
+    monkeypatch.setattr(attaching, "FOLDERS", (tmp_path,))
+    private_folder.make(tmp_path / "rose-run")
     page = ArbiterPage.create(tmp_path / "rose-run" / "d" / "page")
     yield page
     page.close()
@@ -30,35 +36,29 @@ def attach(tmp_path, page):
 
     def attach(owner, path=None, **more):
         with served(owner) as url:
-            return OwnedEngine(url, pages=owner.pages).attach(path or page.path, **more)
+            return OwnedEngine(url).attach(path or page.path, **more)
 
     return attach
 
 
-@pytest.fixture
-def pages(tmp_path):
-    return tmp_path / "pages"
-
-
-def test_it_waits_until_the_engine_has_the_section(attach, page, pages):
-    owner, waits = Owner(pages, looks_after=3), []
+def test_it_waits_until_the_engine_has_the_section(attach, page):
+    owner, waits = Owner(looks_after=3), []
     state = attach(owner, waiting=lambda: waits.append(page.alive(Party.SERVING)))
     assert (state.attached, state.page) == (True, str(page.path))
     assert waits == [False, False]
 
 
-def test_an_engine_that_has_the_page_is_not_told_again(page, pages):
-    owner = Owner(pages)
+def test_an_engine_that_has_the_page_is_not_told_again(page):
+    owner = Owner()
     with served(owner) as url:
-        engine = OwnedEngine(url, pages=pages)
+        engine = OwnedEngine(url)
         engine.attach(page.path)
         assert engine.attach(page.path).attached
-        assert owner.numbers == [page.inode]
-        assert [link.readlink() for link in pages.iterdir()] == [page.path]
+        (number,) = owner.numbers
+        assert not Path(f"{PAGE_LINK}{number}").is_symlink()
         assert engine.detach().page == str(page.path)
         assert engine.state().detached
         assert not page.alive(Party.SERVING)
-        assert list(pages.iterdir()) == []
         assert owner.numbers[-1] == DETACH
 
 
@@ -73,43 +73,40 @@ def test_an_engine_that_has_the_page_is_not_told_again(page, pages):
         ({"looks_after": 10**6}, "has not taken .* its log does"),
     ],
 )
-def test_why_an_engine_is_not_attached_is_said_and_it_is_left_with_no_page(attach, page, pages, owner, why):
-    owned = Owner(pages, **owner)
+def test_why_an_engine_is_not_attached_is_said_and_it_is_left_with_no_page(attach, page, owner, why):
+    owned = Owner(**owner)
     with pytest.raises(AttachError, match=why):
         attach(owned, timeout_s=0.3)
     assert not page.alive(Party.SERVING)
-    assert owned.numbers in ([], [page.inode, RELEASE])
-    assert not pages.exists() or not list(pages.iterdir())
+    assert owned.numbers[1:] in ([], [RELEASE])
+    assert not any(Path(f"{PAGE_LINK}{number}").is_symlink() for number in owned.numbers)
 
 
-def test_a_server_with_two_keys_is_attached_with_the_one_that_changes_settings(page, pages):
-    with served(Owner(pages, keys=("a", "b"))) as url:
-        assert OwnedEngine(url, "b", pages).attach(page.path) is None
+def test_a_server_with_two_keys_is_attached_with_the_one_that_changes_settings(page):
+    with served(Owner(keys=("a", "b"))) as url:
+        assert OwnedEngine(url, "b").attach(page.path) is None
         assert page.alive(Party.SERVING)
         with pytest.raises(AttachError, match="asks for a key"):
-            OwnedEngine(url, "a", pages).detach()
-        OwnedEngine(url, "b", pages).detach()
+            OwnedEngine(url, "a").detach()
+        OwnedEngine(url, "b").detach()
         assert not page.alive(Party.SERVING)
 
 
-def test_an_engine_elsewhere_does_not_see_the_page(attach, page, pages):
+def test_an_engine_elsewhere_does_not_see_the_page(attach, page):
     class Elsewhere(Owner):
-        def look(self):
-            self.pages = self.pages.parent / "of its own"
-            self.path = self.path and self.pages / self.path.name
-            super().look()
+        linked_page = staticmethod(lambda number: Path(f"/dev/shm/of-its-own/{number}"))
 
     with pytest.raises(AttachError, match=r"as the engine sees it\. It has to run on this host"):
-        attach(Elsewhere(pages))
+        attach(Elsewhere())
 
 
-def test_no_server_and_a_server_of_something_else(page, pages):
+def test_no_server_and_a_server_of_something_else(page):
     with pytest.raises(AttachError, match=r"no SGLang server answers at .*refused"):
-        OwnedEngine(f"http://127.0.0.1:{free_port()}", pages=pages).attach(page.path)
-    owner = Owner(pages)
+        OwnedEngine(f"http://127.0.0.1:{free_port()}").attach(page.path)
+    owner = Owner()
     owner.states = list
     with served(owner) as url, pytest.raises(AttachError, match="not an SGLang server of a tested version"):
-        OwnedEngine(url, pages=pages).attach(page.path)
+        OwnedEngine(url).attach(page.path)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_no_server_and_a_server_of_something_else(page, pages):
     ],
     ids=["other protocol", "cut off", "cut off failure"],
 )
-def test_what_speaks_no_http_or_ends_in_the_middle_of_it_is_no_server(page, pages, answer, why):
+def test_what_speaks_no_http_or_ends_in_the_middle_of_it_is_no_server(page, answer, why):
     def serve(listening):
         while True:
             try:
@@ -134,26 +131,26 @@ def test_what_speaks_no_http_or_ends_in_the_middle_of_it_is_no_server(page, page
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=serve, args=[listening], daemon=True).start()
-        engine = OwnedEngine(f"http://127.0.0.1:{listening.getsockname()[1]}", pages=pages)
+        engine = OwnedEngine(f"http://127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises(AttachError, match=why):
             engine.attach(page.path)
         listening.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_page_that_is_none(attach, page, pages, tmp_path):
-    owner = Owner(pages)
+def test_a_page_that_is_none(attach, page, tmp_path):
+    owner = Owner()
     with pytest.raises(AttachError, match=r"no page at .*/none: .* `rose up` starts"):
         attach(owner, tmp_path / "none")
     with pytest.raises(AttachError, match="name the page's file"):
         attach(owner, page.path.parent)
-    (tmp_path / "short").write_bytes(b"short")
+    (tmp_path / "short").touch(0o600)
     with pytest.raises(AttachError, match="not an arbiter page of this version"):
         attach(owner, tmp_path / "short")
     assert owner.numbers == []
 
 
-def test_two_engines_do_not_take_one_page(attach, page, pages):
-    owner = Owner(pages)
+def test_two_engines_do_not_take_one_page(attach, page):
+    owner = Owner()
     with OtherParty(page.path, Party.SERVING) as first:
         with pytest.raises(AttachError, match=f"another serving engine, pid {first.pid}, has {page.path}"):
             attach(owner)
@@ -162,10 +159,10 @@ def test_two_engines_do_not_take_one_page(attach, page, pages):
     attach(owner)
 
 
-def test_an_engine_is_not_taken_from_an_agent_at_work(page, pages, tmp_path):
+def test_an_engine_is_not_taken_from_an_agent_at_work(page, tmp_path):
     other = ArbiterPage.create(tmp_path / "rose-other" / "d" / "page")
-    with served(Owner(pages)) as url:
-        engine = OwnedEngine(url, pages=pages)
+    with served(Owner()) as url:
+        engine = OwnedEngine(url)
         engine.attach(page.path)
         with pytest.raises(AttachError, match=f"is attached to {page.path}, whose agent is at work"):
             engine.attach(other.path)
@@ -174,10 +171,10 @@ def test_an_engine_is_not_taken_from_an_agent_at_work(page, pages, tmp_path):
     other.close()
 
 
-def test_nor_one_that_does_not_tell_which_page_it_has(page, pages, tmp_path):
+def test_nor_one_that_does_not_tell_which_page_it_has(page, tmp_path):
     other = ArbiterPage.create(tmp_path / "rose-run" / "other" / "page")
-    with served(Owner(pages, keys=("a", "b"))) as url:
-        engine = OwnedEngine(url, "b", pages)
+    with served(Owner(keys=("a", "b"))) as url:
+        engine = OwnedEngine(url, "b")
         engine.attach(page.path)
         with pytest.raises(AttachError, match=f"{url} is attached to {page.path}, whose agent is at work: detach it"):
             engine.attach(other.path)
@@ -191,25 +188,25 @@ def test_nor_one_that_does_not_tell_which_page_it_has(page, pages, tmp_path):
     other.close()
 
 
-def test_nor_is_it_another_one_by_another_name_of_its_host(page, pages, tmp_path):
+def test_nor_is_it_another_one_by_another_name_of_its_host(page, tmp_path):
     other = ArbiterPage.create(tmp_path / "rose-run" / "other" / "page")
-    with served(Owner(pages, keys=("a", "b"))) as url:
-        OwnedEngine(url.replace("127.0.0.1", "localhost"), "b", pages).attach(page.path)
+    with served(Owner(keys=("a", "b"))) as url:
+        OwnedEngine(url.replace("127.0.0.1", "localhost"), "b").attach(page.path)
         with pytest.raises(AttachError, match=f"{url} is attached to {page.path}, whose agent is at work"):
-            OwnedEngine(url, "b", pages).attach(other.path)
+            OwnedEngine(url, "b").attach(other.path)
     other.close()
 
 
 def test_pages_are_listed_with_who_has_them(page, tmp_path):
-    (use,) = pages_in_use(tmp_path)
+    (use,) = pages_in_use()
     assert use == PageUse(page=str(page.path), agent=True, serving_pid=None)
     describe(page.path, Attachment(role="serving", pid=1, refused="for a reason"))
-    assert pages_in_use(tmp_path)[0].refused == "for a reason"
+    assert pages_in_use()[0].refused == "for a reason"
     with OtherParty(page.path, Party.SERVING) as engine:
-        assert pages_in_use(tmp_path) == [PageUse(page=str(page.path), agent=True, serving_pid=engine.pid)]
+        assert pages_in_use() == [PageUse(page=str(page.path), agent=True, serving_pid=engine.pid)]
         describe(page.path, Attachment(role="serving", pid=engine.pid, model="m"))
-        assert pages_in_use(tmp_path)[0].model == "m"
+        assert pages_in_use()[0].model == "m"
     page.close()
-    assert pages_in_use(tmp_path) == [PageUse(page=str(page.path), agent=False, serving_pid=None)]
+    assert pages_in_use() == [PageUse(page=str(page.path), agent=False, serving_pid=None)]
     os.truncate(page.path, 8)
-    assert "not an arbiter page" in pages_in_use(tmp_path)[0].refused
+    assert "not an arbiter page" in pages_in_use()[0].refused

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rose import private_folder
 from rose.cli import app
-from rose.runtime.coserving.attach import commands
-from rose.runtime.coserving.hooks.settings import PAGES
+from rose.runtime.coserving.attach import attaching, commands
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
@@ -64,7 +64,8 @@ def fails(*arguments):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where pages of this test are looked for."""
-    monkeypatch.setattr(commands, "_WHERE", (tmp_path,))
+    monkeypatch.setattr(attaching, "FOLDERS", (tmp_path,))
+    private_folder.make(tmp_path / "rose-run")
     return tmp_path
 
 
@@ -79,7 +80,7 @@ def page(folder):
 
 
 def test_pages_of_this_host_are_listed(folder):
-    assert "no page on this host" in succeeds("attach")
+    assert "no page of this user on this host" in succeeds("attach")
     page = ArbiterPage.create(folder / "rose-run" / "gpu-0" / "page")
     assert succeeds("attach") == f"{page.path}: agent at work, no serving engine\n"
     with OtherParty(page.path, Party.SERVING) as engine:
@@ -100,7 +101,7 @@ def test_errors_are_messages(page):
 
 def test_a_long_wait_says_what_it_is_for(page, monkeypatch):
     monkeypatch.setattr(commands, "_QUIET_S", 0.01)
-    owner = Owner(PAGES, looks_after=5)
+    owner = Owner(looks_after=5)
     with served(owner) as url:
         done = rose("attach", "--url", url, "--page", page.path)
         assert "waiting for the engine at" in done.stderr
@@ -110,7 +111,7 @@ def test_a_long_wait_says_what_it_is_for(page, monkeypatch):
 
 
 def test_a_server_whose_key_says_nothing_is_still_let_go(page):
-    with served(Owner(PAGES, keys=("a", "b"))) as url:
+    with served(Owner(keys=("a", "b"))) as url:
         assert "does not tell who has this key" in succeeds("attach", "--url", url, "--token", "b")
         answer = json.loads(succeeds("attach", "--url", url, "--page", page.path, "--token", "b", "--json"))
         assert answer == {"url": url, "page": str(page.path), "engine": None}

@@ -13,7 +13,6 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import EngineState, described, is_detached
 from rose.runtime.coserving.hooks import telemetry
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
-from rose.runtime.coserving.hooks.settings import PAGES
 from rose.runtime.coserving.kv import memory
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span
 from rose.runtime.policy.kv import KvMemory
@@ -339,10 +338,8 @@ def test_a_refused_engine_says_why_and_takes_nothing(page):
 
 
 def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch, tmp_path):
-    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGES", tmp_path / "pages")
-    assert PAGES.parts[-1] == "rose-pages"
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "7").symlink_to(page.path)
+    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
+    (tmp_path / "7").symlink_to(page.path)
     plugin = ServingPlugin(Scheduler(), None, None)
     plugin.received()
     assert not page.alive(Party.SERVING)
@@ -368,7 +365,7 @@ def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_tak
 
 def test_one_that_cannot_be_shared_with_says_so_as_soon_as_it_is_shown_a_page(page, monkeypatch, tmp_path):
     """Where a hook is missing there may be no next turn of its loop to do so."""
-    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGES", tmp_path)
+    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
     (tmp_path / "7").symlink_to(page.path)
     plugin = ServingPlugin(Scheduler(), None, "SGLang 0.1 did not accept a hook")
     plugin.attach(7)
@@ -377,14 +374,15 @@ def test_one_that_cannot_be_shared_with_says_so_as_soon_as_it_is_shown_a_page(pa
 
 
 def test_it_says_how_it_is(page, monkeypatch, tmp_path):
-    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGES", tmp_path)
+    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
     plugin = ServingPlugin(Scheduler(), None, None)
     assert (plugin.state.page, plugin.state.attached, plugin.state.detached) == (None, False, False)
     plugin.attach(7)
     plugin.received()
     assert plugin.state.reason == f"there is no page at {tmp_path / '7'}"
     (tmp_path / "7").symlink_to(page.path)
-    looks_now(plugin)
+    plugin.attach(7)
+    plugin.received()
     state = plugin.state
     assert (state.page, state.attached, state.reason) == (str(page.path), True, None)
     plugin.attach(RELEASE)
