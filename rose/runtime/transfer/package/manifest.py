@@ -27,7 +27,7 @@ from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.checks import check_sound
 from rose.runtime.transfer.package.tables import Number, Tables, canonical, columns, pack, rows, unpack
 
-_STEM = re.compile(r"(\d{8,})-(?:anchor|from-(\d{8,}))")
+_STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 #: Columns of the table of pieces, beside the hashes, and each piece's tensor.
 _PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
 #: What the line before the tables may have.
