@@ -118,11 +118,11 @@ def altered(draw: st.DrawFn, message: Any) -> Any:
             target = target[step]
         kind = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
         if kind == "add" and isinstance(target[key], dict):
-            target[key][draw(TEXTS)] = draw(VALUES)
+            target[key][draw(TEXTS)] = copy.deepcopy(draw(VALUES))
         elif kind == "remove" and way and isinstance(target, dict):
             del target[key]
         else:
-            target[key] = draw(VALUES)
+            target[key] = copy.deepcopy(draw(VALUES))
     return whole[0]
 
 
@@ -199,7 +199,7 @@ def request(method: bytes, path: bytes, headers: list[bytes], body: bytes) -> by
 
 
 def answered(port: int, sent: bytes, wait_s: float = ANSWER_S) -> tuple[int | None, bytes]:
-    """The status and the rest of the answer; None if it takes longer than `wait_s`. Raises ConnectionError without one."""
+    """The status and the answer; None if it takes longer than `wait_s`. Raises ConnectionError where there is none."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as connection:
         answer = b""
         try:
