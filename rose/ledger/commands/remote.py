@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rose.file_limit import raise_file_limit
 from rose.ledger.address import is_loopback
 from rose.ledger.commands.common import (
     JsonOption,
@@ -59,6 +60,7 @@ def serve(
         fail("--tokens and --token-file exclude one another; give one of them")
     root = ledger_root(ledger)
     token = read_token(token_file, "ROSE_LEDGER_TOKEN") if tokens is None else None
+    raise_file_limit()
     ended = until_signal()
     with clear_errors():
         from rose.ledger.hosts import gateway

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import ssl
 import threading
@@ -9,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
+from rose.http_limits import ACCEPTS, Connections, LimitedProtocol
 from rose.ledger.address import is_loopback
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import app, ledgers
@@ -55,9 +58,10 @@ def serve(
         raise LedgerError(
             f"the token has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
         )
+    protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
-        app.application(served, token=token, limits=limits, clock=clock), log_level="warning", access_log=False,
-        server_header=False, timeout_graceful_shutdown=5,
+        app.application(served, token=token, limits=limits, clock=clock), http=protocol, ws="none", log_level="warning",
+        access_log=False, server_header=False, timeout_graceful_shutdown=5, backlog=ACCEPTS,
         ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
     )  # fmt: skip
     _load(config, tls)
@@ -89,6 +93,6 @@ def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises LedgerError for an address that cannot be had."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
+        return socket.create_server(address[:2], family=family, backlog=ACCEPTS)
     except OSError as error:
         raise LedgerError(f"cannot listen on {host}:{port}: {error.strerror or error}; give another address") from error

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rose.file_limit import raise_file_limit
 from rose.ledger.address import is_loopback
 from rose.ledger.commands.common import fail, read_token, until_signal
 from rose.pricing.commands.common import UnverifiedOption, clear_errors
@@ -52,6 +53,7 @@ def serve(
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key belong together; give both or neither")
     token = read_token(token_file, "ROSE_API_TOKEN")
+    raise_file_limit()
     ended = until_signal()
     with clear_errors():
         from rose.pricing.api import server

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rose.errors import UserError
+from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 
@@ -91,13 +92,17 @@ class Device:
                 if self._moved_ns is not None and self.heard_ns - self._moved_ns < _MOVED_NS:
                     return None
                 self._moved_ns = self.heard_ns
-        ahead_ns = self._device_time_ahead_ns
+        device_time_offset_ns = None
+        if self._device_time_ahead_ns is not None:
+            sum_ns = offset_ns + self._device_time_ahead_ns
+            # The readings may be of different moments; an event cannot hold more.
+            device_time_offset_ns = max(-INSTANT_NS_MAX, min(INSTANT_NS_MAX, sum_ns))
         self._recorded = Clock(
             device_id=self.device_id,
             host=self.host,
             action="heard" if recorded is None else "set" if self._was_set else "moved",
             offset_ns=offset_ns,
-            device_time_offset_ns=None if ahead_ns is None else offset_ns + ahead_ns,
+            device_time_offset_ns=device_time_offset_ns,
         )
         self._was_set = False
         return self._recorded

@@ -7,12 +7,27 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rose.event_fields import AMOUNT_MAX
+from rose.runtime.scheduling.message_fields import (
+    Address,
+    ByName,
+    Count,
+    Failure,
+    Fence,
+    Few,
+    Id,
+    InstantNs,
+    Name,
+    Nanoseconds,
+    Reason,
+    Seconds,
+    Tags,
+    Token,
+)
 from rose.runtime.transfer.wire.origin_rules import shown
 
-ID_LENGTH_MAX = 256
 _TOKEN_ID_MAX = 2**63 - 1
-#: A number that an event of the ledger can hold.
-Number = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
+_PROMPT_TOKENS_MAX = 1 << 23
+_EVENTS_MAX = 10_000
 
 
 class Message(BaseModel):
@@ -30,9 +45,9 @@ class SamplingParams(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    max_new_tokens: int = Field(default=128, ge=0, strict=True)
+    max_new_tokens: int = Field(default=128, ge=0, le=AMOUNT_MAX, strict=True)
     #: Passed on only where it was given.
-    min_new_tokens: int = Field(default=0, ge=0, strict=True)
+    min_new_tokens: int = Field(default=0, ge=0, le=AMOUNT_MAX, strict=True)
     n: Literal[1] = 1
 
 
@@ -41,15 +56,15 @@ class TurnLabels(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
 
-    trajectory_id: str | None = None
+    trajectory_id: Name | None = None
     #: The oldest weights that the turn may be generated with; None: what the run's staleness bound allows.
-    version_min: Number | None = None
+    version_min: Count | None = None
     #: What the turn is in the ledger. None: the number of turns that the trajectory had before, for `turn`.
-    group_id: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
-    step: Number | None = None
-    turn: Number | None = None
+    group_id: Id | None = None
+    step: Count | None = None
+    turn: Count | None = None
     #: A turn of the run that comes again with its key is the same turn, and made once.
-    key: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
+    key: Id | None = None
 
 
 class GenerateRequest(BaseModel):
@@ -58,7 +73,9 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     #: The first wrong token is enough to know: a prompt may have a hundred thousand.
-    input_ids: list[Annotated[int, Field(ge=0, le=_TOKEN_ID_MAX, strict=True)]] = Field(min_length=1, fail_fast=True)
+    input_ids: list[Annotated[int, Field(ge=0, le=_TOKEN_ID_MAX, strict=True)]] = Field(
+        min_length=1, max_length=_PROMPT_TOKENS_MAX, fail_fast=True
+    )
     sampling_params: SamplingParams | None = None
     rose: TurnLabels | None = None
     #: As server-sent events while it is made, rather than whole.
@@ -74,49 +91,49 @@ class GenerateRequest(BaseModel):
 class EngineReport(Report):
     """One rollout engine, as its agent sees it at a heartbeat."""
 
-    engine_id: str = Field(min_length=1)
-    device_id: str = Field(min_length=1)
-    url: str
+    engine_id: Id
+    device_id: Id
+    url: Address
     #: What it asks for there.
-    token: str | None = Field(default=None, repr=False)
+    token: Token | None = Field(default=None, repr=False)
     borrowed: bool
     alive: bool
-    capacity: int = Field(ge=0)
-    policy_version: int = Field(ge=0)
-    lease_id: str | None
-    lease_left_ns: int | None
+    capacity: Count
+    policy_version: Count
+    lease_id: Id | None
+    lease_left_ns: Nanoseconds | None
     slack_ok: bool
     #: The run whose weights it holds; None: weights that belong to no run.
-    run_id: str | None = None
+    run_id: Id | None = None
     #: Why it is not at its target, if it was tried.
-    failed: str | None = None
+    failed: Failure | None = None
     #: Why no turn can run on it, if its agent knows.
-    fault: str | None = None
+    fault: Failure | None = None
 
 
 class ClockReading(Report):
     """Both clocks of a host, read at once."""
 
-    monotonic_ns: int
-    utc_ns: int
+    monotonic_ns: InstantNs
+    utc_ns: InstantNs
     #: UTC by which the agent records its device's time: it goes on from the host's boot, whatever the wall clock is
     #: set to.
-    device_time_ns: int | None = None
+    device_time_ns: InstantNs | None = None
 
 
 class HostFacts(Report):
     """A host, as the process of its agents knows it. None: it does not know, or its ledger is no spool."""
 
     #: Since the process began.
-    uptime_s: float | None = None
-    resident_bytes: int | None = None
+    uptime_s: Seconds | None = None
+    resident_bytes: Count | None = None
     #: Events that its writer merged or only counted since then.
-    events_dropped: int | None = None
+    events_dropped: Count | None = None
     #: Segments of events that the ledger's gateway lacks, and how long the oldest of them has been on disk.
-    segments_waiting: int | None = None
-    waiting_s: float | None = None
+    segments_waiting: Count | None = None
+    waiting_s: Seconds | None = None
     #: Why events do not come to the ledger.
-    problem: str | None = None
+    problem: Failure | None = None
 
 
 class Heartbeat(Report):
@@ -125,13 +142,13 @@ class Heartbeat(Report):
     It is answered as soon as what is wanted of them differs from answer number `seen`, or after `hold_s`.
     """
 
-    device_id: str = Field(min_length=1)
-    engines: list[EngineReport]
-    seen: int = 0
-    hold_s: float = Field(default=0.0, ge=0, le=10)
+    device_id: Id
+    engines: Few[EngineReport]
+    seen: Count = 0
+    hold_s: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
     #: Why nothing of the device is lent.
-    fault: str | None = None
-    host: str | None = None
+    fault: Failure | None = None
+    host: Id | None = None
     host_facts: HostFacts | None = None
     clock: ClockReading | None = None
 
@@ -139,12 +156,12 @@ class Heartbeat(Report):
 class Target(Report):
     """What an engine must hold: a version of a run's weights, and where they are fetched."""
 
-    run_id: str
-    version: int
-    url: str
-    token: str | None = Field(default=None, repr=False)
+    run_id: Id
+    version: Count
+    url: Address
+    token: Token | None = Field(default=None, repr=False)
     #: Where the client was that published the URL; None: not known.
-    client_address: str | None = None
+    client_address: Name | None = None
 
 
 class HeartbeatReply(Report):
@@ -154,30 +171,30 @@ class HeartbeatReply(Report):
     RL step that turns are made for, if they say one. An engine that `targets` does not name stays as it is.
     """
 
-    seq: int
-    renew: list[str]
-    wanted_ns: dict[str, int]
-    step: int | None
-    targets: dict[str, Target] = {}
+    seq: Count
+    renew: Few[Id]
+    wanted_ns: ByName[Nanoseconds]
+    step: Count | None
+    targets: ByName[Target] = {}
     #: Nothing of the device may be lent.
     drained: bool = False
     #: The run that trains on the device.
-    train_run_id: str | None = None
+    train_run_id: Id | None = None
     #: The run that each engine is assigned to, None: to none. One that is not named stays with its run.
-    rollout_run_ids: dict[str, str | None] = {}
+    rollout_run_ids: ByName[Id | None] = {}
 
 
 class PreemptRequest(Message):
     """Take turns off an engine: the youngest that together free `kv_tokens`, or all of them if None."""
 
-    engine_id: str = Field(min_length=1)
-    kv_tokens: int | None = Field(default=None, ge=0)
-    reason: str
+    engine_id: Id
+    kv_tokens: Count | None = None
+    reason: Failure
 
 
 class PreemptReply(Message):
-    requests: int
-    kv_tokens: int
+    requests: Count
+    kv_tokens: Count
 
 
 EXPIRES_S_MAX = 3600.0
@@ -187,54 +204,54 @@ Expiry = Annotated[float, Field(gt=0, le=EXPIRES_S_MAX, allow_inf_nan=False)]
 class OpenRun(Message):
     """A client opens a run, or takes it up again with `resume`: then what is given here holds from now on."""
 
-    name: str = Field(min_length=1, max_length=ID_LENGTH_MAX)
+    name: Id
     #: The fleet's rollout model.
-    model: str = Field(min_length=1)
-    team: str | None = Field(default=None, min_length=1)
-    tags: dict[str, str] = {}
-    task: str | None = None
+    model: Address = Field(min_length=1)
+    team: Id | None = None
+    tags: Tags = {}
+    task: Name | None = None
     #: How many versions a turn's weights may be behind the newest, where the turn says nothing else.
-    staleness_max: int = Field(default=1, ge=0)
+    staleness_max: Count = 1
     #: Its share of engines beside that of other runs of the same priority.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     #: Runs of a higher one are served first.
     priority: int = Field(default=0, ge=-1000, le=1000)
     #: Not heard of for so long, it ends.
     expires_s: Expiry = 60.0
-    trainer_device: str | None = Field(default=None, min_length=1)
-    resume: str | None = Field(default=None, min_length=1)
+    trainer_device: Id | None = None
+    resume: Id | None = None
     #: With `resume`, of a client that goes on with what it had itself: the run must still have this fence.
-    fence: int | None = Field(default=None, ge=1)
+    fence: Fence | None = None
     #: What comes again with its key is answered as before: nothing is opened, or taken over, twice.
-    key: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
+    key: Id | None = None
 
 
 class OpenedRun(Report):
     """`version` is the newest that was published, `step` the last that was recorded; None: none was."""
 
-    run_id: str
-    fence: int
-    version: int | None
-    step: int | None
-    url: str
-    expires_s: float
+    run_id: Id
+    fence: Fence
+    version: Count | None
+    step: Count | None
+    url: Address
+    expires_s: Expiry
 
 
 class RenewRun(Message):
-    fence: int = Field(ge=1)
+    fence: Fence
     expires_s: Expiry | None = None
 
 
 class PublishVersion(Message):
     """The weights of a version can be fetched at `url`, with `token` if one is given."""
 
-    fence: int = Field(ge=1)
-    version: Number
+    fence: Fence
+    version: Count
     #: The controller checks it by the rules of the fleet.
-    url: Annotated[str, Field(max_length=2048)]
-    token: str | None = Field(default=None, repr=False)
+    url: Address
+    token: Token | None = Field(default=None, repr=False)
     #: What tells them from other weights, if the client says it.
-    weights_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    weights_sha256: str | None = Field(default=None, max_length=64, pattern="^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
     def _token_can_be_sent(self) -> Self:
@@ -250,15 +267,15 @@ class PublishVersion(Message):
 class RunEvents(Message):
     """Events of the run, each with its `kind`, an `event_id` and the fields of its kind."""
 
-    fence: int = Field(ge=1)
-    events: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+    fence: Fence
+    events: list[dict[str, Any]] = Field(min_length=1, max_length=_EVENTS_MAX)
 
 
 class CloseRun(Message):
-    fence: int = Field(ge=1)
+    fence: Fence
     outcome: Literal["ended", "failed"] = "ended"
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 class DrainDevice(Message):
-    reason: str | None = None
+    reason: Reason | None = None

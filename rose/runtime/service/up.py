@@ -10,6 +10,7 @@ from typing import Any
 
 from rose.config import FleetConfig
 from rose.errors import UserError, did_you_mean
+from rose.file_limit import raise_file_limit
 from rose.runtime import preflight
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
@@ -115,6 +116,8 @@ def up(
         if len(config.hosts) > 1:
             raise _unknown_ray(config)
         say("starting Ray")
+        # All parts of the fleet are started by what starts here.
+        raise_file_limit()
         address = local_ray.start(folder)
     fabric = _join(config, address, say)
     first = places.hosts(config)[0]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from rose.client.connections import notice_gone
+from rose.http_limits import ACCEPTS, IDLE_S, Connections, LimitedProtocol
 
 #: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
 BACKLOG = 4096
-#: Clients keep connections open between two turns.
-_KEEP_ALIVE_S = 75
 #: What a request's `state` may hold: what to call, without arguments, if its client goes away before it is answered.
 ON_CLIENT_GONE = "on_client_gone"
 #: Requests have so long to end when the server stops, and are cancelled after that.
@@ -29,10 +29,11 @@ class HttpServer:
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
+        protocol: Any = functools.partial(_Protocol, limits=Connections())
         config = uvicorn.Config(
-            application, interface="asgi3", http=_Protocol, ws="none", lifespan="off", log_config=None,
-            access_log=False, server_header=False, proxy_headers=False, backlog=BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S,
+            application, interface="asgi3", http=protocol, ws="none", lifespan="off", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False, backlog=ACCEPTS,
+            timeout_keep_alive=int(IDLE_S), timeout_graceful_shutdown=_STOP_S,
         )  # fmt: skip
         self._server = _Server(config)
         self._listening: socket.socket | None = None
@@ -53,6 +54,7 @@ class HttpServer:
         assert self._listening is not None
         self._serving = asyncio.create_task(self._server.serve([self._listening]))
         await self._server.listening.wait()
+        self._listening.listen(BACKLOG)
 
     async def stop(self) -> None:
         """Safe to call of a server that was not started."""
@@ -63,14 +65,14 @@ class HttpServer:
             self._listening.close()
 
 
-class _Protocol(HttpToolsProtocol):
+class _Protocol(LimitedProtocol):
     """Uvicorn's, which costs less so.
 
     ASGI's own way to hear that a client goes away is to wait for another message: a task for each request.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
+        super().connection_made(transport)
         self.transport = _Gathering(self.transport, self.loop)
 
     def on_message_complete(self) -> None:

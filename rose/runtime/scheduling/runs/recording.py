@@ -12,6 +12,7 @@ from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
+from rose.runtime.scheduling.message_fields import REASON_LENGTH_MAX
 from rose.runtime.scheduling.turns.turns import Turn, new_id
 
 #: What a client may record of its run.
@@ -26,6 +27,12 @@ class EventRefusedError(UserError):
 
 def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
     """The event of the run that a client describes. Raises EventRefusedError, naming kind, field and value."""
+    for name, value in given.items():
+        length = max(len(name), len(value) if isinstance(value, str) else 0)
+        if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
+            raise EventRefusedError(
+                f"field {name[:60]!r} of an event must be a number or a text of at most {REASON_LENGTH_MAX} characters"
+            )
     kind = given.get("kind")
     if kind not in CLIENT_KINDS:
         raise EventRefusedError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")

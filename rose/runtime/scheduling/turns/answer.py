@@ -7,10 +7,13 @@ from typing import Annotated, Self
 import msgspec
 from msgspec.structs import replace
 
+from rose.event_fields import AMOUNT_MAX
+from rose.runtime.scheduling.message_fields import ID_LENGTH_MAX
 from rose.runtime.weight_version import parse_name, weights_name
 
 _NOTHING = msgspec.Raw(b"[]")
-_Index = Annotated[int, msgspec.Meta(ge=0)]
+_Index = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
+_Text = Annotated[str, msgspec.Meta(max_length=2 * ID_LENGTH_MAX)]
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -19,8 +22,8 @@ class Tokens(msgspec.Struct, frozen=True):
 
     ids: bytes = b""
     logprobs: bytes = b""
-    count: int = 0
-    versions: list[int] = []
+    count: _Index = 0
+    versions: list[_Index] = []
 
     def __add__(self, more: Tokens) -> Tokens:
         """These, and `more` after them."""
@@ -48,13 +51,13 @@ class _Span(msgspec.Struct, frozen=True):
     """Tokens that the same weights made: `7`, or `RUN/7` for those of a run. An engine that was never updated calls its
     own "default"."""
 
-    version: str | int
+    version: _Text | _Index
     start: _Index
     end: _Index
 
 
 class _Finish(msgspec.Struct):
-    type: str = ""
+    type: _Text = ""
 
 
 class _Body(msgspec.Struct):
@@ -65,7 +68,7 @@ class _Body(msgspec.Struct):
 _BODY = msgspec.json.Decoder(_Body)
 _SPANS = msgspec.json.Decoder(list[_Span] | None)
 _FINISH = msgspec.json.Decoder(_Finish | None)
-_COUNT = msgspec.json.Decoder(int)
+_COUNT = msgspec.json.Decoder(_Index)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -73,9 +76,9 @@ class Answer(msgspec.Struct, frozen=True):
 
     meta: dict[str, msgspec.Raw]
     tokens: Tokens
-    cached_tokens: int
+    cached_tokens: _Index
     #: How the attempt ended; None: it goes on.
-    finish: str | None
+    finish: _Text | None
     spans: list[_Span]
 
     @classmethod

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+
+from rose.event_fields import AMOUNT_MAX
 
 _BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
 _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
@@ -16,7 +19,7 @@ class Prompt(msgspec.Struct, frozen=True):
     """A JSON array, without blanks, of `count` token ids."""
 
     text: bytes
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
 
     @classmethod
     def of(cls, input_ids: Sequence[int]) -> Prompt:

@@ -7,17 +7,19 @@ from typing import Annotated, Any
 import msgspec
 
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.scheduling.messages import ID_LENGTH_MAX, GenerateRequest, SamplingParams
+from rose.runtime.scheduling.message_fields import ID_LENGTH_MAX
+from rose.runtime.scheduling.messages import GenerateRequest, SamplingParams
 from rose.runtime.scheduling.turns.prompt import Prompt
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
+_Name = Annotated[str, msgspec.Meta(max_length=ID_LENGTH_MAX)]
 
 
 class Labels(msgspec.Struct, frozen=True):
     """TurnLabels, whose fields these are."""
 
-    trajectory_id: str | None = None
+    trajectory_id: _Name | None = None
     version_min: _Number | None = None
     group_id: _Id | None = None
     step: _Number | None = None
@@ -64,7 +66,7 @@ def read(body: bytes) -> TurnRequest:
 def _is_plain(sampling: dict[str, Any]) -> bool:
     """Whether the parameters that SamplingParams names are surely what it wants."""
     counts = sampling.get("max_new_tokens", 0), sampling.get("min_new_tokens", 0), sampling.get("n", 1)
-    return all(type(count) is int and count >= 0 for count in counts) and counts[2] == 1
+    return all(type(count) is int and 0 <= count <= AMOUNT_MAX for count in counts) and counts[2] == 1
 
 
 def _validated(body: bytes) -> TurnRequest:

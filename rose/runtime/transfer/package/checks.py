@@ -1,4 +1,4 @@
-"""What a manifest must be beyond its form: its fields of their types, its pieces filling chunks and tensors."""
+"""What a manifest must be beyond its form: its pieces fill chunks and tensors."""
 
 from __future__ import annotations
 
@@ -16,26 +16,6 @@ if TYPE_CHECKING:
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _XXH3 = re.compile(r"[0-9a-f]{32}")
-
-
-def check_types(manifest: Manifest) -> None:
-    """Raise ValueError for a field that is of another type than it says, as what was read may be."""
-    numbers = [manifest.version, manifest.encode_ns, *(chunk.size_bytes for chunk in manifest.chunks)]
-    if manifest.base_version is not None:
-        numbers.append(manifest.base_version)
-    texts = [manifest.run_id, *(chunk.sha256 for chunk in manifest.chunks)]
-    for piece in manifest.pieces:
-        numbers += [*piece.shape, *piece.start, *piece.stop]
-        numbers += [piece.chunk, piece.offset, piece.length, piece.changed]
-        texts += [piece.name, piece.dtype, piece.encoding, piece.result_xxh3]
-        if piece.base_xxh3 is not None:
-            texts.append(piece.base_xxh3)
-    # A float or a bool of the same value would pass for a number here, and for another one elsewhere.
-    odd: list[object] = [number for number in numbers if type(number) is not int or number < 0]
-    odd += [text for text in texts if type(text) is not str]
-    if odd:
-        raise ValueError(f"{odd[0]!r} is not of the field's type")
-    "".join(texts).encode()  # Raises ValueError for half a character, of which no hash can be made.
 
 
 def check_sound(manifest: Manifest, *, whole: bool) -> None:

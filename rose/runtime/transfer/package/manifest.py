@@ -11,24 +11,67 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from rose.runtime.transfer.codec.dtypes import bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.package.checks import check_sound, check_types
-from rose.runtime.transfer.package.tables import canonical, columns, pack, rows, unpack
+from rose.runtime.transfer.package.checks import check_sound
+from rose.runtime.transfer.package.tables import Number, Tables, canonical, columns, pack, rows, unpack
 
-_STEM = re.compile(r"(\d{8,})-(?:anchor|from-(\d{8,}))")
+_STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 #: Columns of the table of pieces, beside the hashes, and each piece's tensor.
 _PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
+#: What the line before the tables may have.
+_HEAD_BYTES_MAX = 8192
+#: Larger than the manifest of any model, whose hashes cannot be compressed.
+MANIFEST_BYTES_MAX = 64 << 20
+#: A hundred thousand packages.
+INDEX_BYTES_MAX = 8 << 20
+_RunId = Annotated[str, msgspec.Meta(max_length=1024)]
+_Sha256 = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
+    """The line before the tables."""
+
+    version: Number
+    base_version: Number | None
+    encode_ns: Number
+    blob_bytes: Number
+    total_elements: Number
+    changed_elements: Number
+    manifest_sha256: _Sha256
+    run_id: _RunId = ""
+
+
+class PackageRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A package in an index."""
+
+    version: Number
+    base_version: Number | None
+    blob_bytes: Number
+    run_id: _RunId = ""
+
+    @property
+    def package(self) -> Package:
+        """The package."""
+        return Package(self.version, self.base_version, self.blob_bytes, self.run_id)
+
+
+PackageRows = Annotated[list[PackageRow], msgspec.Meta(max_length=INDEX_BYTES_MAX)]
+
+
+class _Index(msgspec.Struct, forbid_unknown_fields=True):
+    packages: PackageRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +238,14 @@ class Manifest:
         Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
         """
         try:
-            line, _, packed = data.partition(b"\n")
-            body, tables = json.loads(line), unpack(packed)
-            manifest = cls._of_tables(body["version"], body["base_version"], body["encode_ns"], json.loads(tables))
-            manifest = dataclasses.replace(manifest, run_id=body.get("run_id", ""))
-            check_types(manifest)
+            if len(data) > MANIFEST_BYTES_MAX or (end := data.find(b"\n", 0, _HEAD_BYTES_MAX)) < 0:
+                raise ValueError(f"{len(data)} bytes do not begin with a line of at most {_HEAD_BYTES_MAX}")
+            packed = data[end + 1 :]
+            head, tables = msgspec.json.decode(data[:end], type=_Head), unpack(packed)
+            manifest = cls._of_tables(head, Tables.read(tables))
             # Whatever was altered, the bytes made anew differ from those received.
             intact = manifest._sealed(packed) == data and canonical(manifest._tables()) == tables
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError) as error:
             raise TransferError(f"manifest cannot be read ({type(error).__name__}: {error}); fetch it again")
         if not intact:
             raise TransferError(f"manifest of version {manifest.version} fails its own SHA-256; fetch it again")
@@ -233,23 +276,22 @@ class Manifest:
         }
 
     @classmethod
-    def _of_tables(cls, version: int, base_version: int | None, encode_ns: int, tables: Mapping[str, Any]) -> Manifest:
-        chunks = tuple(Chunk(sha256, size) for size, sha256 in rows(tables["chunks"], ("size_bytes",), ("sha256",)))
-        tensors = [
-            TensorInfo(name, dtype, tuple(shape))
-            for name, dtype, shape in rows(tables["tensors"], ("name", "dtype", "shape"), ())
-        ]
+    def _of_tables(cls, head: _Head, tables: Tables) -> Manifest:
+        chunks = tuple(Chunk(sha256, size) for size, sha256 in rows(tables.chunks, ("size_bytes",), ("sha256",)))
+        if None in {chunk.sha256 for chunk in chunks}:
+            raise ValueError("a chunk has no SHA-256")
+        tensors = list(itertools.starmap(TensorInfo, rows(tables.tensors, ("name", "dtype", "shape"), ())))
         filled: Counter[int] = Counter()
         pieces = []
-        for place, *row in rows(tables["pieces"], ("tensor", *_PIECES), ("base_xxh3", "result_xxh3")):
+        for place, *row in rows(tables.pieces, ("tensor", *_PIECES), ("base_xxh3", "result_xxh3")):
             start, stop, chunk, length, encoding, changed, base_xxh3, result_xxh3 = row
             info = tensors[place]
             piece = PieceEntry(
                 name=info.name,
                 dtype=info.dtype,
                 shape=info.shape,
-                start=tuple(start),
-                stop=tuple(stop),
+                start=start,
+                stop=stop,
                 chunk=chunk,
                 offset=filled[chunk],
                 length=length,
@@ -260,7 +302,14 @@ class Manifest:
             )
             filled[chunk] += length
             pieces.append(piece)
-        return cls(version=version, base_version=base_version, encode_ns=encode_ns, chunks=chunks, pieces=tuple(pieces))
+        return cls(
+            version=head.version,
+            base_version=head.base_version,
+            encode_ns=head.encode_ns,
+            chunks=chunks,
+            pieces=tuple(pieces),
+            run_id=head.run_id,
+        )
 
     def check(self, *, whole: bool = True) -> None:
         """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
@@ -336,16 +385,12 @@ def index_of(rows: Iterable[str]) -> bytes:
 def read_index(data: bytes) -> list[Package]:
     """The packages that `index_bytes` listed. Raises TransferError for anything else."""
     try:
-        packages = [Package(**item) for item in json.loads(data)["packages"]]
-        for package in packages:
-            base = 0 if package.base_version is None else package.base_version
-            if any(type(number) is not int or number < 0 for number in (package.version, base, package.blob_bytes)):
-                raise ValueError(f"{package} has a field that is no number of the kind")
-            if type(package.run_id) is not str:
-                raise ValueError(f"{package} has a run that is no text")
+        if len(data) > INDEX_BYTES_MAX:
+            raise ValueError(f"{len(data)} bytes, and a list has at most {INDEX_BYTES_MAX}")
+        packages = [row.package for row in msgspec.json.decode(data, type=_Index).packages]
         if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise TransferError(f"this is not a list of packages ({error}); is it a weight store's?")
     return packages
 

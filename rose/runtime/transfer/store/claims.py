@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,10 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package
 
 _PIN = re.compile(r"[0-9a-f]{32}")
+#: Receivers that fetch at once.
+PINS_MAX = 4096
+#: Receivers whose place is known; those that were heard of longest ago are forgotten first.
+RECEIVERS_MAX = 4096
 #: What each folder's files hold.
 _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "pins": {
@@ -46,7 +51,9 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; returns the pin's name."""
+        """Keep packages for `ttl_s`; returns the pin's name. Raises TransferError while there are PINS_MAX."""
+        if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
+            raise TransferError(f"{PINS_MAX} pins are held, which is the most there can be; try again later")
         pin = secrets.token_hex(16)
         self._put(pin, [package.stem for package in packages], ttl_s)
         return pin
@@ -77,7 +84,12 @@ class Claims:
         """Note that a receiver holds a version. Its name is any text; no path is made of it."""
         name = hashlib.sha256(receiver.encode(errors="surrogatepass")).hexdigest()
         body = {"receiver": receiver, "version": version, "at_unix_s": self._now()}
-        write_file(self._acks / f"{name}.json", json.dumps(body).encode())
+        path = self._acks / f"{name}.json"
+        if len(names := _names(self._acks)) >= RECEIVERS_MAX and path.name not in names:
+            oldest = sorted((self._acks / name for name in names), key=lambda path: path.stat().st_mtime_ns)
+            for late in oldest[: len(names) - RECEIVERS_MAX + 1]:
+                late.unlink()
+        write_file(path, json.dumps(body).encode())
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
         """The version of each receiver that was heard of in the last `ttl_s`; the others are forgotten."""
@@ -92,6 +104,10 @@ class Claims:
     def _put(self, pin: str, stems: list[str], ttl_s: float) -> None:
         body = {"packages": stems, "until_unix_s": self._now() + ttl_s}
         write_file(self._pins / f"{pin}.json", json.dumps(body).encode())
+
+
+def _names(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.endswith(".json")]  # noqa: PTH208 - quicker, and asked often
 
 
 def _all(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

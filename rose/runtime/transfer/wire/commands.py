@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rose.file_limit import raise_file_limit
 from rose.ledger.commands.common import fail, host_and_port, read_token, until_signal
 
 weights_app = typer.Typer(no_args_is_help=True)
@@ -43,6 +44,7 @@ def relay(
     from rose.errors import UserError
     from rose.runtime.transfer.wire.relay import RelayServer
 
+    raise_file_limit()
     host, port = host_and_port(listen, DEFAULT_LISTEN)
     try:
         server = RelayServer(

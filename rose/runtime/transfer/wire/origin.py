@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Chunk, Package, index_bytes, plan, read_index
+from rose.runtime.transfer.package.manifest import (
+    INDEX_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
+    Chunk,
+    Package,
+    PackageRows,
+    index_bytes,
+    plan,
+    read_index,
+)
 from rose.runtime.transfer.wire.connections import Connections
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.throttle import Throttle
@@ -23,10 +33,18 @@ from rose.runtime.transfer.wire.throttle import Throttle
 BLOCK_BYTES = 256 << 10
 #: What is asked of an object store at a time: each is a request of its own.
 _OBJECT_BLOCK_BYTES = 4 << 20
-#: Larger than any index or manifest.
-JSON_BYTES_MAX = 256 << 20
+#: What is answered to a request for a pin: few packages lead to a version.
+_ANSWER_BYTES_MAX = 1 << 20
 #: What a pin may be called.
 PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class _PinAnswer(msgspec.Struct):
+    """What a request for a pin is answered with."""
+
+    packages: PackageRows
+    pin: Annotated[str, msgspec.Meta(max_length=64)] | None
+    ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class GoneError(TransferError):
@@ -60,13 +78,11 @@ class Route:
     def from_bytes(cls, data: bytes) -> Route:
         """Parse and check. Raises TransferError."""
         try:
-            body = json.loads(data)
-            index = {"packages": body["packages"]}
-            packages = read_index(json.dumps(index, sort_keys=True, separators=(",", ":")).encode())
-            route = cls(tuple(packages), body["pin"], float(body["ttl_s"]))
-            if route.pin is not None and not (PIN.fullmatch(route.pin) and math.isfinite(route.ttl_s)):
-                raise ValueError(f"pin {route.pin!r} for {route.ttl_s} s")
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            body = msgspec.json.decode(data, type=_PinAnswer)
+            route = cls(tuple(row.package for row in body.packages), body.pin, body.ttl_s)
+            if route.pin is not None and not PIN.fullmatch(route.pin):
+                raise ValueError(f"pin {route.pin!r}")
+        except ValueError as error:
             raise TransferError(f"this is not the answer to a request for a pin ({error}); is it a weight store's?")
         return route
 
@@ -169,10 +185,10 @@ class HttpOrigin(Origin):
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def packages(self) -> list[Package]:
-        return read_index(self._fetch("GET", "/v1/packages"))
+        return read_index(self._fetch("GET", "/v1/packages", bytes_max=INDEX_BYTES_MAX))
 
     def manifest_bytes(self, package: Package) -> bytes:
-        return self._fetch("GET", f"/v1/packages/{package.stem}.json")
+        return self._fetch("GET", f"/v1/packages/{package.stem}.json", bytes_max=MANIFEST_BYTES_MAX)
 
     def manifest_tag(self, package: Package) -> str:
         head = self._head(f"/v1/packages/{package.stem}.json")
@@ -227,9 +243,11 @@ class HttpOrigin(Origin):
             response.read()
             return response.headers
 
-    def _fetch(self, method: str, path: str, body: dict[str, object] | None = None) -> bytes:
+    def _fetch(
+        self, method: str, path: str, body: dict[str, object] | None = None, *, bytes_max: int = _ANSWER_BYTES_MAX
+    ) -> bytes:
         with self._asked(method, path, body) as response:
-            if response.length is None or response.length > JSON_BYTES_MAX:
+            if response.length is None or response.length > bytes_max:
                 raise TransferError(f"{self.url}{path} announces {response.length} bytes; is this a weight store?")
             return b"".join(bytes(block) for block in self._blocks(path, response, response.length))
 
@@ -337,10 +355,10 @@ class FsspecOrigin(Origin):
         self._root: str = path.rstrip("/")
 
     def packages(self) -> list[Package]:
-        return read_index(self._json_file("index.json"))
+        return read_index(self._json_file("index.json", INDEX_BYTES_MAX))
 
     def manifest_bytes(self, package: Package) -> bytes:
-        return self._json_file(f"{package.stem}.json")
+        return self._json_file(f"{package.stem}.json", MANIFEST_BYTES_MAX)
 
     def manifest_tag(self, package: Package) -> str:
         return str(self._ask("ukey", f"{package.stem}.json"))
@@ -362,10 +380,10 @@ class FsspecOrigin(Origin):
     def route(self, version: int, have: int | None) -> Route:
         return Route(tuple(plan(self.packages(), version, have)))
 
-    def _json_file(self, name: str) -> bytes:
-        data: bytes = self._ask("cat_file", name, start=0, end=JSON_BYTES_MAX + 1)
-        if len(data) > JSON_BYTES_MAX:
-            raise TransferError(f"{self.url}/{name} is larger than {JSON_BYTES_MAX} bytes; is this a weight store?")
+    def _json_file(self, name: str, bytes_max: int) -> bytes:
+        data: bytes = self._ask("cat_file", name, start=0, end=bytes_max + 1)
+        if len(data) > bytes_max:
+            raise TransferError(f"{self.url}/{name} is larger than {bytes_max} bytes; is this a weight store?")
         self._took(len(data))
         return data
 

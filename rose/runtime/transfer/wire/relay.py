@@ -108,6 +108,15 @@ class _Download:
             await self._changed.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A manifest in the cache: the origin's tag for it, its hash, and the chunks that it names."""
+
+    tag: str
+    sha256: str
+    chunks: frozenset[str]
+
+
 class _Relay:
     """Answers from the cache, and from the origin what is not there."""
 
@@ -122,8 +131,7 @@ class _Relay:
         self._stopped = threading.Event()
         self._downloads: dict[str, _Download] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Of each manifest in the cache, the origin's tag for it and its hash.
-        self._manifests: dict[Package, tuple[str, str]] = {}
+        self._manifests: dict[Package, _Kept] = {}
         self._manifest_turn = asyncio.Lock()
         self._hits = self._misses = self._served_bytes = 0
 
@@ -210,14 +218,18 @@ class _Relay:
         self._served_bytes += count_bytes
 
     def _kept(self, package: Package, tag: str) -> str | None:
-        kept_tag, sha256 = self._manifests.get(package, ("", ""))
-        return sha256 if kept_tag == tag and sha256 in self._cache else None
+        kept = self._manifests.get(package)
+        return kept.sha256 if kept is not None and kept.tag == tag and kept.sha256 in self._cache else None
+
+    def _forget_manifests(self, sha256: str) -> None:
+        """Let go of manifests that name a chunk which the origin does not have: they may be another one's."""
+        self._manifests = {package: kept for package, kept in self._manifests.items() if sha256 not in kept.chunks}
 
     async def _pull_manifest(self, package: Package, tag: str) -> str:
         data = await self._ask(self._origin.manifest_bytes, package)
-        pulled = (await self._ask(Manifest.from_bytes, data)).package
-        if pulled != package:
-            raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {pulled.stem}")
+        manifest = await self._ask(Manifest.from_bytes, data)
+        if manifest.package != package:
+            raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {manifest.package.stem}")
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 not in self._cache:
             await self._cache.reserve(sha256, len(data))
@@ -227,8 +239,8 @@ class _Relay:
                 complete = True
             finally:
                 self._cache.finish(sha256, complete=complete)
-        self._manifests = {known: kept for known, kept in self._manifests.items() if kept[1] in self._cache}
-        self._manifests[package] = (tag, sha256)
+        self._manifests = {known: kept for known, kept in self._manifests.items() if kept.sha256 in self._cache}
+        self._manifests[package] = _Kept(tag, sha256, frozenset(chunk.sha256 for chunk in manifest.chunks))
         return sha256
 
     async def _pull_chunk(self, sha256: str, state: _Download) -> None:
@@ -255,6 +267,8 @@ class _Relay:
             await loop.run_in_executor(self._pulls, pull)
             complete = True
         except TransferError as error:
+            if not isinstance(error, BrokenError):
+                self._forget_manifests(sha256)
             state.failure = error
         except Exception as error:  # Clients wait for it: they must hear of it whatever it is.
             state.failure = TransferError(f"the relay failed on chunk {sha256} ({type(error).__name__}: {error})")

@@ -16,15 +16,18 @@ the receiver: JSON, and bytes that are checked against it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import json
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from aiohttp import web
 
+from rose.file_limit import connections_max
+from rose.http_limits import ACCEPTS, BODY_S
 from rose.ledger.address import is_loopback
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package, index_bytes, plan
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _RECEIVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+#: A connection without a request under way is closed after this, also one that sends half a head.
+_IDLE_S = 30.0
 #: How often a way is planned again that was removed before it could be pinned.
 _PLANS = 5
 
@@ -124,14 +129,25 @@ class Server:
         """Serve; returns once the port is bound. Raises OSError if it cannot be, and what the application raises."""
         assert self._thread is None, "already started"
         loop = asyncio.new_event_loop()
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=1.0)
+        # A body that claims to be packed is no JSON. What nobody read of one is not waited for.
+        runner = web.AppRunner(
+            self._app,
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=_IDLE_S,
+            auto_decompress=False,
+            lingering_time=0.0,
+        )
         bound = threading.Event()
         failure: list[Exception] = []
+        sites: list[asyncio.Server] = []
 
         async def bind() -> None:
             await runner.setup()
-            await web.TCPSite(runner, self._host, self._port).start()
-            self._port = runner.addresses[0][1]
+            assert runner.server is not None
+            accept = functools.partial(_accept, runner.server, connections_max())
+            sites.append(await loop.create_server(accept, self._host, self._port, backlog=ACCEPTS))
+            self._port = sites[0].sockets[0].getsockname()[1]
 
         def serve() -> None:
             try:
@@ -141,6 +157,8 @@ class Server:
             bound.set()
             if not failure:
                 loop.run_forever()
+            for site in sites:
+                site.close()
             loop.run_until_complete(runner.cleanup())
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
@@ -238,6 +256,30 @@ class _StoreBackend:
         self._store.acknowledge(receiver, version)
 
 
+class _Full(asyncio.Protocol):
+    """Closes a connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
+def _accept(server: web.Server, most: int) -> asyncio.Protocol:
+    """A new connection; beyond `most` it takes the place of the one that is without a request for longest."""
+    connections = server.connections
+    if len(connections) >= most:
+        waiting = next(filter(_waits, connections), None)
+        if waiting is None:
+            return _Full()
+        waiting.force_close()
+    return server()
+
+
+def _waits(connection: web.RequestHandler) -> bool:
+    """Whether a connection waits for a request or its body, which aiohttp says in no other way."""
+    request = connection._current_request
+    return connection._waiter is not None if request is None else not request.content.is_eof()
+
+
 def _authorised(token: str | None) -> Any:
     @web.middleware
     async def authorised(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -276,8 +318,12 @@ def _json(data: bytes) -> web.Response:
 
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
-        body = json.loads(await request.read())
-    except (ValueError, RecursionError):
+        async with asyncio.timeout(BODY_S):
+            body = json.loads(await request.read())
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s")
+    # RuntimeError is aiohttp's for a connection that was closed meanwhile.
+    except (ValueError, RuntimeError, web.RequestPayloadError):
         body = None
     if not isinstance(body, dict):
         raise web.HTTPBadRequest(text="the body is not a JSON object")
@@ -287,12 +333,12 @@ async def _body(request: web.Request) -> dict[str, Any]:
 def _version(body: dict[str, Any], field: str) -> int:
     value = body.get(field)
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise web.HTTPBadRequest(text=f"{field!r} is {value!r}, expected a version")
+        raise web.HTTPBadRequest(text=f"{field!r} is {str(value)[:60]!r}, expected a version")
     return value
 
 
 def _text(body: dict[str, Any], field: str, pattern: re.Pattern[str]) -> str:
     value = body.get(field)
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise web.HTTPBadRequest(text=f"{field!r} is {value!r}, expected text like {pattern.pattern}")
+        raise web.HTTPBadRequest(text=f"{field!r} is {str(value)[:60]!r}, expected text like {pattern.pattern}")
     return value

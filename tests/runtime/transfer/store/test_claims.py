@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,24 @@ def test_receivers_are_forgotten_when_they_are_silent(tmp_path: Path) -> None:
     assert all(path.parent == tmp_path / "acks" for path in tmp_path.rglob("*.json"))
     assert claims.acknowledged(60) == {"host-1": 7}
     assert Claims(tmp_path, clock).acknowledged(1_000) == {"host-1": 7}
+
+
+def test_pins_and_receivers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rose.runtime.transfer.store.claims.PINS_MAX", 3)
+    monkeypatch.setattr("rose.runtime.transfer.store.claims.RECEIVERS_MAX", 3)
+    clock = Clock()
+    claims = Claims(tmp_path, clock)
+    for _ in range(3):
+        claims.pin([Package(0, None)], 10)
+    with pytest.raises(TransferError, match="3 pins are held"):
+        claims.pin([Package(0, None)], 10)
+    clock.now_s += 11
+    claims.pin([Package(0, None)], 10)
+    assert len(claims.pinned()) == 1
+    for number in range(5):
+        claims.acknowledge(f"host-{number}", number)
+        clock.now_s += 1
+        os.utime(max((tmp_path / "acks").iterdir(), key=lambda path: path.stat().st_mtime_ns), (number, number))
+    assert sorted(claims.acknowledged(100)) == ["host-2", "host-3", "host-4"]
+    claims.acknowledge("host-2", 9)
+    assert claims.acknowledged(100)["host-2"] == 9

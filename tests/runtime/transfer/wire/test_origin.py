@@ -298,7 +298,7 @@ def test_anything_else_than_a_route_is_refused(packages: object, pin: object, tt
 
 
 def test_a_number_that_no_float_holds_is_refused() -> None:
-    with pytest.raises(TransferError, match="too large"):
+    with pytest.raises(TransferError, match="not the answer"):
         Route.from_bytes(json.dumps({"packages": [], "pin": None, "ttl_s": 10**400}).encode())
 
 

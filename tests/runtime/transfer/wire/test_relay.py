@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -242,6 +243,28 @@ def test_a_trainer_that_begins_anew_is_not_answered_for_with_the_old_one(tmp_pat
         for number, content in enumerate((b"old-", b"new---")):
             put(tmp_path / "store", 0, None, [content])
             assert contents_of(Receiver(relay.url, None, tmp_path / f"{number}").fetch(0, None)) == [content]
+
+
+def test_one_forged_manifest_keeps_nobody_from_the_sound_one(tmp_path: Path) -> None:
+    """As somebody on the way may answer once, with the tag of the origin's own."""
+    content, folder = b"sound", tmp_path / "store"
+    put(folder, 0, None, [content])
+    forged = put(tmp_path / "elsewhere", 0, None, [b"other"]).to_bytes()
+    forgeries = [forged]
+
+    async def send_manifest(request: web.Request, path: Path) -> web.StreamResponse:
+        if request.method == "HEAD" or not forgeries:
+            return await send_file(request, path)
+        return web.Response(body=forgeries.pop())
+
+    scripted = Scripted(folder)
+    scripted.send_manifest = send_manifest
+    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
+        # It fails, or its second try already finds the sound one.
+        with suppress(TransferError):
+            Receiver(relay.url, None, tmp_path / "first").fetch(0, None)
+        assert not forgeries
+        assert contents_of(Receiver(relay.url, None, tmp_path / "second").fetch(0, None)) == [content]
 
 
 def test_pins_and_acknowledgements_reach_the_origin(tmp_path: Path) -> None:

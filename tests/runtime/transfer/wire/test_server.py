@@ -178,6 +178,19 @@ def test_a_body_that_says_nothing_is_refused(store: VersionStore, path: str, bod
         assert ask(f"{server.url}/v1/{path}", "POST", body)[0] == 400
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "nonsense"])
+def test_a_body_that_is_not_packed_as_it_says_is_refused(store: VersionStore, encoding: str) -> None:
+    with StoreServer(store) as server:
+        status, _ = ask(f"{server.url}/v1/pins", "POST", b"\x1f\x8bnothing", **{"Content-Encoding": encoding})
+        assert 400 <= status < 500
+
+
+@pytest.mark.parametrize("name", ["1" * 5000 + "-anchor", "00000001-from-" + "0" * 5000])
+def test_a_package_of_a_long_name_is_not_there(store: VersionStore, name: str) -> None:
+    with StoreServer(store) as server:
+        assert ask(f"{server.url}/v1/packages/{name}.json")[0] == 404
+
+
 def test_a_token_is_needed_for_everything(store: VersionStore) -> None:
     with StoreServer(store, token="right") as server:
         for path in ("packages", "packages/00000000-anchor.json", f"chunks/{chunk_of(store)}"):

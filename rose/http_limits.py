@@ -1,0 +1,151 @@
+"""How long a client of an HTTP server may take over its part, and how many connections a server keeps.
+
+A client owes the head of a request, then its body; an idle connection owes nothing, and may be closed to make room.
+What the server owes, an answer that it holds back or a stream, has no limit here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal, Protocol, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from rose.file_limit import connections_max
+
+#: The head of a request must come within this, from the connection's beginning or the head's first byte.
+HEAD_S = 10.0
+HEAD_BYTES_MAX = 64 << 10
+#: So much of a body, or its end, must come within BODY_S.
+BODY_S = 20.0
+BODY_BYTES_MIN = 64 << 10
+IDLE_S = 75.0
+#: Connections that are taken up at a time: what the first of them sent is read before there are too many.
+ACCEPTS = 64
+_SWEEP_S = 1.0
+
+Part = Literal["head", "body", "next"]
+_LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "next": float("inf")}
+
+
+class _Connection(Protocol):
+    def cut(self) -> None: ...
+
+
+class Connections:
+    """The connections of one server. Those whose client owes something, or is idle, are known by since when."""
+
+    def __init__(self) -> None:
+        self._most = connections_max()
+        self._count = 0
+        #: The one that waits longest is first.
+        self._waiting: dict[_Connection, tuple[float, Part]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def made(self, connection: _Connection) -> None:
+        """A client connected: where there are too many, the one that waits longest is cut."""
+        self._count += 1
+        self.waits(connection, "head")
+        if self._count > self._most:
+            longest = next(iter(self._waiting))
+            del self._waiting[longest]
+            longest.cut()
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    def waits(self, connection: _Connection, part: Part) -> None:
+        """The server waits for this part of a request from now on."""
+        self._waiting.pop(connection, None)
+        self._waiting[connection] = asyncio.get_running_loop().time(), part
+
+    def works(self, connection: _Connection) -> None:
+        """The server does not wait for the client."""
+        self._waiting.pop(connection, None)
+
+    def lost(self, connection: _Connection) -> None:
+        """The connection is gone."""
+        self._count -= 1
+        self._waiting.pop(connection, None)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s, late = loop.time(), []
+        for connection, (since_s, part) in self._waiting.items():
+            if now_s - since_s < HEAD_S:
+                break
+            if now_s - since_s >= _LIMITS_S[part]:
+                late.append(connection)
+        for connection in late:
+            del self._waiting[connection]
+            connection.cut()
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep) if self._count else None
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol within these limits. `limits` is shared by the connections of a server."""
+
+    def __init__(self, *arguments: Any, limits: Connections, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits = limits
+        #: What is being read of a request, and what is waited for.
+        self._reading: Part = "next"
+        self._awaited: Part | None = "head"
+        self._head_bytes = self._body_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._connected = cast(asyncio.Transport, transport)
+        self._limits.made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limits.lost(self)
+        super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """Close the connection at once."""
+        self._connected.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        if self._reading == "next":
+            # Whatever comes between two requests is of the next one's head, blank lines too.
+            self._reading = "head"
+        super().data_received(data)
+        if self._reading == "head" and self._head_bytes > HEAD_BYTES_MAX:
+            self.cut()
+        else:
+            self._settle()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading = "head"
+
+    def on_headers_complete(self) -> None:
+        self._reading = "body"
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._reading, self._head_bytes = "next", 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Note what is waited for, if that changed."""
+        cycle: RequestResponseCycle | None = self.cycle
+        answering = cycle is not None and not cycle.response_complete
+        awaited = None if answering and self._reading != "body" else self._reading
+        comes = awaited == "body" and self._body_bytes >= BODY_BYTES_MIN
+        if awaited == self._awaited and not comes:
+            return
+        self._awaited, self._body_bytes = awaited, 0
+        if awaited is None:
+            self._limits.works(self)
+        elif not self._connected.is_closing():
+            self._limits.waits(self, awaited)

@@ -1,0 +1,221 @@
+"""Hostile requests: what is right in form, altered in a place or in how it is sent."""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+from typing import Any
+
+from hypothesis import strategies as st
+
+#: What no server of ours answers for so long unless it is asked to hold the answer back.
+ANSWER_S = 60.0
+
+NUMBERS = st.sampled_from(
+    [
+        0,
+        -1,
+        1,
+        True,
+        2**31,
+        2**53,
+        2**55,
+        2**62,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        2**64,
+        10**19,
+        10**400,
+        -(10**400),
+        0.5,
+        -0.0,
+        1e-300,
+        5e-324,
+        1e308,
+        -1e308,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+    ]
+)
+TEXTS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(
+        [
+            "",
+            " ",
+            "\0",
+            "\n",
+            "\x1b[2J",
+            "\u202e",
+            "\ud800",
+            "\udfff\ud800",
+            "[/nope]",
+            "%s%n",
+            "../../etc",
+            "//x",
+            "null",
+            "NaN",
+            "1e400",
+            "0x10",
+            "http://x",
+            "http://[",
+            "s3://b/f",
+            "x" * 257,
+            "x" * 1025,
+            "x" * 5000,
+            "\u00e9" * 257,
+            "9" * 5000,
+            "e0",
+            "d",
+        ]
+    ),
+    st.just("y" * 300_000),
+)
+
+
+def _deep(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+VALUES = st.one_of(
+    st.none(),
+    NUMBERS,
+    TEXTS,
+    st.just([]),
+    st.just({}),
+    st.just([None]),
+    st.just({"": None}),
+    st.just([[1]] * 2000),
+    st.builds(_deep, st.sampled_from([1, 50, 400])),
+    st.lists(NUMBERS, max_size=4),
+    st.dictionaries(TEXTS, NUMBERS, max_size=3),
+)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something stands in a message, from the outside in."""
+    found = [place]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        found += _places(part, (*place, key))
+    return found
+
+
+@st.composite
+def altered(draw: st.DrawFn, message: Any) -> Any:
+    """The message with up to three of its parts replaced, left out or doubled."""
+    whole = [copy.deepcopy(message)]
+    for _ in range(draw(st.integers(0, 3))):
+        *way, key = (0, *draw(st.sampled_from(_places(whole[0]))))
+        target: Any = whole
+        for step in way:
+            target = target[step]
+        kind = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
+        if kind == "add" and isinstance(target[key], dict):
+            target[key][draw(TEXTS)] = copy.deepcopy(draw(VALUES))
+        elif kind == "remove" and way and isinstance(target, dict):
+            del target[key]
+        else:
+            target[key] = copy.deepcopy(draw(VALUES))
+    return whole[0]
+
+
+@st.composite
+def bodies(draw: st.DrawFn, message: Any) -> bytes:
+    """An altered message as JSON, or what is none."""
+    text = json.dumps(draw(altered(message)))
+    kind = draw(
+        st.sampled_from(["json"] * 12 + ["utf-16", "utf-8-sig", "cut", "raw", "depth", "twice", "latin", "zeros"])
+    )
+    match kind:
+        case "utf-16" | "utf-8-sig":
+            return text.encode(kind)
+        case "cut":
+            return text.encode()[: draw(st.integers(0, len(text)))]
+        case "raw":
+            return draw(st.binary(max_size=200))
+        case "depth":
+            return draw(st.sampled_from([b"[", b'{"a":'])) * draw(st.sampled_from([100, 5000, 100_000]))
+        case "twice":
+            return text.encode() * 2
+        case "latin":
+            return text.replace("a", "\u00e9").encode("latin-1")
+        case "zeros":
+            return text.encode().replace(b"1", b"1" + b"0" * 5000)
+    return text.encode()
+
+
+HEADERS = st.lists(
+    st.sampled_from(
+        [
+            b"Content-Encoding: gzip",
+            b"Content-Encoding: br",
+            b"Content-Encoding: nonsense",
+            b"Content-Type: text/xml",
+            b"Content-Type: application/json; charset=utf-7",
+            b"Accept: \xff\xfe",
+            b"Expect: 100-continue",
+            b"Upgrade: websocket",
+            b"Range: bytes=-1",
+            b"Range: bytes=5-2",
+            b"Range: bytes=0-99999999999999999999",
+            b"Range: pages=1",
+            b"X: " + b"h" * 4000,
+            b'If-None-Match: "x", *',
+            b"If-Modified-Since: never",
+            b"Cookie: \xff=\x01",
+            b"Accept-Encoding: \xe9",
+        ]
+    ),
+    max_size=2,
+)
+METHODS = st.sampled_from([b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"TRACE"])
+
+
+@st.composite
+def paths(draw: st.DrawFn, path: str) -> bytes:
+    """The path, sometimes with a part of it altered."""
+    if draw(st.integers(0, 4)):
+        return path.encode()
+    parts = path.split("/")
+    parts[draw(st.integers(0, len(parts) - 1))] = draw(
+        st.sampled_from(
+            ["", "..", "%2e%2e", "%00", "%ff", "%", "%zz", "x" * 5000, "9" * 5000, "a%2fb", "%0d%0aX:%20y", "*"]
+        )
+    )
+    return "/".join(parts).encode() or b"/"
+
+
+def request(method: bytes, path: bytes, headers: list[bytes], body: bytes) -> bytes:
+    """The bytes of a request on a connection of its own."""
+    head = [method + b" " + path + b" HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close", *headers]
+    return b"\r\n".join([*head, b"Content-Length: %d" % len(body), b"", b""]) + body
+
+
+def answered(port: int, sent: bytes, wait_s: float = ANSWER_S) -> tuple[int | None, bytes]:
+    """The status and the answer; None if it takes longer than `wait_s`. Raises ConnectionError where there is none."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as connection:
+        answer = b""
+        try:
+            try:
+                connection.sendall(sent)
+            except ConnectionError:
+                pass  # It was refused before its end; why can be read.
+            while part := connection.recv(1 << 20):
+                answer += part
+        except TimeoutError:
+            return None, answer
+        except ConnectionError:
+            if not answer:
+                raise
+    if not answer.startswith(b"HTTP/1."):
+        raise ConnectionError(f"no answer, but {answer[:100]!r}")
+    if answer.startswith(b"HTTP/1.1 100"):
+        answer = answer.partition(b"\r\n\r\n")[2]
+    return int(answer.split(b" ", 2)[1]), answer

@@ -1,0 +1,117 @@
+"""A forged manifest or index takes little memory, and that of a large model is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rose.runtime.transfer.package.manifest import INDEX_BYTES_MAX, Chunk, Manifest, PieceEntry
+from rose.runtime.transfer.package.tables import canonical, pack
+from tests.runtime.transfer.made_manifests import manifest
+
+#: Beyond what the process has before it reads.
+MIB_MAX = 300
+READ = """
+import pathlib, re, sys
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Manifest, read_index
+
+def peak_mib():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) >> 10
+
+data = pathlib.Path(sys.argv[2]).read_bytes()
+before_mib = peak_mib()
+try:
+    {"manifest": Manifest.from_bytes, "index": read_index}[sys.argv[1]](data)
+    print("read", end=" ")
+except TransferError as error:
+    print("refused", end=" ")
+print(peak_mib() - before_mib)
+"""
+
+
+def read_in_a_process(kind: str, data: bytes, folder: Path) -> tuple[str, int]:
+    """Whether a manifest or an index is read, and how much memory that takes at most, in MiB."""
+    path = folder / "data"
+    path.write_bytes(data)
+    command = [sys.executable, "-c", READ, kind, str(path)]
+    outcome, mib = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return outcome, int(mib)
+
+
+def forged(tables: bytes) -> bytes:
+    """These tables after the line of a manifest, with the SHA-256 that fits."""
+    line, packed = manifest().to_bytes().split(b"\n")[0], pack(tables)
+    body = {name: value for name, value in json.loads(line).items() if name != "manifest_sha256"}
+    body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
+    return canonical(body) + b"\n" + packed
+
+
+def columns_of(value: bytes, size_bytes: int, column: str = "shape") -> bytes:
+    """Tables of which a column has the value as often as makes so many bytes."""
+    tables = json.loads(canonical(manifest()._tables()))
+    tables["tensors"][column] = "HERE"
+    made = b"[" + value + (b"," + value) * (size_bytes // (len(value) + 1)) + b"]"
+    return canonical(tables).replace(b'"HERE"', made)
+
+
+MANY = 80 << 20
+BOMBS = {
+    "lists": lambda: b"[" + b"[]," * (MANY // 3) + b"[]]",
+    "depth": lambda: b"[" * MANY,
+    "shapes": lambda: columns_of(b"[]", MANY),
+    "few shapes": lambda: columns_of(b"[]", 14 << 20),
+    "axes": lambda: columns_of(b"[" + b"9," * (MANY // 2) + b"9]", 1),
+    "names": lambda: columns_of(b'"ab"', MANY, "name"),
+    "objects": lambda: columns_of(b'{"a":1}', MANY),
+    "unknown": lambda: b'{"a":[' + b"[]," * (MANY // 3) + b"[]]}",
+    "hashes": lambda: canonical(manifest()._tables()).replace(b"1" * 32, b"ab " * (MANY // 3) + b"1" * 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_small_manifest_that_holds_much_takes_little_memory(bomb: str, tmp_path: Path) -> None:
+    data = forged(BOMBS[bomb]())
+    assert len(data) < 1 << 20
+    outcome, mib = read_in_a_process("manifest", data, tmp_path)
+    assert (outcome, mib < MIB_MAX) == ("refused", True), mib
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b'{"version":1}', b"0"])
+def test_an_index_that_is_none_takes_little_memory(value: bytes, tmp_path: Path) -> None:
+    data = b'{"packages":[' + value + (b"," + value) * (INDEX_BYTES_MAX // (len(value) + 1) - 20) + b"]}"
+    outcome, mib = read_in_a_process("index", data, tmp_path)
+    assert (outcome, mib < 100) == ("refused", True), mib
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
+    outcome, mib = read_in_a_process("manifest", b"[[]," * (1 << 20), tmp_path)
+    assert (outcome, mib < 50) == ("refused", True), mib
+
+
+def large(tensors: int, ranks: int) -> Manifest:
+    """Of matrices, each cut for so many ranks, as a model of 70 billion weights has them."""
+    rows, columns, length = 8192, 12288, 1 << 20
+    step = rows // ranks
+    pieces = tuple(
+        PieceEntry(
+            name=f"model.layers.{number:05d}.mlp.down_proj.weight", dtype="bfloat16", shape=(rows, columns),
+            start=(rank * step, 0), stop=(rank * step + step, columns), chunk=number, offset=rank * length,
+            length=length, encoding="dense", changed=step * columns, base_xxh3=None,
+            result_xxh3=f"{number * ranks + rank:032x}",
+        )
+        for number in range(tensors) for rank in range(ranks)
+    )  # fmt: skip
+    chunks = tuple(Chunk(f"{number:064x}", ranks * length) for number in range(tensors))
+    return Manifest(version=0, base_version=None, encode_ns=1, chunks=chunks, pieces=pieces)
+
+
+@pytest.mark.parametrize(("tensors", "ranks"), [(723, 64), (3000, 8)])
+def test_the_manifest_of_a_large_model_is_read(tensors: int, ranks: int) -> None:
+    whole = large(tensors, ranks)
+    assert Manifest.from_bytes(whole.to_bytes()) == whole

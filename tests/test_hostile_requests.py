@@ -1,0 +1,348 @@
+"""Hostile requests to the real servers: each is answered, none with 500, and the servers go on as before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rose.ledger.writer import LedgerWriter
+from rose.pricing.api import server as api
+from rose.pricing.api.ledgers import named
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.relay import RelayServer
+from rose.runtime.transfer.wire.server import StoreServer
+from tests.hostile import HEADERS, METHODS, TEXTS, answered, bodies, paths, request
+from tests.long_form import usual
+
+#: Over four servers: 10,000 in the long form.
+EXAMPLES = usual(75, long=2500)
+RSS_MIB_MAX = 800
+SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
+hostile = settings(
+    max_examples=EXAMPLES, suppress_health_check=[*HealthCheck], derandomize=not usual(False, long=True), database=None
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory() -> Iterator[None]:
+    before = psutil.Process().memory_info().rss
+    yield
+    assert (psutil.Process().memory_info().rss - before) >> 20 < RSS_MIB_MAX
+
+
+def check(port: int, sent: bytes, wait_s: float = 60.0) -> None:
+    status, answer = answered(port, sent, wait_s)
+    assert status != 500, (sent[:2000], answer[:2000])
+
+
+# ---------------------------------------------------------------------- controller
+
+ENGINE = {
+    "engine_id": "e0",
+    "device_id": "d",
+    "url": "http://127.0.0.1:1",
+    "token": "t",
+    "borrowed": True,
+    "alive": True,
+    "capacity": 8,
+    "policy_version": 0,
+    "lease_id": "l",
+    "lease_left_ns": 10**9,
+    "slack_ok": True,
+    "run_id": "RUN",
+    "failed": None,
+    "fault": None,
+}
+HEARTBEAT = {
+    "device_id": "d",
+    "engines": [ENGINE],
+    "seen": 0,
+    "hold_s": 0.0,
+    "fault": None,
+    "host": "h",
+    "host_facts": {
+        "uptime_s": 1.5,
+        "resident_bytes": 5,
+        "events_dropped": 0,
+        "segments_waiting": 1,
+        "waiting_s": 2.5,
+        "problem": None,
+    },
+    "clock": {"monotonic_ns": 5, "utc_ns": 6, "device_time_ns": 7},
+}
+VERDICT = {
+    "kind": "verdict",
+    "event_id": "v",
+    "trajectory_id": "t",
+    "group_id": "g",
+    "step": 1,
+    "verifier": "x",
+    "reward": 1.0,
+    "threshold": 0.5,
+    "accepted": True,
+}
+STEP = {
+    "kind": "step",
+    "event_id": "s",
+    "step": 1,
+    "groups": 1,
+    "trajectories": 1,
+    "trajectories_accepted": 1,
+    "reward_mean": 0.5,
+    "loss": None,
+    "entropy": None,
+    "kl": None,
+    "grad_norm": 1.0,
+    "tokens_trained": 1,
+    "rollout_ns": 1,
+    "train_ns": 1,
+    "sync_ns": 1,
+    "total_ns": 3,
+}
+OPEN = {
+    "name": "n",
+    "model": "m",
+    "team": "t",
+    "tags": {"a": "b"},
+    "task": "k",
+    "staleness_max": 1,
+    "weight": 1.0,
+    "priority": 0,
+    "expires_s": 1.0,
+    "trainer_device": "d",
+    "resume": None,
+    "fence": None,
+    "key": "KEY",
+}
+TURN = {
+    "input_ids": [1, 2, 3],
+    "sampling_params": {"max_new_tokens": 4, "temperature": 0.5, "stop": ["x"]},
+    "stream": False,
+    "rose": {"trajectory_id": "t", "version_min": 0, "group_id": "g", "step": 1, "turn": 0, "key": "k"},
+}
+CONTROLLER = [
+    ("POST", "/heartbeat", HEARTBEAT),
+    ("POST", "/heartbeat", HEARTBEAT),
+    ("POST", "/preempt", {"engine_id": "e0", "kv_tokens": 5, "reason": "r"}),
+    ("POST", "/runs", OPEN),
+    ("POST", "/runs/RUN/renew", {"fence": 1, "expires_s": 3600.0}),
+    (
+        "POST",
+        "/runs/RUN/versions",
+        {"fence": 1, "version": 1, "url": "http://127.0.0.1:1", "token": "t", "weights_sha256": "0" * 64},
+    ),
+    ("POST", "/runs/RUN/events", {"fence": 1, "events": [VERDICT, STEP]}),
+    ("POST", "/runs/RUN/generate", TURN),
+    ("POST", "/runs/RUN/generate", TURN),
+    ("DELETE", "/runs/OTHER", {"fence": 1, "outcome": "ended", "reason": "r"}),
+    ("POST", "/devices/d/drain", {"reason": "r"}),
+    ("POST", "/devices/d/undrain", {}),
+    ("GET", "/status", {}),
+    ("GET", "/runs/RUN", {}),
+    ("GET", "/workers", {}),
+]
+
+
+class Controller:
+    """A gateway with a state and a ledger, in a loop of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.faults = free_port(), list[str]()
+        self._folder = folder
+        self._began, self._ending = threading.Event(), asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
+
+    async def _serve(self) -> None:
+        self._loop.set_exception_handler(lambda _, context: self.faults.append(str(context)))
+        with LedgerWriter.open(self._folder / "ledger", "controller", "fleet") as writer:
+            gateway = Gateway("127.0.0.1", self.port, state=self._folder / "state", writer=writer)
+            await gateway.start()
+            self._began.set()
+            await self._ending.wait()
+            await gateway.stop()
+
+    def __enter__(self) -> Controller:
+        self.thread.start()
+        assert self._began.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._ending.set)
+        self.thread.join()
+
+    def open_run(self) -> str:
+        body = json.dumps({"name": "n", "model": "m", "expires_s": 3600.0}).encode()
+        _, answer = answered(self.port, request(b"POST", b"/runs", [], body))
+        return str(json.loads(answer.partition(b"\r\n\r\n")[2])["run_id"])
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Controller, dict[str, str]]]:
+    with Controller(tmp_path_factory.mktemp("controller")) as running:
+        yield running, {"RUN": running.open_run(), "OTHER": running.open_run()}
+
+
+def named_in(value: object, names: dict[str, str]) -> object:
+    text = json.dumps(value)
+    for name, meant in names.items():
+        text = text.replace(f'"{name}"', json.dumps(meant))
+    return json.loads(text)
+
+
+@hostile
+@given(data=st.data())
+def test_the_controller_answers_whatever_it_is_sent(
+    controller: tuple[Controller, dict[str, str]], data: st.DataObject
+) -> None:
+    running, names = controller
+    method, path, message = data.draw(st.sampled_from(CONTROLLER))
+    for name, meant in names.items():
+        path = path.replace(name, meant)
+    body = data.draw(bodies(named_in(message, {**names, "KEY": data.draw(st.sampled_from(["k0", "k1", "k2"]))})))
+    way = data.draw(st.sampled_from([method.encode()] * 9 + [b"GET"]) | METHODS)
+    # Turns wait for an engine, and heartbeats for as long as they say: who asked goes away.
+    wait_s = 0.3 if "generate" in path or "heartbeat" in path else 60.0
+    check(running.port, request(way, data.draw(paths(path)), data.draw(HEADERS), body), wait_s)
+    for sound in (b"/health", b"/status", b"/metrics"):
+        assert answered(running.port, request(b"GET", sound, [], b""))[0] == 200, body[:2000]
+    assert running.thread.is_alive()
+    assert running.faults == []
+
+
+# ---------------------------------------------------------------------- store, relay
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    versions = VersionStore(tmp_path_factory.mktemp("store"))
+    for version in range(2):
+        versions.publish(version, {"w": torch.full((10,), float(version))})
+    with StoreServer(versions) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def relay(store: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayServer]:
+    with RelayServer(store.url, tmp_path_factory.mktemp("relay"), 1 << 30, retries=0) as server:
+        yield server
+
+
+WEIGHTS = [
+    ("POST", "/v1/pins", {"version": 1, "have": 0}),
+    ("POST", "/v1/acks", {"receiver": "r", "version": 1, "weights_sha256": "0" * 64}),
+    ("PUT", "/v1/pins/" + "0" * 32, {}),
+    ("DELETE", "/v1/pins/" + "0" * 32, {}),
+    ("GET", "/v1/packages", {}),
+    ("GET", "/v1/packages/00000000-anchor.json", {}),
+    ("GET", "/v1/packages/00000001-from-00000000.json", {}),
+    ("HEAD", "/v1/packages/00000000-anchor.json", {}),
+    ("GET", "/v1/chunks/" + "0" * 64, {}),
+]
+
+
+def ask_for_weights(server: StoreServer | RelayServer, data: st.DataObject) -> None:
+    port = int(server.url.rpartition(":")[2])
+    method, path, message = data.draw(st.sampled_from(WEIGHTS))
+    way = data.draw(st.sampled_from([method.encode()] * 9 + [b"GET"]) | METHODS)
+    body = data.draw(bodies(message))
+    check(port, request(way, data.draw(paths(path)), data.draw(HEADERS), body))
+    assert answered(port, request(b"GET", b"/v1/packages", [], b""))[0] == 200
+
+
+@hostile
+@given(data=st.data())
+def test_a_store_answers_whatever_it_is_sent(store: StoreServer, data: st.DataObject) -> None:
+    ask_for_weights(store, data)
+
+
+@hostile
+@given(data=st.data())
+def test_a_relay_answers_whatever_it_is_sent(relay: RelayServer, data: st.DataObject) -> None:
+    ask_for_weights(relay, data)
+
+
+# ---------------------------------------------------------------------- api
+
+QUERIES = {
+    "/allocation": {
+        "window": "2026-01-01T00:00:00Z,2026-01-02T00:00:00Z",
+        "tz": "UTC",
+        "provenance": "live",
+        "aggregate": "team,run",
+        "costBasis": "amortized",
+        "accumulate": "false",
+        "step": "1d",
+        "filter": 'team:"a"+label[x]:"y"',
+        "ledger": "ledger",
+    },
+    "/summary": {"window": "month", "tz": "Europe/Berlin"},
+    "/runs": {"window": "24h"},
+    "/trust": {"ledger": "ledger"},
+    "/metrics": {},
+    "/openapi.json": {},
+}
+WORDS = TEXTS | st.sampled_from(
+    [
+        "0001-01-01T00:00:00Z,9999-12-31T23:00:00Z",
+        "99999h",
+        "0,99999999999",
+        "2026-W99",
+        "2026-13",
+        "label:",
+        "label[x",
+        "team,team",
+        "tag:x",
+        "../../../etc/passwd",
+        "marginal",
+        "fully_loaded",
+        "true",
+        "year",
+        "1d",
+        "simulated",
+        "99999999d",
+        "-1d",
+        "+",
+        "a:b+c:d",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def api_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("api") / "ledger"
+    with LedgerWriter.open(folder, "w", "run"):
+        pass
+    with api.serve(named([str(folder)], None), "127.0.0.1", 0) as url:
+        yield int(url.rpartition(":")[2])
+
+
+def quoted(text: str) -> bytes:
+    return b"".join(b"%%%02x" % byte for byte in text.encode(errors="surrogatepass"))
+
+
+@hostile
+@given(data=st.data())
+def test_the_api_answers_whatever_it_is_asked(api_port: int, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from([*QUERIES]))
+    query = dict(QUERIES[path])
+    for _ in range(data.draw(st.integers(0, 3))):
+        query[data.draw(st.sampled_from([*QUERIES["/allocation"]]) | TEXTS)] = data.draw(WORDS)
+    pairs = [quoted(name[:200]) + b"=" + quoted(value[:5000]) for name, value in query.items()]
+    # A longer head is refused, as a test of its own says.
+    target = (data.draw(paths(path)) + b"?" + b"&".join(pairs))[:60_000]
+    way = data.draw(st.just(b"GET") | METHODS)
+    body = data.draw(st.just(b"") | st.binary(max_size=100))
+    check(api_port, request(way, target, data.draw(HEADERS), body))
+    assert answered(api_port, request(b"GET", b"/healthz", [], b""))[0] == 200

@@ -1,0 +1,187 @@
+"""Connections that send half a request, or none, keep nobody from the servers, and are closed after a while."""
+
+from __future__ import annotations
+
+import http.client
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from rose.file_limit import raise_file_limit
+
+#: Files that a server may open, and connections that strangers make.
+FILES, STRANGERS = 512, 600
+ASKED_S = 60.0
+HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+BODY = b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
+
+#: Each serves until its stdin ends, and prints its port. Its limits are short.
+SHORT = """
+import asyncio, pathlib, resource, sys, time
+from rose import http_limits
+http_limits.HEAD_S = 2.0
+http_limits._LIMITS_S.update(head=2.0, body=2.0)
+from rose.runtime.transfer.wire import server as wire
+wire._IDLE_S = wire.BODY_S = 2.0
+folder = pathlib.Path(sys.argv[1])
+"""
+CONTROLLER = """
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.gateway import Gateway
+async def serve():
+    port = free_port()
+    gateway = Gateway("127.0.0.1", port)
+    await gateway.start()
+    print(port, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await gateway.stop()
+asyncio.run(serve())
+"""
+STORE = """
+from rose.runtime.transfer.store.store import VersionStore
+with wire.StoreServer(VersionStore(folder / "store")) as server:
+    print(server.url.rpartition(":")[2], flush=True)
+    sys.stdin.read()
+"""
+API = """
+from rose.ledger import layout
+from rose.pricing.api import server
+from rose.pricing.api.ledgers import named
+with server.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
+    print(url.rpartition(":")[2], flush=True)
+    sys.stdin.read()
+"""
+LIMIT = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))\n"
+SERVERS = {"controller": (CONTROLLER, "/health"), "store": (STORE, "/v1/packages"), "api": (API, "/healthz")}
+
+
+@pytest.fixture(autouse=True)
+def many_files() -> Iterator[None]:
+    """This process makes the connections of all strangers."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_file_limit()
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def served(kind: str, folder: Path) -> Iterator[int]:
+    """The port of a server in a process that may open few files."""
+    program = SHORT + LIMIT + SERVERS[kind][0]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def status_of(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ASKED_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def is_gone(connection: socket.socket) -> bool:
+    """Whether the server closes the connection, which may say something before."""
+    connection.settimeout(ASKED_S)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+CASES = [
+    *((kind, sent) for kind in SERVERS for sent in ("half a head", "half a body")),
+    ("controller", "nothing"),
+    ("controller", "blank lines"),
+]
+SENT = {"nothing": b"", "half a head": HEAD, "blank lines": b"\r\n", "half a body": BODY}
+BODIES_TO = {"controller": b"heartbeat", "store": b"v1/pins", "api": b"allocation"}
+
+
+@pytest.mark.parametrize(("kind", "sent"), CASES)
+def test_strangers_hold_no_connection(kind: str, sent: str, tmp_path: Path) -> None:
+    path = SERVERS[kind][1]
+    half = SENT[sent].replace(b"%b", BODIES_TO[kind])
+    with served(kind, tmp_path) as port, ExitStack() as connections:
+        answers = []
+        done = threading.Event()
+
+        def ask() -> None:
+            while not done.is_set() and len(answers) < 10_000:
+                answers.append(status_of(port, path))
+
+        caller = threading.Thread(target=ask)
+        caller.start()
+        strangers = []
+        for _ in range(STRANGERS):
+            stranger = connections.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with suppress(ConnectionError):
+                stranger.sendall(half)
+            strangers.append(stranger)
+        asked = len(answers)
+        assert all(is_gone(stranger) for stranger in strangers)
+        done.set()
+        caller.join()
+        assert len(answers) > asked
+        assert set(answers) == {200}
+
+
+def test_a_client_that_waits_for_the_server_is_not_cut(tmp_path: Path) -> None:
+    body = b'{"device_id": "d", "engines": [], "seen": 1, "hold_s": 6}'
+    head = b"POST /heartbeat HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as agent:
+        # Its first answer says what is wanted of the device; the second is held back.
+        for seen in (b"0", b"1"):
+            agent.sendall(head + body.replace(b'"seen": 1', b'"seen": ' + seen))
+            agent.settimeout(ASKED_S)
+            assert agent.recv(4096).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_body_that_comes_slowly_is_taken(tmp_path: Path) -> None:
+    tokens = b"1," * (80 << 10)
+    body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"n": 2}}'
+    head = b"POST /runs/none/generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(head)
+        for begin in range(0, len(body), 80 << 10):
+            time.sleep(1.5)
+            client.sendall(body[begin : begin + (80 << 10)])
+        client.settimeout(ASKED_S)
+        assert client.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_a_head_without_an_end_is_given_up(tmp_path: Path) -> None:
+    with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.settimeout(ASKED_S)
+        stranger.sendall(HEAD)
+        with pytest.raises(ConnectionError):
+            stranger.sendall(b"x" * 60_000_000)
+
+
+def test_the_file_limit_is_raised_to_what_the_host_allows() -> None:
+    program = (
+        "import resource; from rose.file_limit import *\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); print(connections_max())\n"
+        "raise_file_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["32", "True"]
