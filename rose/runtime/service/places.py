@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rose import secret_file
 from rose.config import DeviceConfig, FleetConfig, HostConfig
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -67,14 +68,14 @@ def ledger(config: FleetConfig) -> Path:
     return config.ledger.expanduser().resolve()
 
 
-def make_state(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder that is in the fleet's `state`. Raises FolderError."""
+def make_state(folder: Path) -> None:
+    """Make a folder that is in the fleet's `state`, for this user alone. Raises FolderError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        secret_file.make_folder(folder)
     except OSError as error:
         raise FolderError(
-            f"state: {folder} cannot be made ({error.strerror}): set `state` in the fleet file to a folder that this "
-            "user may write to"
+            f"state: {folder} cannot be made ({error.strerror or error}): set `state` in the fleet file to a folder "
+            "that this user may write to"
         ) from None
 
 
