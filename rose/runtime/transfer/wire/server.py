@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from aiohttp import web
 
-from rose.ledger.address import is_loopback
+from rose.ledger.address import check_guarded, refusal
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package, index_bytes, plan
 from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, RefusedError, Route
@@ -102,12 +102,11 @@ def make_app(backend: Backend, token: str | None) -> web.Application:
 class Server:
     """Serves an application from a thread of its own until `stop`. Port 0 takes a free one; `url` says which.
 
-    Raises ValueError for an address other hosts can reach without a token.
+    Raises OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one.
     """
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
-        if not is_loopback(host) and not token:
-            raise ValueError(f"host {host!r} is reachable from other machines: give a token, or bind 127.0.0.1")
+        check_guarded(host, token, "`token`, or the file of `rose weights relay --token-file`")
         self._app = app
         self._host = host
         self._port = port
@@ -241,6 +240,9 @@ class _StoreBackend:
 def _authorised(token: str | None) -> Any:
     @web.middleware
     async def authorised(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin", "")
+        if (why := refusal(request.method, host, origin, has_token=token is not None)) is not None:
+            raise web.HTTPForbidden(text=why)
         if token is not None:
             given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, f"Bearer {token}".encode()):

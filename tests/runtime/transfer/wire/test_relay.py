@@ -35,6 +35,8 @@ from tests.runtime.transfer.served import (
     warm_up,
 )
 
+A, B = "token-of-the-first", "token-of-the-second"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def processes() -> None:
@@ -75,12 +77,12 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
     scripted = Scripted(store)
     with (
         scripted.served() as origin,
-        RelayServer(origin, tmp_path / "a", 1 << 30, token="a") as first,
-        RelayServer(first.url, tmp_path / "b", 1 << 30, token="b", origin_token="a") as second,
+        RelayServer(origin, tmp_path / "a", 1 << 30, token=A) as first,
+        RelayServer(first.url, tmp_path / "b", 1 << 30, token=B, origin_token=A) as second,
     ):
 
         def fetch(number: int) -> list[bytes]:
-            receiver = Receiver(second.url, "b", tmp_path / f"staging-{number}")
+            receiver = Receiver(second.url, B, tmp_path / f"staging-{number}")
             assert receiver.latest() == 1
             return contents_of(receiver.fetch(1, None))
 
@@ -89,16 +91,16 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
         assert set(scripted.gets.values()) == {1}
         names = {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}
         assert set(scripted.gets) == names | {f"{manifest.package.stem}.json" for manifest in manifests}
-        told = status(second.url, "b")
+        told = status(second.url, B)
         once = 3 * 700_000 + sum(len(manifest.to_bytes()) for manifest in manifests)
         assert told["served_bytes"] == 8 * once
         assert once < told["origin_bytes"] < once + 8 * 1000
         assert (told["misses"], told["hits"]) == (5, 7 * 5)
         assert told["cached_bytes"] == once
-        for wrong in (None, "a"):
+        for wrong in (None, A):
             with pytest.raises(TransferError, match="answered 401"):
                 Receiver(second.url, wrong, tmp_path / "wrong").latest()
-        with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token="b") as third:
+        with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token=B) as third:
             with pytest.raises(TransferError, match=r"answered 422 Unprocessable Entity: .*answered 401"):
                 Receiver(third.url, None, tmp_path / "wrong").latest()
 
