@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rose.errors import UserError
@@ -24,6 +24,10 @@ FORGET_NS = 3600 * 1_000_000_000
 
 class UnknownDeviceError(UserError):
     """No device of that id has reported here."""
+
+
+class HeartbeatRefusedError(UserError):
+    """A heartbeat is of a device, or from a host, that the fleet file does not name so."""
 
 
 @dataclass(slots=True)
@@ -104,9 +108,11 @@ class Device:
 
 
 class Devices:
-    """All devices that were heard of, by id."""
+    """All devices that were heard of, by id. `expected` are the hosts of the fleet file's devices, by id: no other is
+    heard. Where it names none, any is."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Mapping[str, str] | None = None) -> None:
+        self.expected = dict(expected or {})
         self._devices: dict[str, Device] = {}
 
     def __iter__(self) -> Iterator[Device]:
@@ -124,6 +130,8 @@ class Devices:
         return sorted({device.host for device in self if device.host is not None})
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
+        """Take up what a device's agent reports. Raises HeartbeatRefusedError."""
+        self._check(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         device = self._devices.get(heartbeat.device_id)
         if device is None:
@@ -134,6 +142,18 @@ class Devices:
         if heartbeat.clock is not None:
             device.read_clock(heartbeat.clock, now_ns, utc_ns)
         return device
+
+    def _check(self, heartbeat: Heartbeat) -> None:
+        """Raises HeartbeatRefusedError for a device, an engine's device or a host that is not the fleet file's."""
+        if not self.expected:
+            return
+        for device_id in (heartbeat.device_id, *(report.device_id for report in heartbeat.engines)):
+            if device_id not in self.expected:
+                raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
+        if heartbeat.host != (host := self.expected[heartbeat.device_id]):
+            raise HeartbeatRefusedError(
+                f"host is {heartbeat.host!r}, and the fleet file has device {heartbeat.device_id!r} on {host!r}"
+            )
 
     def forget(self, now_ns: int) -> None:
         """Those that nobody speaks for any more."""

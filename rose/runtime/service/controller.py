@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -18,7 +18,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.scheduling import collector
-from rose.runtime.service import plan_json, vital
+from rose.runtime.service import places, plan_json, vital
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.parts import STOPPING
 
@@ -37,6 +37,8 @@ class ControllerPlan:
     logs: Path
     ledger: Path
     host: str = ""
+    #: What agents show it.
+    agent_token: str = field(default="", repr=False)
     cores: tuple[int, ...] = ()
 
 
@@ -102,7 +104,8 @@ class ControllerActor:
                     state=plan.state,
                     writer=writer,
                     fleet_run_id=plan.run_id,
-                    devices=[device.id for device in plan.config.device],
+                    agent_token=plan.agent_token,
+                    devices=places.hosts_by_device(plan.config),
                 )
                 await gateway.start()
                 collector.spare()

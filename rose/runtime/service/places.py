@@ -32,6 +32,11 @@ def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:
     return [device for device in config.device if device.host == host]
 
 
+def hosts_by_device(config: FleetConfig) -> dict[str, str]:
+    """The name of each device's host."""
+    return {device.id: host.name for host in hosts(config) for device in devices(config, host.name)}
+
+
 def resource(host: HostConfig, node_address: str) -> str:
     """What a Ray node has that is this host, and no other: it has it again when it comes back. `node_address`: where
     the host is if the file does not say."""
@@ -109,6 +114,8 @@ class HostPlan:
     controller_url: str
     address: str | None = None
     central: Central | None = None
+    #: What the host's agents show the controller.
+    agent_token: str = field(default="", repr=False)
 
     @property
     def own(self) -> FleetConfig:

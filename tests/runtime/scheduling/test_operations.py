@@ -33,7 +33,7 @@ def test_readiness_says_what_is_missing(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.status.SILENCE_MAX_NS", 300_000_000)
 
     async def scenario():
-        async with gateway(devices=["device-of-e0", "gpu-7"]) as (session, _):
+        async with gateway(devices={"device-of-e0": None, "gpu-7": None}) as (session, _):
             status, answer = await call(session, "GET", "/readiness")
             assert (status, len(answer["missing"])) == (503, 2)
             async with fleet(session):
