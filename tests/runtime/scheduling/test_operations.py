@@ -122,7 +122,7 @@ def test_an_engine_is_at_a_version_of_the_run_whose_weights_it_holds(run_id, ver
 
 def test_status_has_hosts_leases_runs_and_no_secret():
     async def scenario():
-        async with gateway("secret") as (session, _):
+        async with gateway("secret-of-the-tests") as (session, _):
             opened = await open_run(session, team="research")
             await publish(session, opened, 3, token="secret-of-store")
             lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9}
