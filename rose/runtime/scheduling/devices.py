@@ -144,16 +144,21 @@ class Devices:
         return device
 
     def _check(self, heartbeat: Heartbeat) -> None:
-        """Raises HeartbeatRefusedError for a device, an engine's device or a host that is not the fleet file's."""
+        """Raises HeartbeatRefusedError for a device, a host or an engine that the fleet file does not have so."""
         if not self.expected:
             return
-        for device_id in (heartbeat.device_id, *(report.device_id for report in heartbeat.engines)):
-            if device_id not in self.expected:
-                raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
-        if heartbeat.host != (host := self.expected[heartbeat.device_id]):
+        device_id = heartbeat.device_id
+        if device_id not in self.expected:
+            raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
+        if heartbeat.host != (host := self.expected[device_id]):
             raise HeartbeatRefusedError(
-                f"host is {heartbeat.host!r}, and the fleet file has device {heartbeat.device_id!r} on {host!r}"
+                f"host is {heartbeat.host!r}, and the fleet file has device {device_id!r} on {host!r}"
             )
+        for report in heartbeat.engines:
+            if report.device_id != device_id:
+                raise HeartbeatRefusedError(
+                    f"engine {report.engine_id!r} is of device {report.device_id!r}, and {device_id!r} reports it"
+                )
 
     def forget(self, now_ns: int) -> None:
         """Those that nobody speaks for any more."""

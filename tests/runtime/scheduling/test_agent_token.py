@@ -110,9 +110,10 @@ def test_a_device_or_host_that_the_fleet_file_does_not_name_leaves_no_trace(devi
             status, text = await ask(session, "POST", "/heartbeat", AGENT_TOKEN, body)
             assert status == 403
             assert named in text
-            engines = [report("http://127.0.0.1:1", device_id="mine")]
-            body = Heartbeat(device_id="gpu-0", host="rack-1", engines=engines).model_dump_json()
-            assert (await ask(session, "POST", "/heartbeat", AGENT_TOKEN, body))[0] == 403
+            for other in ("mine", "gpu-1"):
+                engines = [report("http://127.0.0.1:1", device_id=other)]
+                body = Heartbeat(device_id="gpu-0", host="rack-1", engines=engines).model_dump_json()
+                assert (await ask(session, "POST", "/heartbeat", AGENT_TOKEN, body))[0] == 403
             assert (await call(session, "GET", "/status"))[1]["devices"] == []
             after = await shown(session)
             assert not any(name in after for name in ("mine", "elsewhere", "rack-1", "e0"))

@@ -106,7 +106,7 @@ class Server:
     """
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
-        check_guarded(host, token, "`token`, or the file of `rose weights relay --token-file`")
+        check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
         self._app = app
         self._host = host
         self._port = port

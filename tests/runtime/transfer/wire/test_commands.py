@@ -47,7 +47,7 @@ def test_a_relay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         (["--origin", "weights"], "origin 'weights' is neither http://HOST:PORT nor"),
         (["--origin", "nosuch://x"], "cannot open nosuch://x"),
         (["--origin", "memory://w", "--listen", "8816"], "'8816' is not an address; give HOST:PORT"),
-        (["--origin", "memory://w", "--listen", "0.0.0.0:0"], "reachable from other machines: give a token"),
+        (["--origin", "memory://w", "--listen", "0.0.0.0:0"], "can be reached from other machines: give a token"),
         (["--origin", "memory://w", "--token-file", "nowhere"], "--token-file nowhere: "),
         (["--origin", "memory://w", "--origin-token-file", "/dev/null"], "/dev/null is empty"),
     ],

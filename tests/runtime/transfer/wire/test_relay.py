@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
+from rose.ledger.address import OpenAddressError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest
@@ -290,7 +291,7 @@ def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: P
     with RelayServer("memory://w", tmp_path / "cache", 1 << 30):
         with pytest.raises(TransferError, match="cache of another relay"):
             RelayServer("memory://w", tmp_path / "cache", 1 << 30).start()
-    with pytest.raises(ValueError, match="reachable from other machines"):
+    with pytest.raises(OpenAddressError, match="can be reached from other machines"):
         RelayServer("memory://w", tmp_path / "cache", 1 << 30, host="0.0.0.0")
     with RelayServer("memory://w", tmp_path / "cache", 1 << 30):
         pass
