@@ -104,7 +104,9 @@ def up(config: Path, **options: Any) -> None:
     from rose import config as configuration
 
     with _errors():
-        _has_prices(configuration.load(config))  # found wrong now, not when somebody asks what it cost
+        fleet = configuration.load(config)
+        _has_prices(fleet)  # found wrong now, not when somebody asks what it cost
+        _warn(configuration.warnings(fleet, config))
     up_command(config, **options)
 
 
@@ -165,6 +167,11 @@ def _demo(fleet: FleetConfig, seconds_max: float | None) -> None:
     typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
 
 
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
+
+
 def _has_prices(fleet: FleetConfig) -> bool:
     """Whether a price book is named, adopted or configured for the fleet; says so where none is.
 
@@ -213,7 +220,9 @@ def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]
     from rose import config as configuration
 
     with _errors():
-        _has_prices(configuration.load(config))
+        fleet = configuration.load(config)
+        _has_prices(fleet)
+        _warn(configuration.warnings(fleet, config))
     typer.echo(f"{config} is valid")
 
 

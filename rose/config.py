@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from rose import fleet_checks
+from rose import fleet_checks, secret_file
 from rose.config_errors import explain
 from rose.config_hosts import (
     BudgetMs,
@@ -30,6 +30,10 @@ from rose.errors import UserError
 
 #: What this module has from another, for whoever reads a fleet file.
 __all__ = ["DeviceConfig", "HostConfig", "Section"]
+
+
+#: The token of the fleet file in docs/fleet.md.
+DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
 class ConfigError(UserError):
@@ -218,7 +222,11 @@ class TrainingConfig(Section):
 class GatewayConfig(Section):
     host: str = Field(default="127.0.0.1", description="Address the rollout gateway binds; loopback by default.")
     port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
-    token: str | None = Field(default=None, description="Bearer token; required when `host` is not loopback.")
+    token: Annotated[str, AfterValidator(secret_file.check_token)] | None = Field(
+        default=None,
+        description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
+        "else may read the file that holds it (`chmod 600`).",
+    )
 
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> GatewayConfig:
@@ -347,6 +355,18 @@ def load(path: Path) -> FleetConfig:
     return config.model_copy(
         update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
     )
+
+
+def warnings(config: FleetConfig, path: Path) -> list[str]:
+    """Return why others may know the secret of a fleet file; empty: they do not, or it has none. Raises OSError."""
+    token, others = config.gateway.token, secret_file.open_to_others(path)
+    if token is None:
+        return []
+    known = [f"{path}: gateway.token is the one of the documentation: make your own by `openssl rand -hex 32`"]
+    return [
+        *(known if token == DOCUMENTED_TOKEN else []),
+        *([] if others is None else [f"{path} holds gateway.token and {others}"]),
+    ]
 
 
 #: Fields that name a folder.

@@ -85,6 +85,8 @@ def test_the_demo_needs_two_cores():
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
         ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
+        ("[gateway]\nhost = '0.0.0.0'\ntoken = ''", "gateway.token: the token has 0 characters and needs 16"),
+        ("[gateway]\ntoken = 'x'", "gateway.token: the token has 1 characters and needs 16; `openssl rand -hex 32`"),
         ("[training]\ngroup_size = 1", "training.group_size"),
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
         ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
@@ -250,3 +252,26 @@ def test_contracts_load_without_torch_or_ray():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
+    file = tmp_path / "fleet.toml"
+
+    def warned(token: str | None, mode: int) -> list[str]:
+        file.write_text(MINIMAL + ("" if token is None else f"[gateway]\nhost = '0.0.0.0'\ntoken = '{token}'"))
+        file.chmod(mode)
+        return config.warnings(config.load(file), file)
+
+    assert warned("0" * 64, 0o600) == warned(None, 0o644) == []
+    assert warned("0" * 64, 0o640) == [
+        f"{file} holds gateway.token and has mode 0640, so that others may use it; `chmod 600 {file}`"
+    ]
+    known, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
+    assert "gateway.token is the one of the documentation" in known
+    assert "has mode 0644" in readable
+    assert config.DOCUMENTED_TOKEN not in known + readable
+
+
+def test_the_documented_token_is_that_of_the_documents():
+    text = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    assert f'token = "{config.DOCUMENTED_TOKEN}"' in text

@@ -20,6 +20,7 @@ from aiohttp import web
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rose.client.address import authorization
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling import collector
 from rose.runtime.scheduling.engines.engine_connections import EngineConnections
@@ -34,6 +35,7 @@ CAPACITY = 64
 #: How long an engine takes for a turn.
 _TURN_S = 0.2
 _MODEL = "stand-in"
+_AGENT_TOKEN = "agent-token-of-the-benchmark"
 
 
 async def engines(port: int, tokens: int) -> None:
@@ -80,7 +82,10 @@ async def bare(port: int, engine_port: int) -> None:
 async def controller(port: int, engine_port: int, folder: str) -> None:
     """The real one, with its state and a ledger on disk, an open run, and agents that say what engines hold."""
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
-    server = Gateway("127.0.0.1", port, model=_MODEL, state=Path(folder) / "state", writer=writer, fleet_run_id="fleet")
+    state = Path(folder) / "state"
+    server = Gateway(
+        "127.0.0.1", port, agent_token=_AGENT_TOKEN, model=_MODEL, state=state, writer=writer, fleet_run_id="fleet"
+    )
     await server.start()
     collector.spare()
     _ready()
@@ -111,7 +116,7 @@ async def agents(port: int, engine_port: int, run_id: str) -> None:
                 seen = (await response.json())["seq"]
             await asyncio.sleep(0.01)
 
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=authorization(_AGENT_TOKEN)) as session:
         _ready()
         await asyncio.gather(*(beat(session, number) for number in range(ENGINES)))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from rose import secret_file
 from rose.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -125,7 +126,4 @@ def _last(path: Path) -> tuple[int, str]:
 
 
 def _keep(path: Path, port: int, token: str) -> None:
-    partial = path.with_suffix(".partial")
-    partial.touch(mode=0o600)
-    partial.write_text(json.dumps({"port": port, "token": token}), encoding="utf-8")
-    partial.replace(path)
+    secret_file.write(path, json.dumps({"port": port, "token": token}))

@@ -1,8 +1,21 @@
-"""Addresses to listen on: which of them only this machine can reach."""
+"""Who may reach a server: which addresses only this machine can reach, and which requests a web page may send."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
+
+from rose.errors import UserError
+from rose.secret_file import check_token
+
+#: The Host header of a request: a name or an address, and a port.
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")
+#: Methods that change nothing.
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class OpenAddressError(UserError):
+    """Other machines could reach a server that asks for no token."""
 
 
 def is_loopback(host: str) -> bool:
@@ -11,3 +24,32 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_guarded(host: str, token: str | None, ways: str) -> None:
+    """Raises OpenAddressError if other machines reach `host` and there is no token, SecretError for a short token.
+    `ways` says how a token is given."""
+    if token is not None:
+        check_token(token)
+    elif not is_loopback(host):
+        raise OpenAddressError(
+            f"{host} can be reached from other machines: give a token by {ways}, or listen on 127.0.0.1"
+        )
+
+
+def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
+    """Return why a request is refused, by its Host and Origin headers (empty: not sent); None if it is not.
+
+    A browser sends what any page asks of it, and says in Origin whose page it is. Of a page whose name was resolved to
+    this machine it sends that name as Host. A server that has a token asks for it besides: no page knows it.
+    """
+    if not has_token:
+        parts = _HOST.fullmatch(host)
+        if parts is None or not is_loopback(parts["name"].strip("[]").lower()):
+            return "without a token only this machine is answered, by 127.0.0.1 or localhost"
+    elif method in _READING:
+        return None
+    # What is no URL names no host.
+    if origin and origin.rpartition("://")[2].lower() != host.lower():
+        return f"a page of another site may not ask this: its Origin is not {host}"
+    return None

@@ -114,7 +114,6 @@ class FleetPlan:
             serving_model=config.serving.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
             gateway_url=self.gateway_url,
-            gateway_token=config.gateway.token,
         )
 
     def _staging(self, device: DeviceConfig) -> Path:

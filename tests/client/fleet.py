@@ -18,6 +18,7 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.receiver import Receiver
 
 MODEL = "frozenlake-tiny"
+AGENT_TOKEN = "agent-token-of-tests"
 
 
 class Engine:
@@ -154,7 +155,7 @@ class Fleet:
         async def start():
             self.gateway = Gateway(
                 "127.0.0.1", self.port, self.token, model=self.model, state=self.folder, writer=self.writer,
-                fleet_run_id="fleet",
+                fleet_run_id="fleet", agent_token=AGENT_TOKEN,
             )  # fmt: skip
             await self.gateway.start()
 
@@ -173,7 +174,7 @@ class Fleet:
         await web.TCPSite(runner, "127.0.0.1", engine.port).start()
 
     def _beat(self):
-        control = ControlClient(self.url, self.token)
+        control = ControlClient(self.url, AGENT_TOKEN)
         while not self._ended.is_set():
             for engine in self.engines:
                 engine.beat(control)

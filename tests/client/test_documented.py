@@ -27,10 +27,11 @@ def run(program, cwd=None):
     return done.stdout
 
 
-def test_the_programs_of_the_documents_run(tmp_path, tiny_policy):
+def test_the_programs_of_the_documents_run(tmp_path, tiny_policy, monkeypatch):
     assert PROGRAMS
+    monkeypatch.setenv("ROSE_TOKEN", "token-of-the-tests")
     (tmp_path / "policy").symlink_to(tiny_policy)
-    with fleet(tmp_path, token="change-me") as there:
+    with fleet(tmp_path, token="token-of-the-tests") as there:
         here = [program.replace("http://127.0.0.1:30100", there.url) for program in PROGRAMS]
         printed = run(EACH.format(programs=here), cwd=tmp_path).splitlines()
         states = [run.facts.state for run in there.gateway.controller.runs]

@@ -421,8 +421,8 @@ def test_a_run_is_closed_with_what_ended_it(tmp_path):
     ],
 )
 def test_what_is_wrong_is_named_with_its_value(tmp_path, change, message):
-    with fleet(tmp_path, token="right") as there:
-        fields = {"name": "n", "model": MODEL, "token": "right"} | change
+    with fleet(tmp_path, token="the-right-token-of-it") as there:
+        fields = {"name": "n", "model": MODEL, "token": "the-right-token-of-it"} | change
         with pytest.raises(client.ClientError, match=message):
             client.open_run(fields.pop("url", there.url), **fields)
 

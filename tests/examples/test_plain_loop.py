@@ -19,7 +19,7 @@ def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
     layout.create(ledger)
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
-        fleet(tmp_path / "state", Engine(fetch=fetching), writer=writer, token="secret") as there,
+        fleet(tmp_path / "state", Engine(fetch=fetching), writer=writer, token="token-of-the-tests") as there,
     ):
         done = subprocess.run(
             [sys.executable, PROGRAM, there.url, tiny_policy, "2"],
@@ -27,7 +27,7 @@ def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
             text=True,
             timeout=120,
             check=False,
-            env=os.environ | {"ROSE_TOKEN": "secret"},
+            env=os.environ | {"ROSE_TOKEN": "token-of-the-tests"},
         )
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 1"]

@@ -37,9 +37,12 @@ class Caller:
 
 
 class Bearer(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Keeps the token of a call for `Admission`, which knows where the call came from."""
+    """Keeps the token of a call for `Admission`, which knows where the call came from. No web page may call: gRPC gives
+    no Host header to compare its Origin with."""
 
     def start_call(self, _info: object, headers: dict[str, list[str | bytes]]) -> _Sent:
+        if "origin" in headers:
+            raise flight.FlightUnauthorizedError("a web page may ask nothing here")
         sent = (headers.get("authorization") or [""])[0]
         text = sent.decode(errors="surrogateescape") if isinstance(sent, bytes) else sent
         scheme, _, secret = text.partition(" ")

@@ -22,7 +22,7 @@ from pyarrow import flight
 
 from rose.events import Access, Ledger
 from rose.ledger import catalog, layout
-from rose.ledger.address import is_loopback
+from rose.ledger.address import check_guarded
 from rose.ledger.evidence import proof
 from rose.ledger.evidence.recent import Recent
 from rose.ledger.hosts import spool, tokens
@@ -33,8 +33,6 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.writer import LedgerWriter
 
-#: A shorter token could be guessed.
-TOKEN_CHARACTERS_MIN = 16
 #: An error travels twice, once with three bytes for one, and gRPC takes 8 KiB of it.
 _ERROR_BYTES_MAX = 1600
 #: Kinds of events that the ledger and its gateway write about themselves; nobody else brings them.
@@ -76,18 +74,12 @@ def serve(
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Makes a ledger if there is none.
 
     `tokens_file` holds named tokens, `token` is one that may do everything; with neither, anyone may. `warn` hears of
-    a file of tokens that cannot be read any more. Raises LedgerError if `root` cannot be a ledger, if other machines
-    could use it without a token, if the tokens cannot be read, or if the address cannot be had.
+    a file of tokens that cannot be read any more. Raises LedgerError if `root` cannot be a ledger, if the tokens cannot
+    be read, or if the address cannot be had; OpenAddressError if other machines could use it without a token, and
+    SecretError for a short one.
     """
-    if token is None and tokens_file is None and not is_loopback(host):
-        raise LedgerError(
-            f"{host} can be reached from other machines: give a token by --tokens, --token-file or ROSE_LEDGER_TOKEN, "
-            "or listen on 127.0.0.1"
-        )
-    if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
-        raise LedgerError(
-            f"the token has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
-        )
+    if tokens_file is None:
+        check_guarded(host, token, "--tokens, --token-file or ROSE_LEDGER_TOKEN")
     if tokens_file is not None:
         find: Callable[[str], tokens.Token] | None = tokens.Watched(tokens_file, warn).find
     else:

@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rose import secret_file
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -191,13 +192,13 @@ def read(path: Path) -> tuple[Token, ...]:
     path = _outside(path)
     try:
         content = path.read_bytes()
-        mode = path.stat().st_mode
+        others = secret_file.open_to_others(path)
     except OSError as error:
         raise LedgerError(
             f"--tokens {path}: {error.strerror}; `rose ledger token create NAME --tokens FILE` makes one"
         ) from error
-    if mode & 0o077:
-        raise LedgerError(f"--tokens {path}: has mode {mode & 0o777:04o}, so that others may use it; `chmod 600` it")
+    if others is not None:
+        raise LedgerError(f"--tokens {path}: {others}")
     try:
         return _File.model_validate_json(content).tokens
     except ValidationError as error:

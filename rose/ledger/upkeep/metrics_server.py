@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import make_wsgi_app
 
-from rose.ledger.address import is_loopback
+from rose.ledger.address import check_guarded, refusal
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics
 
@@ -33,6 +33,9 @@ def application(root: Path | str, token: str | None) -> WSGIApplication:
 
         if environ["REQUEST_METHOD"] != "GET":
             return refuse("405 Method Not Allowed", "only GET is answered", ("Allow", "GET"))
+        host, origin = environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN", "")
+        if (why := refusal("GET", host, origin, has_token=token is not None)) is not None:
+            return refuse("403 Forbidden", why)
         sent = environ.get("HTTP_AUTHORIZATION", "")
         if token is not None and not hmac.compare_digest(sent.encode("latin-1"), f"Bearer {token}".encode()):
             return refuse("401 Unauthorized", "send the bearer token", ("WWW-Authenticate", "Bearer"))
@@ -51,16 +54,12 @@ def application(root: Path | str, token: str | None) -> WSGIApplication:
 def serve(root: Path | str, host: str, port: int, token: str | None) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL.
 
-    Raises LedgerError if `root` is no ledger, if other machines could read it without a token, or if the address
-    cannot be had.
+    Raises LedgerError if `root` is no ledger or if the address cannot be had, OpenAddressError if other machines could
+    read it without a token, SecretError for a short one.
     """
-    if not token and not is_loopback(host):
-        raise LedgerError(
-            f"{host} can be reached from other machines: give a token by --token-file or ROSE_METRICS_TOKEN, or listen "
-            "on 127.0.0.1"
-        )
+    check_guarded(host, token, "--token-file or ROSE_METRICS_TOKEN")
     kind = _Server6 if ":" in host else _Server
-    answer = application(root, token or None)
+    answer = application(root, token)
     try:
         server = make_server(host, port, answer, server_class=kind, handler_class=_Handler)
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import re
 import sys
 import time
 from collections.abc import Iterable
@@ -14,12 +13,11 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose.clock import utc
-from rose.ledger.address import is_loopback
+from rose.ledger import address
 
 #: Whoever watches over the process has no token, and learns nothing by it.
 OPEN_PATHS = frozenset({"/healthz"})
 _TEXT_MAX = 500
-_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -28,8 +26,8 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 
 class Guard:
-    """Lets pass who sends the bearer token; without one, what is asked of a loopback name, so that no web page that
-    had its name resolved to this machine reads it. Prints a line for each request on stderr."""
+    """Lets pass who sends the bearer token; without one, what is asked of a loopback name. Prints a line for each
+    request on stderr."""
 
     def __init__(self, app: ASGIApp, token: str | None, parameters: Iterable[str]) -> None:
         """`parameters` are those whose values may be logged."""
@@ -56,10 +54,11 @@ class Guard:
             print(self._line(request, scope["method"], status, time.monotonic_ns() - began_ns), file=sys.stderr)
 
     def _refused(self, request: HTTPConnection) -> ASGIApp | None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
+        why = address.refusal(request.scope["method"], host, origin, has_token=self._token is not None)
+        if why is not None:
+            return refusal(403, why)
         if self._token is None:
-            host = _HOST.fullmatch(request.headers.get("host", ""))
-            if host is None or not is_loopback(host["name"].strip("[]")):
-                return refusal(403, "without a token only this machine is answered, by 127.0.0.1 or localhost")
             return None
         sent = request.headers.get("authorization", "").encode("latin-1")
         # Not the path of `request.url`, which is made of what the Host header says too.

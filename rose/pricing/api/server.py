@@ -15,14 +15,11 @@ from typing import Any
 import uvicorn
 
 from rose.http_limits import ACCEPTS, Connections, LimitedProtocol
-from rose.ledger.address import is_loopback
+from rose.ledger.address import check_guarded
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import app, ledgers
 from rose.pricing.api.ledgers import Ledger
 from rose.pricing.api.work import Limits
-
-#: A shorter token could be guessed.
-TOKEN_CHARACTERS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +43,10 @@ def serve(
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL.
 
-    Raises LedgerError if other machines could read it without a token, or if the token, the certificate or the address
-    cannot be used.
+    Raises OpenAddressError if other machines could read it without a token, SecretError for a short one, LedgerError if
+    the certificate or the address cannot be used.
     """
-    if token is None and not is_loopback(host):
-        raise LedgerError(
-            f"{host} can be reached from other machines: give a token by --token-file or ROSE_API_TOKEN, or serve on "
-            "127.0.0.1"
-        )
-    if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
-        raise LedgerError(
-            f"the token has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
-        )
+    check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
         app.application(served, token=token, limits=limits, clock=clock), http=protocol, ws="none", log_level="warning",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -57,8 +57,8 @@ class Controller:
 
     `policy` names one of `rose.runtime.policy.policies.POLICIES`: its `place` puts turns on engines. `model` is the
     fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `writer` is the ledger's,
-    for events of runs; None: nothing is recorded. `devices` are those that the fleet is to have, and `origins` are its
-    rules on where versions may be published.
+    for events of runs; None: nothing is recorded. `devices` are the hosts of those that the fleet is to have, by id;
+    none named: any may report. `origins` are its rules on where versions may be published.
 
     Raises StateError if the state cannot be read.
     """
@@ -71,14 +71,13 @@ class Controller:
         state: Path | None = None,
         writer: EventWriter | None = None,
         fleet_run_id: str | None = None,
-        devices: Sequence[str] = (),
+        devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
     ) -> None:
         now_ns = monotonic_ns()
         self.policy, self.model, self.fleet_run_id = policy, model, fleet_run_id
-        self.expected_devices = tuple(devices)
         self.workers = WorkerTable()
-        self.devices = Devices()
+        self.devices = Devices(devices)
         with ExitStack() as opened:
             self.state = State(state)
             opened.callback(self.state.close)
@@ -136,7 +135,7 @@ class Controller:
 
     def open_run(self, request: OpenRun) -> Run:
         device_id, known = request.trainer_device, self._device_ids()
-        if device_id is not None and self.expected_devices and device_id not in known:
+        if device_id is not None and self.devices.expected and device_id not in known:
             raise RunRefusedError(
                 f"trainer_device is {device_id!r}, no device of the fleet{did_you_mean(device_id, known)}"
             )
@@ -190,7 +189,7 @@ class Controller:
     # ------------------------------------------------------------------ devices
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answers once what is wanted of the device differs from what its agent has seen, or after its `hold_s`."""
+        """Answer once the agent has seen another answer than this, or after `hold_s`. Raises HeartbeatRefusedError."""
         assert self._engines is not None
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
@@ -293,7 +292,7 @@ class Controller:
         self._drains_changed()
 
     def _device_ids(self) -> set[str]:
-        return {device.device_id for device in self.devices} | self.drained.keys() | set(self.expected_devices)
+        return {device.device_id for device in self.devices} | self.drained.keys() | self.devices.expected.keys()
 
     def _check_device(self, device_id: str) -> None:
         if device_id not in (known := self._device_ids()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rose.errors import UserError
@@ -25,6 +25,10 @@ FORGET_NS = 3600 * 1_000_000_000
 
 class UnknownDeviceError(UserError):
     """No device of that id has reported here."""
+
+
+class HeartbeatRefusedError(UserError):
+    """A heartbeat is of a device, or from a host, that the fleet file does not name so."""
 
 
 @dataclass(slots=True)
@@ -109,9 +113,11 @@ class Device:
 
 
 class Devices:
-    """All devices that were heard of, by id."""
+    """All devices that were heard of, by id. `expected` are the hosts of the fleet file's devices, by id: no other is
+    heard. Where it names none, any is."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Mapping[str, str] | None = None) -> None:
+        self.expected = dict(expected or {})
         self._devices: dict[str, Device] = {}
 
     def __iter__(self) -> Iterator[Device]:
@@ -129,6 +135,8 @@ class Devices:
         return sorted({device.host for device in self if device.host is not None})
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
+        """Take up what a device's agent reports. Raises HeartbeatRefusedError."""
+        self._check(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         device = self._devices.get(heartbeat.device_id)
         if device is None:
@@ -139,6 +147,23 @@ class Devices:
         if heartbeat.clock is not None:
             device.read_clock(heartbeat.clock, now_ns, utc_ns)
         return device
+
+    def _check(self, heartbeat: Heartbeat) -> None:
+        """Raises HeartbeatRefusedError for a device, a host or an engine that the fleet file does not have so."""
+        if not self.expected:
+            return
+        device_id = heartbeat.device_id
+        if device_id not in self.expected:
+            raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
+        if heartbeat.host != (host := self.expected[device_id]):
+            raise HeartbeatRefusedError(
+                f"host is {heartbeat.host!r}, and the fleet file has device {device_id!r} on {host!r}"
+            )
+        for report in heartbeat.engines:
+            if report.device_id != device_id:
+                raise HeartbeatRefusedError(
+                    f"engine {report.engine_id!r} is of device {report.device_id!r}, and {device_id!r} reports it"
+                )
 
     def forget(self, now_ns: int) -> None:
         """Those that nobody speaks for any more."""

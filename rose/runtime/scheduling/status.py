@@ -89,7 +89,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
     silent = [device for device in controller.devices if now_ns - device.due_ns > SILENCE_MAX_NS]
     known = {device.device_id for device in controller.devices}
     lacking = [
-        f"device {name}: its agent has not reported" for name in controller.expected_devices if name not in known
+        f"device {name}: its agent has not reported" for name in controller.devices.expected if name not in known
     ]
     if not known and not lacking:
         lacking.append("no agent has reported")

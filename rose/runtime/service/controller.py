@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -37,6 +37,8 @@ class ControllerPlan:
     logs: Path
     ledger: Path
     host: str = ""
+    #: What agents show it.
+    agent_token: str = field(default="", repr=False)
     cores: tuple[int, ...] = ()
 
 
@@ -102,7 +104,8 @@ class ControllerActor:
                     state=plan.state,
                     writer=writer,
                     fleet_run_id=plan.run_id,
-                    devices=[device.id for device in plan.config.device],
+                    agent_token=plan.agent_token,
+                    devices=places.hosts_by_device(plan.config),
                     origins=places.origin_rules(plan.config),
                 )
                 await gateway.start()

@@ -313,6 +313,7 @@ class HostRunner:
             fork_server=owner.fork_server(plan),
             # Before its first rollout engine: one that is taken up was started by them.
             free_bytes=owner.free_bytes(memory, plan.memory / _FREE),
+            orphan_s=_ORPHAN_S,
         )
         serving = {device.id: fleet.serving(device) for device in devices}
         self._serving = {
@@ -321,15 +322,7 @@ class HostRunner:
             if device is not None
         }
         specs = [fleet.agent_spec(device, serving[device.id]) for device in devices]
-        return [
-            replace(
-                spec,
-                host=plan.host,
-                host_facts=self.facts,
-                rollout=None if spec.rollout is None else replace(spec.rollout, orphan_s=_ORPHAN_S),
-            )
-            for spec in specs
-        ]
+        return [replace(spec, host=plan.host, agent_token=plan.agent_token, host_facts=self.facts) for spec in specs]
 
     def _relays(self) -> Relays:
         """What is published on another host comes over the network once."""

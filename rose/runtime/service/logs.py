@@ -18,7 +18,7 @@ LOG_BYTES_MAX = 32 << 20
 
 def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
     """What writes lines with their time to a log, of which the last few are kept. Raises FolderError."""
-    make_state(path.parent, 0o777)
+    make_state(path.parent)
     logger = logging.getLogger(f"rose.log.{path}")
     if not logger.handlers:
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=bytes_max, backupCount=LOGS_KEPT)

@@ -47,6 +47,8 @@ class Remembered:
     url: str = ""
     port: int | None = None
     gateway_token: str | None = None
+    #: What the hosts' agents show the controller.
+    agent_token: str = ""
     #: Of the ledger's gateway, and the secrets of the hosts there.
     central_port: int | None = None
     tokens: dict[str, str] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class FleetMemory:
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
         check_fits(remembered, self._config)
+        remembered.agent_token = remembered.agent_token or secrets.token_hex(32)
         remembered.placed |= _placed(self._config.model_dump(mode="json"))
         for host in self._config.hosts:
             for place in filter(None, (host.address, host.resource)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rose import private_folder
+from rose import private_folder, secret_file
 from rose.config import DeviceConfig, FleetConfig, HostConfig
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -31,6 +31,11 @@ def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:
     if len(config.hosts) < 2:
         return [device.model_copy(update={"host": first}) for device in config.device] if host == first else []
     return [device for device in config.device if device.host == host]
+
+
+def hosts_by_device(config: FleetConfig) -> dict[str, str]:
+    """The name of each device's host."""
+    return {device.id: host.name for host in hosts(config) for device in devices(config, host.name)}
 
 
 def resource(host: HostConfig, node_address: str) -> str:
@@ -74,14 +79,14 @@ def ledger(config: FleetConfig) -> Path:
     return config.ledger.expanduser().resolve()
 
 
-def make_state(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder that is in the fleet's `state`. Raises FolderError."""
+def make_state(folder: Path) -> None:
+    """Make a folder that is in the fleet's `state`, for this user alone. Raises FolderError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        secret_file.make_folder(folder)
     except OSError as error:
         raise FolderError(
-            f"state: {folder} cannot be made ({error.strerror}): set `state` in the fleet file to a folder that this "
-            "user may write to"
+            f"state: {folder} cannot be made ({error.strerror or error}): set `state` in the fleet file to a folder "
+            "that this user may write to"
         ) from None
 
 
@@ -115,6 +120,8 @@ class HostPlan:
     controller_url: str
     address: str | None = None
     central: Central | None = None
+    #: What the host's agents show the controller.
+    agent_token: str = field(default="", repr=False)
 
     @property
     def own(self) -> FleetConfig:

@@ -76,6 +76,7 @@ class Plans:
             logs=self._memory.logs,
             ledger=places.ledger(self._config),
             host=host.name if self._config.hosts else self._config.host,
+            agent_token=remembered.agent_token,
             cores=tuple(host.cores),
         )
         return self._part(CONTROLLER, host, ControllerActor, plan)
@@ -121,5 +122,6 @@ class Plans:
             controller_url=remembered.url,
             address=None if first else host.address,
             central=central,
+            agent_token=remembered.agent_token,
         )
         return self._part(host_part(host.name), host, HostActor, plan, *self._make_host.values())

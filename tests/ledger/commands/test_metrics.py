@@ -74,12 +74,12 @@ def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: 
 
 @pytest.mark.long
 def test_it_serves_those_who_have_the_token_until_it_is_stopped(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").write_text("token-of-the-tests\n")
     command = [ROSE, "ledger", "metrics", "--ledger", root, "--listen", "127.0.0.1:0", "--token-file", "token"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split(" at ")[1].split()[0]
-        request = urllib.request.Request(url, headers={"Authorization": "Bearer s3cret"})
+        request = urllib.request.Request(url, headers={"Authorization": "Bearer token-of-the-tests"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert 'rose_ledger_events_total{writer="w"} 3.0' in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="401"):

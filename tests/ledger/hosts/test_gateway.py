@@ -11,13 +11,14 @@ import pytest
 from pyarrow import flight
 
 from rose.ledger import catalog, rows, segments
-from rose.ledger.address import is_loopback
+from rose.ledger.address import OpenAddressError, is_loopback
 from rose.ledger.hosts import gateway, remote
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.secret_file import SecretError
 
 TOKEN = "t0ken-of-enough-characters"
 BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
@@ -186,14 +187,27 @@ def test_an_unknown_action_is_named(client):
 
 @pytest.mark.parametrize(("host", "token", "says"), [("0.0.0.0", None, "give a token"), ("::", None, "give a token")])
 def test_other_machines_need_a_token(tmp_path, host, token, says):
-    with pytest.raises(LedgerError, match=says), gateway.serve(tmp_path / "l", host, 0, token=token):
+    with pytest.raises(OpenAddressError, match=says), gateway.serve(tmp_path / "l", host, 0, token=token):
         pass
     assert not (tmp_path / "l").exists()
 
 
+def test_a_web_page_is_refused(root, url):
+    """gRPC-Web, or what a page sends over HTTP/2."""
+    with flight.connect(url) as client:
+        for headers, refused in (((b"origin", b"http://evil.example"),), True), ((), False):
+            sent = [(b"authorization", f"Bearer {TOKEN}".encode()), *headers]
+            options = flight.FlightCallOptions(headers=sent)
+            if refused:
+                with pytest.raises(flight.FlightUnauthorizedError, match="a web page may ask nothing here"):
+                    list(client.list_flights(options=options))
+            else:
+                assert list(client.list_flights(options=options))
+
+
 def test_a_short_token_is_refused(tmp_path):
     with (
-        pytest.raises(LedgerError, match="5 characters and needs 16"),
+        pytest.raises(SecretError, match="5 characters and needs 16"),
         gateway.serve(tmp_path / "l", "127.0.0.1", 0, token="short"),
     ):
         pass

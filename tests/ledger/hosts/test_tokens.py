@@ -156,7 +156,7 @@ def test_a_file_of_tokens_is_kept_out_of_ledgers(tmp_path):
 def test_a_file_that_others_may_use_is_refused(path):
     tokens.create(path, "x", read=True)
     path.chmod(0o640)
-    with pytest.raises(LedgerError, match="mode 0640, so that others may use it; `chmod 600` it"):
+    with pytest.raises(LedgerError, match=f"mode 0640, so that others may use it; `chmod 600 {path}`"):
         tokens.read(path)
 
 

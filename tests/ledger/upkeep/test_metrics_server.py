@@ -12,10 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rose.ledger.address import OpenAddressError
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics_server
 from rose.ledger.writer import LedgerWriter
+from rose.secret_file import SecretError
 
+TOKEN = "token-of-the-tests"
 Answer = tuple[int, str]
 
 
@@ -67,21 +70,33 @@ def test_nothing_else_is_answered(url: str, method: str, path: str | None, statu
 
 
 def test_a_token_keeps_strangers_out(root: Path) -> None:
-    with metrics_server.serve(root, "127.0.0.1", 0, "s3cret") as url:
+    with metrics_server.serve(root, "127.0.0.1", 0, TOKEN) as url:
         assert ask(url)[0] == 401
         assert ask(url, Authorization="Bearer wrong")[0] == 401
-        assert ask(url, Authorization="s3cret")[0] == 401
-        assert ask(url, Authorization="Bearer s3cr\xe9t")[0] == 401
-        assert ask(url, Authorization="Bearer s3cret")[0] == 200
+        assert ask(url, Authorization=TOKEN)[0] == 401
+        assert ask(url, Authorization="Bearer t\xf6ken-of-the-tests")[0] == 401
+        assert ask(url, Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_a_web_page_is_refused_and_a_scraper_is_not(root: Path) -> None:
+    with metrics_server.serve(root, "127.0.0.1", 0, None) as url:
+        here = urlsplit(url).netloc
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+            assert ask(url, **headers)[0] == 403
+        for headers in ({}, {"Host": "localhost"}, {"Origin": f"http://{here}"}):
+            assert ask(url, **headers)[0] == 200
 
 
 def test_other_machines_need_a_token(root: Path) -> None:
     for host in ("0.0.0.0", "::", "example.org"):
-        with pytest.raises(LedgerError, match="can be reached from other machines"):
+        with pytest.raises(OpenAddressError, match="can be reached from other machines"):
             with metrics_server.serve(root, host, 0, None):
                 pass
-    with metrics_server.serve(root, "0.0.0.0", 0, "t") as url:
-        assert ask(url.replace("0.0.0.0", "127.0.0.1"), Authorization="Bearer t")[0] == 200
+        with pytest.raises(SecretError, match="has 5 characters and needs 16"):
+            with metrics_server.serve(root, host, 0, "short"):
+                pass
+    with metrics_server.serve(root, "0.0.0.0", 0, TOKEN) as url:
+        assert ask(url.replace("0.0.0.0", "127.0.0.1"), Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
 def test_an_address_that_is_taken_is_named(root: Path, url: str) -> None:

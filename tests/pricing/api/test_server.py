@@ -17,11 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from jsonschema import Draft202012Validator
 
+from rose.ledger.address import OpenAddressError
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import server
 from rose.pricing.api.ledgers import named
 from rose.pricing.api.parameters import VIEWS, RequestError
 from rose.pricing.api.work import Limits, Work
+from rose.secret_file import SecretError
 from tests.pricing.api.conftest import HOUR, Serve, Served
 from tests.pricing.closing.conftest import BILL_NANO, begun, fleet_events, late_slice, write
 
@@ -29,10 +31,10 @@ TOKEN = "0123456789abcdef"
 
 
 def test_beyond_loopback_a_token_is_needed(fleet: Path) -> None:
-    with pytest.raises(LedgerError, match=r"0\.0\.0\.0 can be reached from other machines: give a token"):
+    with pytest.raises(OpenAddressError, match=r"0\.0\.0\.0 can be reached from other machines: give a token"):
         with server.serve(named([str(fleet)], None), "0.0.0.0", 0):
             pass
-    with pytest.raises(LedgerError, match="has 5 characters and needs 16"):
+    with pytest.raises(SecretError, match="has 5 characters and needs 16"):
         with server.serve(named([str(fleet)], None), "0.0.0.0", 0, token="short"):
             pass
 
@@ -57,6 +59,8 @@ def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(fleet: Path, 
         assert served.get("/trust", headers={"Host": host}).status == 403, host
     for host in ("localhost", "127.0.0.1:1", "[::1]:9470"):
         assert served.get("/trust", headers={"Host": host}).status == 200, host
+        assert served.get("/trust", headers={"Host": host, "Origin": f"http://{host}"}).status == 200, host
+        assert served.get("/trust", headers={"Host": host, "Origin": "http://evil.example"}).status == 403, host
 
 
 def test_with_a_certificate_it_is_served_over_tls(fleet: Path, serve: Serve, tmp_path: Path) -> None:

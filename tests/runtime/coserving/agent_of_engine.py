@@ -28,6 +28,6 @@ def agent_of(engine, folder, record, *, gateway_url="http://127.0.0.1:1", via=st
         serving_model="none",
         serving_kv_bytes_per_token=1,
         gateway_url=gateway_url,
-        gateway_token=None,
+        agent_token="agent-token-of-tests",
     )
     return DeviceAgent(spec, record, via=via)

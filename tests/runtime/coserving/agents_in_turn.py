@@ -71,7 +71,6 @@ class Host:
             serving_model="m",
             serving_kv_bytes_per_token=4,
             gateway_url=gateway.url,
-            gateway_token=None,
         )
         layout.create(self.ledger)
         self.spec = replace(self.spec, anchor=self.same_anchor(self.spec.anchor))

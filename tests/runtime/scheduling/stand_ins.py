@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from rose.client.address import RunAddress
+from rose.client.address import RunAddress, authorization
 from rose.client.turns import TurnClient
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.scheduling.gateway.agents import PATHS
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 
@@ -97,6 +98,7 @@ async def serve(engine):
         await runner.cleanup()
 
 
+AGENT_TOKEN = "agent-token-of-tests"
 #: The gateway that was made last.
 SERVERS = []
 
@@ -104,7 +106,7 @@ SERVERS = []
 @asynccontextmanager
 async def gateway(token=None, *, policy="rose", port=None, **options):
     port = port or free_port()
-    server = Gateway("127.0.0.1", port, token, policy, **options)
+    server = Gateway("127.0.0.1", port, token, policy, agent_token=AGENT_TOKEN, **options)
     SERVERS[:] = [server]
     await server.start()
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -133,8 +135,7 @@ def report(url, engine_id="e0", **changes):
 
 async def beat(session, *reports, seen=0, hold_s=0.0, device_id="d", **fields):
     body = Heartbeat(device_id=device_id, engines=list(reports), seen=seen, hold_s=hold_s, **fields).model_dump_json()
-    async with session.post("/heartbeat", data=body) as response:
-        return await response.json()
+    return (await call(session, "POST", "/heartbeat", body))[1]
 
 
 async def until(condition, seconds=30.0):
@@ -147,9 +148,10 @@ async def until(condition, seconds=30.0):
 
 
 async def call(session, method, path, body=None):
-    """(status, answer)"""
+    """(status, answer). Agents' paths are asked as an agent."""
     data = body if isinstance(body, str | None) else json.dumps(body)
-    async with session.request(method, path, data=data) as response:
+    headers = authorization(AGENT_TOKEN) if path in PATHS else None
+    async with session.request(method, path, data=data, headers=headers) as response:
         return response.status, await response.json()
 
 

@@ -10,10 +10,14 @@ import pytest
 
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
+from rose.ledger.address import OpenAddressError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS
-from rose.runtime.scheduling.gateway import answers
+from rose.runtime.scheduling.gateway import Gateway, answers
+from rose.secret_file import SecretError
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve, until
+
+TOKEN = "token-of-the-tests"
 
 
 @pytest.mark.parametrize("tokens", [1, 400_000], ids=["short", "long"])
@@ -115,23 +119,62 @@ def test_a_web_page_asks_a_gateway_without_a_token_for_nothing():
     """A browser on its host sends what any page says, and says from where."""
 
     async def scenario():
-        async with gateway(devices=["gpu-0"]) as (session, url):
-            for origin in ("http://elsewhere.example", "null", url):
+        async with gateway(devices={"gpu-0": "rack-1"}) as (session, url):
+            for origin in ("http://elsewhere.example", "null", "http://127.0.0.1:1"):
                 async with session.post("/devices/gpu-0/drain", data=b"{}", headers={"Origin": origin}) as response:
                     assert response.status == 403
-                    assert "gateway.token" in (await response.json())["error"]
-            assert (await post(session, "/devices/gpu-0/drain", {}))[0] == 200
-        async with gateway("secret", devices=["gpu-0"]) as (session, _):
-            async with session.post("/devices/gpu-0/drain", headers={"Origin": "http://a.example"}) as response:
-                assert response.status == 200
+                    assert "Origin" in (await response.json())["error"]
+            for headers in ({}, {"Origin": url}):
+                async with session.post("/devices/gpu-0/drain", data=b"{}", headers=headers) as response:
+                    assert response.status == 200
 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("path", ["/status", "/runs", "/metrics", "/health", "/heartbeat", "/runs/a/generate"])
+def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(path):
+    async def scenario():
+        async with gateway() as (session, _):
+            method = "POST" if path in ("/heartbeat", "/runs/a/generate") else "GET"
+            for host in ("evil.example", "evil.example:30100", "127.0.0.1.evil.example", "0.0.0.0:30100", "10.0.0.1"):
+                async with session.request(method, path, headers={"Host": host}) as response:
+                    assert response.status == 403, host
+            for host in ("localhost", "LOCALHOST:30100", "127.0.0.1:1", "[::1]:30100"):
+                async with session.request(method, path, headers={"Host": host}) as response:
+                    assert response.status != 403, host
+
+    asyncio.run(scenario())
+
+
+def test_with_a_token_any_name_is_answered_and_no_page_of_another_site_changes_anything():
+    async def scenario():
+        async with gateway(TOKEN, devices={"gpu-0": "rack-1"}) as (session, _):
+            for headers, status in (
+                ({"Host": "rose.example"}, 200),
+                ({"Host": "rose.example", "Origin": "https://rose.example"}, 200),
+                ({"Host": "rose.example", "Origin": "https://evil.example"}, 403),
+                ({"Host": "rose.example", "Origin": "null"}, 403),
+            ):
+                async with session.post("/devices/gpu-0/drain", headers=headers) as response:
+                    assert response.status == status, headers
+                async with session.get("/status", headers=headers) as response:
+                    assert response.status == 200, headers
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "rack-1"])
+def test_a_gateway_that_other_machines_reach_needs_a_token(host):
+    with pytest.raises(OpenAddressError, match=f"{host} can be reached from other machines: .* `gateway.token`"):
+        Gateway(host, 0)
+    with pytest.raises(SecretError, match="has 5 characters and needs 16"):
+        Gateway(host, 0, "short")
+
+
 def test_a_gateway_with_a_token_serves_nobody_without_it():
     async def scenario():
-        async with gateway("secret") as (session, gateway_url):
-            for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer sécret"}):
+        async with gateway(TOKEN) as (session, gateway_url):
+            for headers in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer sécret"}):
                 async with aiohttp.ClientSession(headers=headers) as stranger:
                     async with stranger.get(f"{gateway_url}/workers") as response:
                         assert response.status == 401
@@ -216,7 +259,7 @@ def test_an_answer_is_one_packet_and_whole_when_the_connection_closes_after_it()
             host, _, port = url.removeprefix("http://").partition(":")
             transport, heard = await asyncio.get_running_loop().create_connection(Heard, host, int(port))
             for header in (b"Accept: */*", b"Connection: close"):
-                transport.write(b"GET /health HTTP/1.1\r\nHost: gateway\r\n" + header + b"\r\n\r\n")
+                transport.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n")
                 await asyncio.sleep(0.1)
             await heard.closed
             assert len(heard.packets) == 2

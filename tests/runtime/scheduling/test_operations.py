@@ -33,7 +33,7 @@ def test_readiness_says_what_is_missing(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.status.SILENCE_MAX_NS", 300_000_000)
 
     async def scenario():
-        async with gateway(devices=["device-of-e0", "gpu-7"]) as (session, _):
+        async with gateway(devices={"device-of-e0": None, "gpu-7": None}) as (session, _):
             status, answer = await call(session, "GET", "/readiness")
             assert (status, len(answer["missing"])) == (503, 2)
             async with fleet(session):
@@ -122,7 +122,7 @@ def test_an_engine_is_at_a_version_of_the_run_whose_weights_it_holds(run_id, ver
 
 def test_status_has_hosts_leases_runs_and_no_secret():
     async def scenario():
-        async with gateway("secret") as (session, _):
+        async with gateway("secret-of-the-tests") as (session, _):
             opened = await open_run(session, team="research")
             await publish(session, opened, 3, token="secret-of-store")
             lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9}

@@ -17,7 +17,17 @@ from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
 from rose.ledger import catalog
 from rose.runtime.engines.ports import free_port
-from tests.runtime.scheduling.stand_ins import FakeAgent, FakeEngine, call, open_run, post, publish, serve, until
+from tests.runtime.scheduling.stand_ins import (
+    AGENT_TOKEN,
+    FakeAgent,
+    FakeEngine,
+    call,
+    open_run,
+    post,
+    publish,
+    serve,
+    until,
+)
 
 ROOT = Path(__file__).parents[3]
 CONTROLLER = """
@@ -29,7 +39,7 @@ from rose.runtime.scheduling.gateway import Gateway
 async def main(port, folder):
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
     server = Gateway("127.0.0.1", port, model="tiny", state=Path(folder) / "state", writer=writer,
-                     fleet_run_id="fleet")
+                     fleet_run_id="fleet", agent_token=sys.argv[3])
     await server.start()
     await asyncio.Event().wait()
 
@@ -41,7 +51,7 @@ class Process:
     """A controller in a process of its own."""
 
     def __init__(self, port, folder):
-        self._arguments = [sys.executable, "-c", CONTROLLER, str(port), str(folder)]
+        self._arguments = [sys.executable, "-c", CONTROLLER, str(port), str(folder), AGENT_TOKEN]
         self._process = None
         self.url = f"http://127.0.0.1:{port}"
 

@@ -23,14 +23,14 @@ def requests():
                 (url,) = (word for word in words if word.startswith("http"))
                 body = words[words.index("-d") + 1] if "-d" in words else None
                 method = words[words.index("-X") + 1] if "-X" in words else "POST"
-                assert "Authorization: Bearer change-me" in words
+                assert "Authorization: Bearer $ROSE_TOKEN" in words
                 yield method, "/" + url.split("/", 3)[3], body
 
 
 def test_the_requests_of_the_document_are_answered():
     async def scenario():
         opened = None
-        async with gateway("change-me", model="frozenlake-tiny") as (session, _):
+        async with gateway("token-of-the-tests", model="frozenlake-tiny") as (session, _):
             await beat(session, device_id="serving-0")
             for method, path, body in requests():
                 run_id = "" if opened is None else opened["run_id"]

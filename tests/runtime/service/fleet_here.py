@@ -18,7 +18,7 @@ from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.parts import HostReport
 from tests.test_config import MINIMAL
 
-TOKEN = "a-token"
+TOKEN = "a-token-of-the-tests"
 MODEL = "tiny"
 _SECONDS_MAX = 60.0
 

@@ -21,10 +21,10 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import local_ray, memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
-from tests.runtime.scheduling.stand_ins import beat, open_run, report
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, open_run, report
 from tests.test_config import MINIMAL
 
-TOKEN = "a-token"
+TOKEN = "a-token-of-the-tests"
 FACTS = {"segments_waiting": 1200, "waiting_s": 30.0, "problem": "the token was revoked"}
 
 
@@ -37,7 +37,7 @@ def url(tmp_path_factory) -> Iterator[str]:
     async def run() -> None:
         gateway = Gateway(
             "127.0.0.1", port, TOKEN, model="tiny", state=tmp_path_factory.mktemp("state"), fleet_run_id="fleet-1",
-            devices=["d0", "d1", "d2"],
+            devices={"d0": "rack-1", "d1": "rack-2", "d2": "rack-2"}, agent_token=AGENT_TOKEN,
         )  # fmt: skip
         await gateway.start()
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:

@@ -79,7 +79,10 @@ def test_the_kubernetes_fleet_goes_together():
     items = list(yaml.safe_load_all(KUBERNETES.read_text()))
     documents = {item["kind"]: item for item in items}
     claims = [item["metadata"]["name"] for item in items if item["kind"] == "PersistentVolumeClaim"]
-    fleet = config.parse(documents["Secret"]["stringData"]["fleet.toml"], "fleet.toml")
+    file = documents["Secret"]["stringData"]["fleet.toml"]
+    with pytest.raises(config.ConfigError, match=r"gateway\.token: .*`openssl rand -hex 32` makes one"):
+        config.parse(file, "fleet.toml")
+    fleet = config.parse(file.replace("CHANGE-ME", "0" * 64), "fleet.toml")
     spec = documents["RayCluster"]["spec"]
     groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
     assert [host.resource for host in fleet.hosts] == [

@@ -56,6 +56,7 @@ from tests.runtime.service import own_serving
 pytestmark = pytest.mark.timeout(1200)
 
 TOKEN = "a-token-of-the-tests"
+AGENT_TOKEN = "agent-token-of-tests"
 #: A host's process, whose epochs have four segments and whose jobs are due every three seconds.
 HOST = """
 import functools, pickle, signal, sys
@@ -89,7 +90,7 @@ class Controller:
         self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            server = Gateway("127.0.0.1", port, TOKEN)
+            server = Gateway("127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN)
             await server.start()
             started.set()
             await self._ended.wait()
@@ -147,7 +148,7 @@ class FarHost:
             device.update({"device_class": "cpu-core", "cores": [0], "kv_bytes": 1_000_000})
         self.plan = HostPlan(
             config=FleetConfig.model_validate(config), host="far", run_id="fleet-1", controller_url=controller_url,
-            central=central,
+            central=central, agent_token=AGENT_TOKEN,
         )  # fmt: skip
         self._file, self._log = folder / "plan", folder / "log"
         self._file.write_bytes(pickle.dumps(self.plan))

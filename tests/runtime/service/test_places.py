@@ -22,10 +22,13 @@ def test_a_fleet_that_names_no_host_has_one():
     assert places.resource(host, "10.1.2.3") == "node:10.1.2.3"
     plan = HostPlan(config=fleet, host=host.name, run_id="r", controller_url="u")
     assert plan.own.host == ""
+    # What its agents say to the controller is the plan's name of it.
+    assert places.hosts_by_device(fleet) == {"a": plan.host, "b": plan.host}
 
 
 def test_each_host_has_its_own_devices_and_a_name_before_its_writers():
     assert [[d.id for d in places.devices(TWO, host.name)] for host in places.hosts(TWO)] == [["s1"], ["s2", "r2"]]
+    assert places.hosts_by_device(TWO) == {"s1": "one", "s2": "other", "r2": "other"}
     plan = HostPlan(config=TWO, host="other", run_id="r", controller_url="u")
     assert (plan.own.host, plan.own.hosts) == ("other", [])
     assert plan.memory != HostPlan(config=TWO, host="one", run_id="r", controller_url="u").memory

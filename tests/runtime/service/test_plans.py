@@ -66,3 +66,18 @@ def test_each_part_reads_what_it_is_told_with_defaults_for_the_fields_that_are_n
         assert plan_json.load(kinds[name], plans[name]) is plans[name]
     assert plans["host other"].config == plans["controller"].config == config
     assert plans["host other"].central.token == remembered.tokens["other"]
+    agents = {plan.agent_token for name, plan in plans.items() if name != "ledger"}
+    assert agents == {remembered.agent_token}
+    assert remembered.agent_token not in repr(plans["controller"])
+
+
+def test_the_agent_token_is_made_once_for_a_fleet_run_and_kept_for_its_user_alone(tmp_path):
+    memory = FleetMemory(fleet(tmp_path))
+    first = memory.begin()
+    memory.write(first)
+    assert len(first.agent_token) == 64
+    # As after a restart, or `rose down --keep-runs`.
+    assert memory.begin().agent_token == first.agent_token
+    assert {path.stat().st_mode & 0o077 for path in (memory.folder, memory.folder / "fleet.json")} == {0}
+    memory.forget()
+    assert memory.begin().agent_token not in ("", first.agent_token)

@@ -24,7 +24,7 @@ from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.training.policy_model import Policy
 from rose.runtime.training.train import train
-from tests.client.fleet import Fleet
+from tests.client.fleet import AGENT_TOKEN, Fleet
 from tests.examples.test_plain_loop import PROGRAM
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.training.frozenlake_fleet import FILE
@@ -58,7 +58,7 @@ def agent_of(device_id, folder, tmp_path, there, model, fork_server, record):
         coserving=config.CoservingConfig(heartbeat_s=0.2, drift_audit_s=0), budgets=Budgets(1, 1),
         max_prompt_tokens=10, run_id="fleet", anchor=Anchor.take(), page=page, staging=staging, rollout=engine,
         rollout_capacity=32, rollout_kv_bytes_per_token=2, serving_url=None, serving_engine_id=None,
-        serving_model="m", serving_kv_bytes_per_token=4, gateway_url=there.url, gateway_token=None,
+        serving_model="m", serving_kv_bytes_per_token=4, gateway_url=there.url, agent_token=AGENT_TOKEN,
     )  # fmt: skip
     return DeviceAgent(spec, record)
 

@@ -102,7 +102,7 @@ class DeviceAgent:
         )
         self._control = Control(
             spec.device.id,
-            ControlClient(spec.gateway_url, spec.gateway_token),
+            ControlClient(spec.gateway_url, spec.agent_token),
             coserving.heartbeat_s,
             self._report,
             self._answered,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rose.clock import Anchor
@@ -37,7 +37,8 @@ class AgentSpec:
     serving_model: str
     serving_kv_bytes_per_token: int
     gateway_url: str
-    gateway_token: str | None
+    #: What the agent shows the controller.
+    agent_token: str = field(default="", repr=False)
     #: The host's name, as its controller knows it.
     host: str | None = None
     #: Gives what heartbeats say of the host.

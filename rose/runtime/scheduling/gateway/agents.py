@@ -1,4 +1,4 @@
-"""What agents ask: heartbeats, and turns to be taken off an engine."""
+"""What agents ask, with the agent token: heartbeats, and turns to be taken off an engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from starlette.routing import Route
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.answers import Client, message, read
 from rose.runtime.scheduling.messages import Heartbeat, PreemptRequest
+
+_HEARTBEAT, _PREEMPT = "/heartbeat", "/preempt"
+PATHS = frozenset({_HEARTBEAT, _PREEMPT})
 
 
 def routes(controller: Controller) -> list[Route]:
@@ -21,4 +24,4 @@ def routes(controller: Controller) -> list[Route]:
     async def preempt(request: Request) -> Response:
         return message(await controller.preempt(PreemptRequest.model_validate_json(await read(request.receive))))
 
-    return [Route("/heartbeat", heartbeat, methods=["POST"]), Route("/preempt", preempt, methods=["POST"])]
+    return [Route(_HEARTBEAT, heartbeat, methods=["POST"]), Route(_PREEMPT, preempt, methods=["POST"])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.errors import UserError
+from rose.ledger.address import check_guarded, refusal
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.devices import UnknownDeviceError
+from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
 from rose.runtime.scheduling.gateway import agents, operations, runs, turns
 from rose.runtime.scheduling.gateway.answers import (
@@ -41,6 +42,7 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 _STATUSES: dict[type[UserError], int] = {
+    HeartbeatRefusedError: 403,
     UnknownRunError: 404,
     UnknownDeviceError: 404,
     UnknownEngineError: 404,
@@ -60,7 +62,11 @@ _SHOWN_MAX = 60
 
 
 class Gateway:
-    """`start` binds, `stop` unbinds; the arguments beyond the address are those of `Controller`."""
+    """`start` binds, `stop` unbinds. `token` opens the paths of clients and operators, `agent_token` those of agents;
+    without an agent token no agent is heard. The other arguments are those of `Controller`.
+
+    Raises OpenAddressError for an address that other machines can reach without a token, SecretError for a short one.
+    """
 
     def __init__(
         self,
@@ -69,14 +75,16 @@ class Gateway:
         token: str | None = None,
         policy: str = "rose",
         *,
+        agent_token: str = "",
         model: str | None = None,
         state: Path | None = None,
         writer: EventWriter | None = None,
         fleet_run_id: str | None = None,
-        devices: Sequence[str] = (),
+        devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
     ) -> None:
-        self._token = token
+        check_guarded(host, token, "`gateway.token`")
+        self._token, self._agent_token = token, agent_token
         self.controller = Controller(
             policy,
             model=model,
@@ -111,12 +119,8 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self._token is not None and not _same(_sent(scope, b"authorization"), f"Bearer {self._token}".encode()):
-                refusal = failure(401, "send the gateway's token as `Authorization: Bearer ...`")
-                await refusal(scope, receive, send)
-            elif self._token is None and _sent(scope, b"origin"):
-                # Without one all of this host may ask, but not whatever page a browser on it shows.
-                await failure(403, "a web page may ask nothing here: set gateway.token")(scope, receive, send)
+            if (refused := self._refused(scope)) is not None:
+                await refused(scope, receive, send)
             elif turns.is_turn(scope):
                 try:
                     await turns.answer(self.controller, scope, receive, send)
@@ -132,6 +136,23 @@ class Gateway:
             # It did not end in the time that stopping leaves; a stream that has begun breaks off.
             with suppress(RuntimeError):
                 await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        """The answer to a request that may not be asked; None if it may."""
+        host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
+        if (why := refusal(scope["method"], host, origin, has_token=self._token is not None)) is not None:
+            return failure(403, why)
+        sent = _sent(scope, b"authorization")
+        if scope["path"] in agents.PATHS:
+            if not self._agent_token:
+                return failure(
+                    401, "this controller has no agent token: `rose down --keep-runs` and `rose up` make one"
+                )
+            if not _same(sent, f"Bearer {self._agent_token}".encode()):
+                return failure(401, "this is for the fleet's agents, who send the agent token")
+        elif self._token is not None and not _same(sent, f"Bearer {self._token}".encode()):
+            return failure(401, "send the gateway's token as `Authorization: Bearer ...`")
+        return None
 
 
 #: What is answered with an error.

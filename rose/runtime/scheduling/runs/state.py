@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from rose import secret_file
 from rose.errors import UserError
 
 FILE = "controller.sqlite"
@@ -92,15 +93,13 @@ class State:
         self._lock: int | None = None
         try:
             if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                secret_file.make_folder(folder)
                 self._lock = _locked(folder / LOCK, wait_s)
+                _keep_private(folder / FILE)
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_TABLES)
-            if self.path is not None:
-                # Tokens of version stores are in it.
-                self.path.chmod(0o600)
         except BlockingIOError:
             raise StateError(f"another controller has the state in {folder}: end it, or give another folder")
         except (OSError, sqlite3.Error) as error:
@@ -193,6 +192,14 @@ class State:
 
     def _refused(self, error: Exception) -> StateError:
         return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")
+
+
+def _keep_private(path: Path) -> None:
+    """Before SQLite opens it: tokens of version stores are in it. SQLite gives the files beside it the same mode."""
+    secret_file.create(path)
+    for beside in (path.with_name(f"{FILE}-wal"), path.with_name(f"{FILE}-shm")):
+        if beside.exists():
+            secret_file.create(beside)
 
 
 def _locked(path: Path, wait_s: float) -> int:

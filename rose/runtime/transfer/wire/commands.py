@@ -61,7 +61,7 @@ def relay(
             ended = until_signal()
             print(f"relay of {origin} at {server.url} (Ctrl-C ends it)", flush=True)
             ended.wait()
-    except (UserError, ValueError) as error:
+    except UserError as error:
         fail(str(error))
     except OSError as error:
         fail(f"cannot serve {folder} at {listen}: {error.strerror or error}")

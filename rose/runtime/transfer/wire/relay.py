@@ -43,7 +43,7 @@ class RelayServer(Server):
     `max_bytes_per_s` are taken from the origin, `parallel` chunks at once; a broken connection is tried again up to
     `retries` times without a byte.
 
-    Raises TransferError for a wrong URL, ValueError for an open address without a token; `start` raises TransferError
+    Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start` raises TransferError
     if another relay uses the folder.
     """
 

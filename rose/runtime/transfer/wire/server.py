@@ -28,7 +28,7 @@ from aiohttp import web
 
 from rose.file_limit import connections_max
 from rose.http_limits import ACCEPTS, BODY_S
-from rose.ledger.address import is_loopback
+from rose.ledger.address import check_guarded, refusal
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package, index_bytes, plan
 from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, RefusedError, Route
@@ -107,12 +107,11 @@ def make_app(backend: Backend, token: str | None) -> web.Application:
 class Server:
     """Serves an application from a thread of its own until `stop`. Port 0 takes a free one; `url` says which.
 
-    Raises ValueError for an address other hosts can reach without a token.
+    Raises OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one.
     """
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
-        if not is_loopback(host) and not token:
-            raise ValueError(f"host {host!r} is reachable from other machines: give a token, or bind 127.0.0.1")
+        check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
         self._app = app
         self._host = host
         self._port = port
@@ -283,6 +282,9 @@ def _waits(connection: web.RequestHandler) -> bool:
 def _authorised(token: str | None) -> Any:
     @web.middleware
     async def authorised(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin", "")
+        if (why := refusal(request.method, host, origin, has_token=token is not None)) is not None:
+            raise web.HTTPForbidden(text=why)
         if token is not None:
             given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, f"Bearer {token}".encode()):

@@ -61,7 +61,6 @@ class Device:
             serving_model="m",
             serving_kv_bytes_per_token=4,
             gateway_url=gateway.url,
-            gateway_token=None,
         )
         self.writer = LedgerWriter.open(folder / "ledger", "agent-d0", "run", flush_interval_s=0.02)
         self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)

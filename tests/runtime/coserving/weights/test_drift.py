@@ -115,7 +115,7 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
     corrupt(guarded.engine, "model.norm.weight")
 
     async def watch():
-        gateway = Gateway("127.0.0.1", port)
+        gateway = Gateway("127.0.0.1", port, agent_token="agent-token-of-tests")
         await gateway.start()
         alive = []
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:

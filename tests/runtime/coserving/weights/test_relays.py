@@ -33,13 +33,13 @@ def made(tmp_path):
 def origin(tmp_path):
     store = VersionStore(tmp_path / "store", run_id="a")
     store.publish(0, {"w": torch.arange(4096.0)})
-    with StoreServer(store, token="of-the-run") as server:
-        yield Target("a", 0, server.url, "of-the-run")
+    with StoreServer(store, token="token-of-the-run") as server:
+        yield Target("a", 0, server.url, "token-of-the-run")
 
 
 def test_what_is_published_here_is_fetched_from_there(made, origin):
     way = made.via(origin)
-    assert (way.url, way.token, way.source, way.route) == (origin.url, "of-the-run", "trainer", "loopback")
+    assert (way.url, way.token, way.source, way.route) == (origin.url, "token-of-the-run", "trainer", "loopback")
 
 
 def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_its_own(
@@ -50,7 +50,7 @@ def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_
     assert made.via(Target("a", 1, origin.url, origin.token)).url == way.url
     assert (way.run_id, way.version, way.source, way.route) == ("a", 0, "relay", f"to {origin.url}")
     assert way.url != origin.url
-    assert "of-the-run" not in (way.token, repr(way))
+    assert "token-of-the-run" not in (way.token, repr(way))
     for name in ("one", "two"):
         assert Receiver(way.url, way.token, tmp_path / name, run_id="a").fetch(0, None).manifests[-1].version == 0
     with pytest.raises(TransferError, match="401"):

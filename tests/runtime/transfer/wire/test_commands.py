@@ -23,7 +23,7 @@ def run(*arguments: str) -> Result:
 
 def test_a_relay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     put(tmp_path / "store", 0, None, [b"1234"])
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").write_text("token-of-the-tests\n")
     arguments = ["--origin", (tmp_path / "store").as_uri(), "--folder", str(tmp_path / "cache")]
     options = ["--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"), "--max-mb-per-s", "100"]
     output = tmp_path / "output"
@@ -32,7 +32,7 @@ def test_a_relay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         url = output.read_text().split(" at ")[1].split()[0]
         with pytest.raises(TransferError, match="answered 401"):
             Receiver(url, None, tmp_path / "staging").latest()
-        staged = Receiver(url, "secret", tmp_path / "staging").fetch(0, None)
+        staged = Receiver(url, "token-of-the-tests", tmp_path / "staging").fetch(0, None)
         assert staged.version == 0
         assert "cache of another relay" in run(*arguments, "--listen", "127.0.0.1:0").stderr
         assert relay.pid is not None
@@ -47,7 +47,7 @@ def test_a_relay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         (["--origin", "weights"], "url is 'weights': give http://HOST:PORT"),
         (["--origin", "nosuch://x"], "url is 'nosuch://x': "),
         (["--origin", "http://trainer:1", "--listen", "8816"], "'8816' is not an address; give HOST:PORT"),
-        (["--origin", "http://trainer:1", "--listen", "0.0.0.0:0"], "reachable from other machines: give a token"),
+        (["--origin", "http://trainer:1", "--listen", "0.0.0.0:0"], "can be reached from other machines: give a token"),
         (["--origin", "http://trainer:1", "--token-file", "nowhere"], "--token-file nowhere: "),
         (["--origin", "http://trainer:1", "--origin-token-file", "/dev/null"], "/dev/null is empty"),
     ],

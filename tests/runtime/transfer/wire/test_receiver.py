@@ -105,8 +105,8 @@ def test_store_to_engine_over_http(tmp_path: Path) -> None:
     masters = trainer_weights(0)
     engine = Engine()
     address = engine.model.layers[0].self_attn.qkv_proj.weight.data_ptr()
-    with StoreServer(store, token="t") as server:
-        receiver = Receiver(server.url, "t", tmp_path / "staging")
+    with StoreServer(store, token="token-of-the-store") as server:
+        receiver = Receiver(server.url, "token-of-the-store", tmp_path / "staging")
         assert receiver.latest() is None
         have = None
         for version in range(5):
@@ -229,14 +229,14 @@ def test_a_damaged_origin_is_refused_and_stages_nothing(tmp_path: Path, part: st
 def test_errors_name_the_origin_and_the_way_out(tmp_path: Path) -> None:
     store = VersionStore(tmp_path / "store")
     store.publish(0, bf16(trainer_weights(3)))
-    with StoreServer(store, token="right") as server:
+    with StoreServer(store, token="the-right-token-of-it") as server:
         url = server.url
         with pytest.raises(TransferError, match=f"{url}/v1/pins answered 401"):
             Receiver(url, "wrong", tmp_path / "staging").fetch(0, None)
         with pytest.raises(TransferError, match=r"no way from nothing to version 9: the store holds versions \[0\]"):
-            Receiver(url, "right", tmp_path / "staging").fetch(9, None)
+            Receiver(url, "the-right-token-of-it", tmp_path / "staging").fetch(9, None)
     with pytest.raises(TransferError, match=f"transfer from {url} broke off .*try again"):
-        Receiver(url, "right", tmp_path / "staging", retries=1).fetch(0, None)
+        Receiver(url, "the-right-token-of-it", tmp_path / "staging", retries=1).fetch(0, None)
 
 
 @pytest.mark.parametrize(

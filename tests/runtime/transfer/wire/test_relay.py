@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
+from rose.ledger.address import OpenAddressError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest
@@ -35,6 +36,8 @@ from tests.runtime.transfer.served import (
     until,
     warm_up,
 )
+
+A, B = "token-of-the-first", "token-of-the-second"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,12 +79,12 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
     scripted = Scripted(store)
     with (
         scripted.served() as origin,
-        RelayServer(origin, tmp_path / "a", 1 << 30, token="a") as first,
-        RelayServer(first.url, tmp_path / "b", 1 << 30, token="b", origin_token="a") as second,
+        RelayServer(origin, tmp_path / "a", 1 << 30, token=A) as first,
+        RelayServer(first.url, tmp_path / "b", 1 << 30, token=B, origin_token=A) as second,
     ):
 
         def fetch(number: int) -> list[bytes]:
-            receiver = Receiver(second.url, "b", tmp_path / f"staging-{number}")
+            receiver = Receiver(second.url, B, tmp_path / f"staging-{number}")
             assert receiver.latest() == 1
             return contents_of(receiver.fetch(1, None))
 
@@ -90,16 +93,16 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
         assert set(scripted.gets.values()) == {1}
         names = {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}
         assert set(scripted.gets) == names | {f"{manifest.package.stem}.json" for manifest in manifests}
-        told = status(second.url, "b")
+        told = status(second.url, B)
         once = 3 * 700_000 + sum(len(manifest.to_bytes()) for manifest in manifests)
         assert told["served_bytes"] == 8 * once
         assert once < told["origin_bytes"] < once + 8 * 1000
         assert (told["misses"], told["hits"]) == (5, 7 * 5)
         assert told["cached_bytes"] == once
-        for wrong in (None, "a"):
+        for wrong in (None, A):
             with pytest.raises(TransferError, match="answered 401"):
                 Receiver(second.url, wrong, tmp_path / "wrong").latest()
-        with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token="b") as third:
+        with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token=B) as third:
             with pytest.raises(TransferError, match=r"answered 422 Unprocessable Entity: .*answered 401"):
                 Receiver(third.url, None, tmp_path / "wrong").latest()
 
@@ -311,7 +314,7 @@ def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: P
     with RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30):
         with pytest.raises(TransferError, match="cache of another relay"):
             RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30).start()
-    with pytest.raises(ValueError, match="reachable from other machines"):
+    with pytest.raises(OpenAddressError, match="can be reached from other machines"):
         RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30, host="0.0.0.0")
     with RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30):
         pass

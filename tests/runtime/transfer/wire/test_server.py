@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
+from rose.ledger.address import OpenAddressError
 from rose.runtime.transfer.package.manifest import Package, index_bytes
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import Route
 from rose.runtime.transfer.wire.server import StoreServer
+from rose.secret_file import SecretError
 
 
 class Clock:
@@ -192,12 +194,12 @@ def test_a_package_of_a_long_name_is_not_there(store: VersionStore, name: str) -
 
 
 def test_a_token_is_needed_for_everything(store: VersionStore) -> None:
-    with StoreServer(store, token="right") as server:
+    with StoreServer(store, token="the-right-token-of-it") as server:
         for path in ("packages", "packages/00000000-anchor.json", f"chunks/{chunk_of(store)}"):
             url = f"{server.url}/v1/{path}"
             assert ask(url)[0] == 401
             assert ask(url, token="wrong")[0] == 401
-            assert ask(url, token="right")[0] == 200
+            assert ask(url, token="the-right-token-of-it")[0] == 200
         for method, path in (("POST", "pins"), ("PUT", "pins/a"), ("DELETE", "pins/a"), ("POST", "acks")):
             assert ask(f"{server.url}/v1/{path}", method)[0] == 401
         connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
@@ -208,12 +210,28 @@ def test_a_token_is_needed_for_everything(store: VersionStore) -> None:
         connection.close()
 
 
+def test_a_web_page_may_ask_for_nothing(store: VersionStore) -> None:
+    with StoreServer(store) as server:
+        url, here = f"{server.url}/v1/packages", urlsplit(server.url).netloc
+        for host in ("evil.example", f"{here}.evil.example", "0.0.0.0"):
+            assert ask(url, Host=host)[0] == 403
+        for method, path in (("POST", "pins"), ("GET", "packages"), ("POST", "acks")):
+            assert ask(f"{server.url}/v1/{path}", method, Origin="http://evil.example")[0] == 403
+        assert ask(url, Host=f"localhost:{here.rpartition(':')[2]}")[0] == 200
+        assert ask(url, Origin=server.url)[0] == 200
+    with StoreServer(store, token="token-of-the-store") as server:
+        sent = {"token": "token-of-the-store", "Host": "store.example"}
+        assert ask(f"{server.url}/v1/packages", **sent)[0] == 200
+        assert ask(f"{server.url}/v1/pins/a", "DELETE", **sent, Origin="http://evil.example")[0] == 403
+
+
 def test_other_hosts_need_a_token(store: VersionStore) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1"):
-        with pytest.raises(ValueError, match=f"'{host}' is reachable from other machines"):
+        with pytest.raises(OpenAddressError, match=f"{host} can be reached from other machines: give a token"):
             StoreServer(store, host=host)
-        with pytest.raises(ValueError, match="give a token"):
-            StoreServer(store, host=host, token="")
+        for token in ("", "short"):
+            with pytest.raises(SecretError, match=f"has {len(token)} characters and needs 16"):
+                StoreServer(store, host=host, token=token)
 
 
 def test_a_taken_port_raises_and_stop_frees_it(store: VersionStore) -> None:
