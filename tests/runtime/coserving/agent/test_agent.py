@@ -487,7 +487,7 @@ def test_a_target_that_cannot_be_reached_is_reported_and_leaves_the_engine_as_it
     gateway.aim(r0=("a", 3, "http://127.0.0.1:1"))
     gateway.wait(lambda: (failed() or "").startswith("version 3 of run 'a': "))
     gateway.aim(r0=("a", 3, "not a url"))
-    gateway.wait(lambda: "neither http" in (failed() or ""))
+    gateway.wait(lambda: "url is 'not a url'" in (failed() or ""))
     gateway.aim()
     gateway.wait(lambda: failed() is None)
     assert gateway.heard[-1].engines[0].alive
