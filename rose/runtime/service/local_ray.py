@@ -5,7 +5,6 @@ Who knows its token may run programs on it, so it has one that is in a file of t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from rose import secret_file
+from rose import private_folder, secret_file
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
 from rose.runtime.service import places
@@ -25,7 +24,9 @@ from rose.runtime.service import places
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 5.0
 _RECORD, _TOKEN = "ray.json", "ray.token"
-#: Sockets lie in it, and their paths have room for 107 characters.
+#: Leads to the folder with Ray's sockets and logs.
+_LINK = "ray.folder"
+#: Paths of sockets have room for 107 characters.
 _TEMPORARY = Path("/tmp")
 
 #: What actors and their hosts need of a Ray; whoever starts one by hand sets it there (see docs/fleet.md).
@@ -53,6 +54,7 @@ def start(folder: Path) -> str:
     stop(folder)
     secret_file.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
+    private_folder.make_linked(folder / _LINK, _TEMPORARY, "rose-ray-")
     temporary = _temporary(folder)
     # The logs of the one before were kept until now.
     shutil.rmtree(temporary, ignore_errors=True)
@@ -138,7 +140,8 @@ def use_token(folder: Path) -> None:
 
 
 def _temporary(folder: Path) -> Path:
-    return _TEMPORARY / f"rose-ray-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    # Ray lets everybody write to a folder that it is given: it has one in a private one.
+    return (folder / _LINK).resolve() / "ray"
 
 
 def _processes(folder: Path) -> list[psutil.Process]:

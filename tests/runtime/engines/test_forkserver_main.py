@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from rose.private_folder import NotPrivateError
 from rose.runtime.engines import forkserver, forkserver_main
-from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, ForkError, fork_engine, installed_code
+from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, ForkError, ForkServer, fork_engine, installed_code
 from rose.runtime.engines.forkserver_main import differing
 
 #: Applies an environment in a process that has loaded what keeps copies, and prints what became of it.
@@ -177,3 +178,16 @@ def test_a_server_that_compares_no_code_finds_no_arguments(tmp_path):
         with (tmp_path / "log").open("wb") as log, pytest.raises(ForkError, match="refused: no arguments"):
             fork_engine(tmp_path / "socket", [], {}, log)
         server.join()
+
+
+def test_no_server_is_started_or_asked_where_another_user_could_answer(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(NotPrivateError, match="folder has mode 0777: other users may use it"):
+        ForkServer.start(folder / "engines", tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, (tmp_path / "log").open("wb") as log:
+        other.bind(str(folder / "engines"))
+        other.listen()
+        with pytest.raises(ForkError, match="its folder is gone, or open to others"):
+            fork_engine(folder / "engines", [], {}, log)

@@ -23,6 +23,7 @@ from rose.runtime.engines.leftovers import (
     shift_logs,
 )
 from rose.runtime.engines.sglang import EngineProcess
+from tests import strangers
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.engines.test_sglang import make_spec
 
@@ -217,3 +218,30 @@ def test_an_engine_that_somebody_kills_leaves_no_shared_memory_and_its_log(tmp_p
         engine.kill()
         other.close()
         Path("/dev/shm", other.name).unlink()
+
+
+_REMOVES_AS_ANOTHER_USER = """
+import os, sys
+from pathlib import Path
+from rose.runtime.engines.leftovers import Segments
+log = Path(sys.argv[1])
+os.setuid(int(sys.argv[2]))
+Segments(log).remove()
+"""
+
+
+@strangers.needs_another_user
+def test_a_file_that_another_user_named_as_a_segment_keeps_no_engine_from_being_ended(tmp_path):
+    """Here the other user is root, who owns the file, and the engine's is `nobody`."""
+    foreign = Path(f"/dev/shm/sgl_shm_mq_{os.getpid()}_0a1b2c3d")
+    foreign.touch()
+    with strangers.everybodys_folder() as folder:
+        (folder / ".engine.segments").write_text(foreign.name)
+        (folder / ".engine.segments").chmod(0o644)
+        os.chown(folder / ".engine.segments", strangers.UID, strangers.UID)
+        command = [sys.executable, "-c", _REMOVES_AS_ANOTHER_USER, folder / "engine.log", str(strangers.UID)]
+        try:
+            subprocess.run(command, check=True)
+            assert foreign.exists()
+        finally:
+            foreign.unlink()

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rose import private_folder
 from rose.runtime.errors import FolderError
 from rose.runtime.service import local_ray
 
@@ -68,6 +69,8 @@ def test_it_goes_on_when_the_terminal_that_it_was_started_at_is_closed(tmp_path)
         assert b"started" in said
         time.sleep(1.0)
         assert servers(tmp_path) == ["gcs_server", "raylet"]
+        # Everybody may write to the folder that Ray makes in it.
+        assert private_folder.is_private(local_ray._temporary(tmp_path).parent)
     finally:
         local_ray.stop(tmp_path)
 
