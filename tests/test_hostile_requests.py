@@ -30,7 +30,11 @@ EXAMPLES = usual(75, long=2500)
 RSS_MIB_MAX = 800
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
 hostile = settings(
-    max_examples=EXAMPLES, suppress_health_check=[*HealthCheck], derandomize=not usual(False, long=True), database=None
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+    derandomize=not usual(False, long=True),
+    database=None,
 )
 
 

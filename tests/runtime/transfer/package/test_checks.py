@@ -31,10 +31,10 @@ WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "base after version": (lambda: replace(manifest(), base_version=3), "not newer than its base 3"),
     "hash": (lambda: with_piece(2, result_xxh3="1" * 31), "hashes that are none"),
     "chunk hash": (lambda: replace(manifest(), chunks=(Chunk("../x", 50), *manifest().chunks[1:])), "'../x'"),
-    "float": (lambda: with_piece(0, length=50.0), r"50\.0 is not of the field's type"),
-    "bool": (lambda: with_piece(0, chunk=False), "False is not of the field's type"),
-    "negative": (lambda: replace(manifest(), encode_ns=-1), "-1 is not of the field's type"),
-    "name": (lambda: with_piece(0, name=5), "5 is not of the field's type"),
+    "float": (lambda: with_piece(0, length=50.0), "Expected `int`|fails its own SHA-256"),
+    "bool": (lambda: with_piece(0, chunk=False), "Expected `int`, got `bool`"),
+    "negative": (lambda: replace(manifest(), encode_ns=-1), "Expected `int` >= 0"),
+    "name": (lambda: with_piece(0, name=5), "Expected `str`, got `int`"),
     "nothing": (lambda: replace(manifest(), pieces=(), chunks=()), "no pieces"),
 }
 
