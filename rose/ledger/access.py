@@ -7,7 +7,6 @@ any log, so one that cannot be written is said on stderr and keeps nobody from r
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from rose.events import Access
 from rose.ledger import layout
 from rose.ledger.approvals.values import CONTROLS_WRITER, LogAccess
 from rose.ledger.layout import LedgerError
+from rose.terminal import echo
 
 WRITER = "access"
 #: Characters of a statement that are kept; its hash is of all of them.
@@ -104,4 +104,4 @@ def _write(
         ):
             writer.record(Access(who=who or verified.user_at_host(), action=action, **fields))
     except (LedgerError, OSError) as error:
-        print(f"this is not in the ledger's access log: {error}", file=sys.stderr)
+        echo(f"this is not in the ledger's access log: {error}", err=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX, Held, Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.writer import LedgerWriter
+from rose.terminal import echo
 
 #: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
@@ -71,7 +71,7 @@ def serve(
     tokens_file: Path | None = None,
     tls: Tls | None = None,
     limits: Limits | None = None,
-    warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    warn: Callable[[str], None] = lambda text: echo(text, err=True),
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Makes a ledger if there is none.
 

@@ -25,6 +25,7 @@ from rose.pricing.commands.common import (
     clear_errors,
     print_rows,
 )  # fmt: skip
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.spend.cost import Question
@@ -106,7 +107,7 @@ def cost_command(
             from rose.pricing.spend import teams
 
             for warning in teams.warnings(root, only_ruled):
-                typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
+                echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
 
 
 def _print_untagged(
@@ -158,7 +159,7 @@ def _print_saved(root: Path, as_json: bool) -> None:
 
     stored = saved_reports.load(root)
     if as_json:
-        typer.echo(json.dumps(stored, indent=2))
+        echo_data(json.dumps(stored, indent=2))
         return
     for name, options in stored.items():
         words = (
@@ -166,9 +167,9 @@ def _print_saved(root: Path, as_json: bool) -> None:
             for option, given in options.items()
             for value in (given if isinstance(given, list) else [given])
         )
-        typer.echo(f"{name}: rose cost {' '.join(words)}")
+        echo(f"{name}: rose cost {' '.join(words)}")
     if not stored:
-        typer.echo("no report is saved yet; `rose cost --save NAME` saves one")
+        echo("no report is saved yet; `rose cost --save NAME` saves one")
 
 
 def saved_command(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.errors import UserError
+from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.attach.attaching import PageUse
@@ -53,9 +54,9 @@ def attach_command(
         with _progress(f"waiting for the engine at {url}: it takes the page between two steps"):
             state = OwnedEngine(url, token).attach(page, timeout_s=timeout)
     if as_json:
-        typer.echo(json.dumps({"url": url, "page": str(page), "engine": _message(state)}))
+        echo_data(json.dumps({"url": url, "page": str(page), "engine": _message(state)}))
     else:
-        typer.echo(f"attached {url} to {page}")
+        echo(f"attached {url} to {page}")
 
 
 def detach_command(
@@ -71,9 +72,9 @@ def detach_command(
             before = OwnedEngine(url, token).detach()
     page = None if before is None or not before.attached else before.page
     if as_json:
-        typer.echo(json.dumps({"url": url, "page": page}))
+        echo_data(json.dumps({"url": url, "page": page}))
     else:
-        typer.echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
+        echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
 
 
 def _show(url: str | None, token: str | None, as_json: bool) -> None:
@@ -81,15 +82,15 @@ def _show(url: str | None, token: str | None, as_json: bool) -> None:
 
     if url is not None:
         state = OwnedEngine(url, token).state()
-        typer.echo(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
+        echo_data(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
         return
     pages = [use for folder in dict.fromkeys(_WHERE) for use in pages_in_use(folder)]
     if as_json:
-        typer.echo(json.dumps({"pages": [asdict(use) for use in pages]}))
+        echo_data(json.dumps({"pages": [asdict(use) for use in pages]}))
     elif not pages:
-        typer.echo("no page on this host: `rose up` makes one for each device")
+        echo("no page on this host: `rose up` makes one for each device")
     else:
-        typer.echo("\n".join(f"{use.page}: {_page_text(use)}" for use in pages))
+        echo(*(f"{use.page}: {_page_text(use)}" for use in pages))
 
 
 def _engine_text(state: EngineState | None) -> str:
@@ -115,7 +116,7 @@ def _message(state: EngineState | None) -> dict[str, object] | None:
 
 @contextmanager
 def _progress(text: str) -> Iterator[None]:
-    timer = threading.Timer(_QUIET_S, lambda: typer.echo(text, err=True))
+    timer = threading.Timer(_QUIET_S, lambda: echo(text, err=True))
     timer.daemon = True
     timer.start()
     try:
@@ -129,8 +130,8 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        echo_error(error)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        echo("stopped", err=True)
         raise typer.Exit(130) from None
