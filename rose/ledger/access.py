@@ -18,7 +18,6 @@ from rose.events import Access
 from rose.ledger import layout
 from rose.ledger.approvals.values import CONTROLS_WRITER, LogAccess
 from rose.ledger.layout import LedgerError
-from rose.terminal import echo
 
 WRITER = "access"
 #: Characters of a statement that are kept; its hash is of all of them.
@@ -104,4 +103,6 @@ def _write(
         ):
             writer.record(Access(who=who or verified.user_at_host(), action=action, **fields))
     except (LedgerError, OSError) as error:
+        from rose.terminal import echo
+
         echo(f"this is not in the ledger's access log: {error}", err=True)

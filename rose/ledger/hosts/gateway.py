@@ -31,7 +31,6 @@ from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX, Held, Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.writer import LedgerWriter
-from rose.terminal import echo
 
 #: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
@@ -61,6 +60,12 @@ class Tls:
     key: bytes
 
 
+def _warn(text: str) -> None:
+    from rose.terminal import echo
+
+    echo(text, err=True)
+
+
 @contextmanager
 def serve(
     root: Path | str,
@@ -71,7 +76,7 @@ def serve(
     tokens_file: Path | None = None,
     tls: Tls | None = None,
     limits: Limits | None = None,
-    warn: Callable[[str], None] = lambda text: echo(text, err=True),
+    warn: Callable[[str], None] = _warn,
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Makes a ledger if there is none.
 
