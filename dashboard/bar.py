@@ -17,6 +17,7 @@ from dashboard.link import Link
 from rose.clock import utc_us
 from rose.pricing.closing.period import Period, month_at
 from rose.pricing.spend.calendar import FORMS, Calendar, calendar_of
+from rose.text import visible
 
 #: What the bar has; the other fields of a link are picked in the page itself.
 CHOICES = ("period", "compare", "view", "run", "team", "tag", "provenance", "currency")
@@ -186,8 +187,9 @@ def _choice(name: str, there: Known, uses: Collection[str]) -> str | None:
     if current not in options:
         options = [*options, current]
     made = st.selectbox(
-        label, options, key=_key(name), format_func=lambda value: texts.get(value, str(value)), disabled=disabled,
-        help=_NOT_USED if disabled else about, width=_WIDTH_PX, accept_new_options=typed, placeholder=texts.get(None),
+        label, options, key=_key(name), format_func=lambda value: visible(texts.get(value, str(value))),
+        disabled=disabled, help=_NOT_USED if disabled else about, width=_WIDTH_PX, accept_new_options=typed,
+        placeholder=texts.get(None),
     )  # fmt: skip
     return made
 

@@ -9,6 +9,8 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
+from rose.text import visible
+
 #: Bucket to colour, in the order in which buckets are stacked.
 BUCKET_COLOURS: Mapping[str, str] = {
     "serving": "#0072B2",
@@ -163,7 +165,7 @@ def intervals(frame: pl.DataFrame, title: str) -> alt.LayerChart:
 def waterfall(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     """Steps below each other, each from where the one before it ended. Columns: name, from, to, kind, text, why; a step
     that is not known has its place, and no bar."""
-    y = alt.Y("name:N", title=None, sort=frame["name"].to_list(), axis=alt.Axis(labelLimit=260))
+    y = alt.Y("name:N", title=None, sort=[*map(visible, frame["name"])], axis=alt.Axis(labelLimit=260))
     ends = [*frame["from"], *frame["to"]]
     base = alt.Chart(frame, height=28 * frame.height + 80)
     x = alt.X("from:Q", title=title, scale=alt.Scale(domain=from_zero(ends)), axis=alt.Axis(tickCount=6))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, escape, frame, spending
+from dashboard import charts, display, escape, frame, spending
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.link import AMORTIZED, Link
@@ -48,7 +48,7 @@ def show(spent: Spending, chosen: Link) -> None:
     st.markdown(words.plain(f"{names}: {changes.sentence(made, money.signed)}"))
     rows = waterfall(made, money)
     drawn = charts.waterfall(rows, f"cost ({money.currency})")
-    st.altair_chart(drawn, width="stretch", alt="Cost of the period before, its changes, and now")
+    display.chart(drawn, about="Cost of the period before, its changes, and now")
     st.caption(
         f"All that is chosen, rollouts and all else, {AMORTIZED}, {spent.bill.provenance}. The steps sum to the "
         "change. `rose changes` says by which team, run or device."

@@ -12,7 +12,8 @@ from csv import writer
 
 import polars as pl
 
-from rose.ledger.commands.output import FORMULA, csv_cells, visible
+from rose.ledger.commands.output import FORMULA, csv_cells
+from rose.text import visible_lines
 
 #: Characters that begin or end something in Markdown, HTML, LaTeX, and a `:name:` of Streamlit's.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")
@@ -32,7 +33,7 @@ def cell(text: str) -> str:
 
 def markdown(text: str) -> str:
     """`text` for Markdown that says what it says. Line ends stay; control characters are written out."""
-    joined = _ADDRESS.sub(_JOINER, visible(text))
+    joined = _ADDRESS.sub(_JOINER, visible_lines(text))
     escaped = _SPECIAL.sub(r"\\\g<0>", joined)
     return _LINE_START.sub(
         lambda start: f"{start[1]}\\{start[2]}" if not start[2].isdigit() else _number(start), escaped
@@ -44,7 +45,7 @@ def prose(text: str) -> str:
 
     A name in it may have backticks too: what stands in a code span is text all the same.
     """
-    parts = _CODE.split(visible(text))
+    parts = _CODE.split(visible_lines(text))
     return "".join(f"`{part}`" if place % 2 else markdown(part) for place, part in enumerate(parts))
 
 

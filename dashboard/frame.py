@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, bar, books, data, drill, escape, trust
+from dashboard import amounts, bar, books, data, display, drill, escape, trust
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.books import Asked
@@ -311,7 +311,7 @@ def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = 
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="",
+    display.table(shown, height=height,
                  column_config=columns)  # fmt: skip
     st.caption(words.plain(f"Source: {source}"))
     download(frame, source)

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, data, drill, escape, frame
+from dashboard import bar, data, display, drill, escape, frame
 from dashboard.data import Priced, Run
 from dashboard.link import AMORTIZED
 from dashboard.preemptions import reaction
@@ -35,9 +35,9 @@ def table(run: Run, leases: pl.DataFrame, count: int) -> None:
         return
     st.header("Which leases?")
     shown = leases.drop("leases", "run_id", *(["own_seconds"] if run.is_of_fleet else []))
-    st.dataframe(
-        shown.rename(lambda name: name.replace("_", " ")), hide_index=True, width="stretch", key=_TABLE,
-        on_select=lambda: _pick(leases), selection_mode="single-row", placeholder="",
+    display.table(
+        shown.rename(lambda name: name.replace("_", " ")), key=_TABLE,
+        on_select=lambda: _pick(leases), selection_mode="single-row",
     )  # fmt: skip
     which = "all" if leases.height == count else f"the newest {leases.height:,} of {count:,}"
     whose = "" if run.is_of_fleet else f" {_OWN_SECONDS}"

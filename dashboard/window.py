@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, link, timeline
+from dashboard import bar, display, link, timeline
 from dashboard.data import Run, Window, by_day
 from rose.pricing.closing.period import naive, nanoseconds
 
@@ -86,9 +86,9 @@ def strip(run: Run, states: pl.DataFrame) -> None:
 
     shown = within(run, control.begun)
     marked = None if shown == every else (naive(shown.from_ns), naive(shown.to_ns))
-    st.altair_chart(
-        timeline.strip(states, begin, end, marked), width="stretch", key=key, on_select=dragged,
-        alt="Lent share of the whole run; the slider above chooses a time of it too",
+    display.chart(
+        timeline.strip(states, begin, end, marked), key=key, on_select=dragged,
+        about="Lent share of the whole run; the slider above chooses a time of it too",
     )  # fmt: skip
 
 

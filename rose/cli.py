@@ -36,6 +36,7 @@ from rose.runtime.service.commands import (
 )
 from rose.runtime.training.commands import train_command
 from rose.runtime.transfer.wire.commands import weights_app
+from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
@@ -48,7 +49,7 @@ class _Rose(TyperGroup):
         for before, argument in itertools.pairwise(["rose", *args]):
             if argument == "" or (argument.startswith("--") and argument.endswith("=")):
                 name = argument[:-1] or (before if before.startswith("-") else f"the argument after `{before}`")
-                typer.secho(f"rose: {name} is empty: give a value, or leave it out", fg=typer.colors.RED, err=True)
+                echo_error(f"{name} is empty: give a value, or leave it out")
                 raise typer.Exit(2)
         return super().parse_args(ctx, args)
 
@@ -153,23 +154,25 @@ def _demo(fleet: FleetConfig, seconds_max: float | None) -> None:
         outcome = run_in_console(fleet, seconds_max)
     harvest = _harvest(fleet.ledger, outcome.run_id)
     if harvest is None:
-        typer.echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")
+        echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")
         return
     if not outcome.steps:
-        typer.echo(
-            f"stopped before the first step was done: this is what it cost until then. Logs: {fleet.ledger}/logs"
-        )
+        echo(f"stopped before the first step was done: this is what it cost until then. Logs: {fleet.ledger}/logs")
     if priced:
         report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
-    typer.echo(f"\n{harvest}")
-    typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
-    typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
-    typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
+    echo(
+        "",
+        harvest,
+        "",
+        f"The ledger is in {fleet.ledger}. Look at it with",
+        f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)",
+        f'  rose sql --ledger {fleet.ledger} "from lease"',
+    )
 
 
 def _warn(warnings: list[str]) -> None:
     for warning in warnings:
-        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
+        echo(warning, err=True, colour=typer.colors.YELLOW)
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
@@ -184,7 +187,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
     root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
     book = choice.choose_for_new_run(root, fleet.price_book)
     if book is None:
-        typer.secho(f"Nothing will be priced: no price book. {choice.WAYS}", fg=typer.colors.YELLOW, err=True)
+        echo(f"Nothing will be priced: no price book. {choice.WAYS}", err=True, colour=typer.colors.YELLOW)
         return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)
@@ -211,7 +214,7 @@ def config_example() -> None:
     """Print a fleet file with every field explained."""
     from rose.config_example import example
 
-    typer.echo(example(), nl=False)
+    echo_data(example())
 
 
 @config_app.command("check")
@@ -223,7 +226,7 @@ def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]
         fleet = configuration.load(config)
         _has_prices(fleet)
         _warn(configuration.warnings(fleet, config))
-    typer.echo(f"{config} is valid")
+    echo(f"{config} is valid")
 
 
 @app.command(rich_help_panel=_FLEET)
@@ -272,7 +275,7 @@ def dashboard(
 
     with _errors():
         with start.prepared(pages.ledger_to_show(ledger), host, port, auth) as ready:
-            typer.echo("\n".join(ready.says))
+            echo(*ready.says)
             raise typer.Exit(subprocess.call(ready.command, env=ready.environment))
 
 
@@ -288,10 +291,10 @@ class _errors:  # noqa: N801 - reads as a statement
         from rose.errors import UserError
 
         if isinstance(error, UserError):
-            typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+            echo_error(error)
             raise typer.Exit(error.exit_code) from None
         if isinstance(error, KeyboardInterrupt):
-            typer.echo("stopped", err=True)
+            echo("stopped", err=True)
             raise typer.Exit(130) from None
 
 

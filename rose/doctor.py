@@ -15,6 +15,8 @@ from typing import Literal
 
 import psutil
 
+from rose.terminal import Screen, echo_data, styled
+
 Status = Literal["ok", "missing", "absent"]
 
 _HOOK_PROBE = """
@@ -50,18 +52,18 @@ def main(as_json: bool) -> int:
     """Print the findings; returns the exit code: 0 if a live run can start here, else 1."""
     findings = examine()
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        echo_data(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(title="What this host can do", show_lines=False)
         for column in ("", "what", "found", "what to do"):
             table.add_column(column)
-        marks = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "absent": "[yellow]absent[/yellow]"}
+        colours = {"ok": "green", "missing": "red", "absent": "yellow"}
         for finding in findings:
-            table.add_row(marks[finding.status], finding.what, finding.detail, finding.remedy)
-        Console().print(table)
+            mark = styled(finding.status, colours[finding.status])
+            table.add_row(mark, finding.what, finding.detail, finding.remedy)
+        Screen().print(table)
     return 1 if any(finding.status == "missing" for finding in findings) else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, data, frame, link
+from dashboard import bar, data, display, frame, link
 from dashboard.answers import charts
 from dashboard.data import Run
 from rose.pricing.answers import learned
@@ -38,7 +38,7 @@ def show(ledger: Path, run: Run) -> None:
         st.info("No answer was judged yet." if axis == link.STEPS else "No judged answer names its policy version.")
         return
     shown = rows(course)
-    st.altair_chart(charts.shares(shown, _AXES[axis][2]), width="stretch", alt="Share of judged answers accepted")
+    display.chart(charts.shares(shown, _AXES[axis][2]), about="Share of judged answers accepted")
     whole, drawn = (sum(stretch.judged for stretch in stretches) for stretches in (by_step, course))
     wide = any(stretch.last > stretch.first for stretch in course)
     left_out = (

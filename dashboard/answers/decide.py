@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, escape, frame
+from dashboard import amounts, display, escape, frame
 from dashboard import charts as shared
 from dashboard import format as words
 from dashboard.answers import charts
@@ -31,7 +31,7 @@ def levers(made: Answers) -> None:
                 for lever in made.levers
             ]
         )  # fmt: skip
-        st.altair_chart(charts.levers(shown, title), width="stretch", alt="What each lever saves")
+        display.chart(charts.levers(shown, title), about="What each lever saves")
         frame.show_table(tables.levers(made), "the formula's factors, each moved alone")
     factors = [
         {"factor": what, "value": made.factors[name].text, "95% interval": words.interval(made.factors[name])}
@@ -99,7 +99,7 @@ def verifiers(answered: Priced[Procurement]) -> None:
             schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64),
         )  # fmt: skip
         title = f"{currency} for {priced}, 95% interval"
-        st.altair_chart(shared.intervals(shown, title), width="stretch", alt="Cost of a correct answer by verifier")
+        display.chart(shared.intervals(shown, title), about="Cost of a correct answer by verifier")
     rows = [
         {"verifier": verifier.name, "Brier score, 0 is best": verifier.brier.text, "accepts": verifier.accept_rate.text,
          "of the correct (TPR)": verifier.tpr.text, "of the wrong (FPR)": verifier.fpr.text,

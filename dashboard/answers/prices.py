@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, escape
+from dashboard import amounts, display, escape
 from dashboard import charts as shared
 from dashboard import format as words
 from dashboard.answers.documents import Documents
@@ -58,7 +58,7 @@ def _lines(made: Documents, count: int, unit: str) -> None:
         ],
         schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64),
     )  # fmt: skip
-    st.altair_chart(shared.intervals(shown, unit), width="stretch", alt="Cost per accepted answer by price line")
+    display.chart(shared.intervals(shown, unit), about="Cost per accepted answer by price line")
     unknown = [f"{_LINES[name]}: {line.measured.text}" for name, line in made.answers.lines.items()
                if line.measured.value is None]  # fmt: skip
     st.caption(
@@ -77,7 +77,7 @@ def _steps(made: Documents, steps: pl.DataFrame, count: int, unit: str) -> None:
         return
     course = cost_by_step(price, made.useful, steps).with_columns(usd=pl.col("usd") * count)
     chart = shared.by_step(course, "usd", made.answers.stamp.currency, _ORANGE, ".3~g")
-    st.altair_chart(chart.properties(height=200), width="stretch", alt="Cost per accepted answer by step")
+    display.chart(chart.properties(height=200), about="Cost per accepted answer by step")
     st.caption(
         words.plain(
             f"{unit}: the run's rollout cost ({price.view}), divided among steps by their tokens, over accepted "

@@ -11,6 +11,7 @@ from dashboard.charts import BORROWED as BORROWED_COLOUR
 from dashboard.charts import BUCKET_COLOURS, coloured, from_zero, ink
 from dashboard.charts import DEDICATED as DEDICATED_COLOUR
 from dashboard.costs.groups import BORROWED, DEDICATED, TRANSFER
+from rose.text import visible
 
 PLACE_COLOURS: Mapping[str, str] = {
     BORROWED: BORROWED_COLOUR, DEDICATED: DEDICATED_COLOUR, TRANSFER: BUCKET_COLOURS["transfer"],
@@ -24,7 +25,7 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     frame = frame.filter(pl.col("nano-dollars") != 0)
     present = {place: colour for place, colour in PLACE_COLOURS.items() if place in set(frame["place"])}
     base = alt.Chart(frame, height=30 * len(order) + 110)
-    y = alt.Y("name:N", title=None, sort=order, axis=alt.Axis(labelLimit=220))
+    y = alt.Y("name:N", title=None, sort=[*map(visible, order)], axis=alt.Axis(labelLimit=220))
     scale = alt.Scale(domain=from_zero(frame["total"].to_list()))
     bars = base.mark_bar().encode(
         y=y,

@@ -10,7 +10,7 @@ import polars as pl
 import streamlit as st
 from streamlit.elements.lib.column_types import ColumnConfig
 
-from dashboard import amounts, bar, data, escape, frame, lease
+from dashboard import amounts, bar, data, display, escape, frame, lease
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.costs import groups
@@ -41,9 +41,9 @@ def runs(spent: Spending, by: str, key: str, known: Mapping[str, Run]) -> None:
         },
         schema_overrides={"name": pl.String},
     )
-    st.dataframe(
-        table, hide_index=True, width="stretch", key=_RUNS, on_select=lambda: _pick_run(table),
-        selection_mode="single-row", placeholder="",
+    display.table(
+        table, key=_RUNS, on_select=lambda: _pick_run(table),
+        selection_mode="single-row",
         column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns(table)},
     )  # fmt: skip
     which = "all" if len(own) == len(shown) else f"the dearest {len(shown):,} of {len(own):,}"
@@ -75,9 +75,9 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
         "lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason",
         (pl.col("nano") / 1e9 / per_unit).alias("cost"), (pl.col("ns") / NS_PER_HOUR).alias("device-hours"), "tokens",
     )  # fmt: skip
-    st.dataframe(
-        table.rename(lambda name: name.replace("_", " ")), hide_index=True, width="stretch", key=_LEASES,
-        on_select=lambda: _pick_lease(table), selection_mode="single-row", placeholder="",
+    display.table(
+        table.rename(lambda name: name.replace("_", " ")), key=_LEASES,
+        on_select=lambda: _pick_lease(table), selection_mode="single-row",
         column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns(table)},
     )  # fmt: skip
     which = "all" if table.height == count else f"the newest {table.height:,} of {count:,}"

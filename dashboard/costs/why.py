@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, charts, data, escape, frame
+from dashboard import amounts, charts, data, display, escape, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.pricing.borrowing.report import waterfall
@@ -42,13 +42,13 @@ def show(made: Waterfall, run: Run) -> None:
     title = f"{made.head.stamp.currency} for a million useful tokens made on borrowed devices"
     least = pl.col("nano").abs().max() / _DRAWN
     drawn = steps.filter((pl.col("nano").abs() > least).fill_null(True))
-    st.altair_chart(charts.waterfall(drawn, title), width="stretch", alt="From dedicated devices to the marginal cost")
+    display.chart(charts.waterfall(drawn, title), about="From dedicated devices to the marginal cost")
     table = steps.select(
         pl.col("name").alias("step"), (pl.col("nano") / 1e9).alias("run"), "per million", "view", "basis", "why"
     )
     currency = made.head.stamp.currency
-    st.dataframe(
-        table, hide_index=True, width="stretch", placeholder="unknown",
+    display.table(
+        table, placeholder="unknown",
         column_config={
             "run": amounts.column("of the run", table["run"], currency),
             "per million": amounts.column("a million useful tokens", table["per million"], currency),

@@ -13,6 +13,7 @@ import polars as pl
 
 from dashboard import timeline
 from dashboard.charts import PREEMPTION_COLOURS, budget, ink
+from rose.text import visible
 
 _PANEL_PX, _AXIS_PX, _ROW_PX = 120, 70, 30
 
@@ -79,7 +80,10 @@ def causes(frame: pl.DataFrame, field: str, title: str) -> alt.LayerChart:
     shown = frame.select("cause", "action", value=field, text=text)
     base = alt.Chart(shown, height=_ROW_PX * shown.height + 80).encode(
         y=alt.Y(
-            "cause:N", title=None, sort=shown["cause"].to_list(), axis=alt.Axis(labelLimit=260, labelOverlap=False)
+            "cause:N",
+            title=None,
+            sort=[*map(visible, shown["cause"])],
+            axis=alt.Axis(labelLimit=260, labelOverlap=False),
         ),
     )
     # Yields are a thousand times as many as revocations.

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, data, escape, frame
+from dashboard import bar, data, display, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
 from dashboard.link import ACTIONS
@@ -29,9 +29,9 @@ def table(ledger: Path, run: Run, shown: Window) -> None:
         return
     numbers = [name for name, dtype in rows.schema.items() if dtype == pl.Float64]
     listed = rows.drop("preemptions").with_columns(pl.col(numbers).round(3))
-    st.dataframe(
-        listed.rename(lambda name: name.replace("_", " ")), hide_index=True, width="stretch", key=_TABLE,
-        on_select=lambda: _pick(rows), selection_mode="single-row", placeholder="",
+    display.table(
+        listed.rename(lambda name: name.replace("_", " ")), key=_TABLE,
+        on_select=lambda: _pick(rows), selection_mode="single-row",
     )  # fmt: skip
     count = int(rows["preemptions"][0])
     which = "all" if rows.height == count else f"the newest {rows.height:,} of {count:,}; a shorter time has others"

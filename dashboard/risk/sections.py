@@ -8,7 +8,7 @@ import polars as pl
 import streamlit as st
 
 from dashboard import charts as shared
-from dashboard import escape, frame
+from dashboard import display, escape, frame
 from dashboard import format as words
 from dashboard.risk import charts
 from rose.pricing.borrowing.report import tables
@@ -73,7 +73,7 @@ def harm(document: RiskDocument) -> None:
             for name, figure in compared.items()
         ]
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("share", "low", "high"), pl.Float64))
-        st.altair_chart(charts.late(shown), width="stretch", alt="Late requests with lending and without, with 95%")
+        display.chart(charts.late(shown), about="Late requests with lending and without, with 95%")
     windows(row.withheld.text, row.windows.text, document.head.stamp.provenance)
 
 
@@ -113,9 +113,9 @@ def depends(document: RiskDocument) -> None:
             for name, swing in document.swings.items()
         ]  # fmt: skip
         shown = pl.DataFrame(rows)
-        st.altair_chart(
-            charts.depends(shown, document.cash_saved.value / 1e9, stamp.currency), width="stretch",
-            alt="Cash saved at either end of the range of each thing that it depends on",
+        display.chart(
+            charts.depends(shown, document.cash_saved.value / 1e9, stamp.currency),
+            about="Cash saved at either end of the range of each thing that it depends on",
         )  # fmt: skip
         st.caption(escape.markdown(f"Green: more than now, purple: less. Marginal, {stamp}."))
         frame.show_table(tables.depends(document), "the terms of the borrow, and the device time of dedicated devices")
@@ -173,7 +173,7 @@ def bursts(document: RiskDocument) -> None:
     ]  # fmt: skip
     if any(rate.bursts.value for rate in provision.rates.values()):
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("an_hour", "low", "high"), pl.Float64))
-        st.altair_chart(charts.bursts(shown), width="stretch", alt="Bursts an hour by serving load, with 95%")
+        display.chart(charts.bursts(shown), about="Bursts an hour by serving load, with 95%")
     source = "`request`, `lease`, `device_slice` and the price book"
     if provision.rates:
         frame.show_table(tables.rates(provision), source)
@@ -193,9 +193,9 @@ def together(risk: RiskDocument) -> None:
         for r, row in document.by_r.items() if row.token_cost.value is not None
     ]  # fmt: skip
     if rows:
-        st.altair_chart(
-            charts.coupled(pl.DataFrame(rows), _usd(document.dedicated), document.head.stamp.currency), width="stretch",
-            alt="Simulated price of a million borrowed tokens, by how load and demand rise together",
+        display.chart(
+            charts.coupled(pl.DataFrame(rows), _usd(document.dedicated), document.head.stamp.currency),
+            about="Simulated price of a million borrowed tokens, by how load and demand rise together",
         )  # fmt: skip
     if document.by_r:
         frame.show_table(tables.paired(document), "the windows of the run, paired anew: simulated")
@@ -210,7 +210,7 @@ def _intervals(figures: Mapping[str, Figure], title: str) -> None:
     ]  # fmt: skip
     if rows:
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64))
-        st.altair_chart(shared.intervals(shown, title), width="stretch", alt=title)
+        display.chart(shared.intervals(shown, title), about=title)
 
 
 def _usd(figure: Figure) -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, books, charts, drill, escape, files, frame
+from dashboard import bar, books, charts, display, drill, escape, files, frame
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
@@ -89,9 +89,7 @@ def _days(bill: Bill, shown: pl.DataFrame, view: str) -> None:
     if by_day.is_empty():
         st.info("Nothing cost anything at these prices.")
         return
-    st.altair_chart(
-        charts.money_by_day(by_day, bill.stamp.currency), width="stretch", alt=f"Cost by UTC {per} and {key}"
-    )
+    display.chart(charts.money_by_day(by_day, bill.stamp.currency), about=f"Cost by UTC {per} and {key}")
     st.caption(f"Cost by UTC {per} and {key}, {_VIEWS[view]}, {bill.stamp}. Source: charges.")
 
 

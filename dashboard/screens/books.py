@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, books, charts, deliveries, escape, files, frame
+from dashboard import amounts, books, charts, deliveries, display, escape, files, frame
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
@@ -214,7 +214,7 @@ def _budgets(asked: Asked) -> None:
         )
         return
     stamp = budgets[0].spent.stamp
-    st.altair_chart(charts.budgets(_chart(budgets), stamp.currency), width="stretch", alt="Budgets, spent and forecast")
+    display.chart(charts.budgets(_chart(budgets), stamp.currency), about="Budgets, spent and forecast")
     for made in tables.budgets(budgets):
         frame.show_table(made, "charges and budgets of the ledger")
 

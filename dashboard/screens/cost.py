@@ -12,7 +12,7 @@ import polars as pl
 import streamlit as st
 from streamlit.elements.lib.column_types import ColumnConfig
 
-from dashboard import amounts, bar, cards, data, escape, frame, link, spending
+from dashboard import amounts, bar, cards, data, display, escape, frame, link, spending
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.books import Asked
@@ -135,8 +135,8 @@ def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run
     names = [_name(row.key, chosen.by, known) for row in rows]
     _bars(rows, names, money)
     table = _table(rows, names, amount, money, GROUPS[chosen.by][0])
-    st.dataframe(
-        table, hide_index=True, width="stretch", key=f"{_TABLE}-{chosen.by}", placeholder="",
+    display.table(
+        table, key=f"{_TABLE}-{chosen.by}",
         on_select=lambda: _pick(rows, chosen.by), selection_mode="single-row", column_config=_columns(table, money),
     )  # fmt: skip
     st.caption(
@@ -165,7 +165,7 @@ def _bars(rows: Sequence[Group], names: Sequence[str], money: Money) -> None:
             for place, nano in row.places.items()
         ]
     )  # fmt: skip
-    st.altair_chart(charts.ranked(parts, money.currency), width="stretch", alt="Cost of rollouts, the dearest first")
+    display.chart(charts.ranked(parts, money.currency), about="Cost of rollouts, the dearest first")
     if len(drawn) < len(rows):
         st.caption(f"The dearest {len(drawn)} of {len(rows):,} are drawn; the table has all.")
 

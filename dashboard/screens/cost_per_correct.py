@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, data, frame
+from dashboard import charts, data, display, frame
 from dashboard.answers import course, decide, documents, prices
 from dashboard.answers.documents import Documents
 from dashboard.data import Priced, Run
@@ -70,7 +70,7 @@ def _chart(steps: pl.DataFrame, field: str, title: str, colour: str, axis_format
         st.info("Not enough data yet.")
         return
     chart = charts.by_step(steps, field, title, colour, axis_format).properties(height=_HEIGHT_PX)
-    st.altair_chart(chart, width="stretch", alt=f"{title} by step")
+    display.chart(chart, about=f"{title} by step")
 
 
 frame.page(

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, escape, fleet, frame, lease, timeline, window
+from dashboard import bar, charts, data, display, escape, fleet, frame, lease, timeline, window
 from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.events import BUCKETS
@@ -81,9 +81,9 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
         )
     if (opened := bar.chosen().lease) is not None:
         st.info(f"Lease {escape.markdown(opened)} is open below, after the table of leases.")
-    st.altair_chart(
-        timeline.chart(lanes), width="stretch",
-        alt="Lent share, states of devices, leases, serving latency with its budget, and preemptions over time",
+    display.chart(
+        timeline.chart(lanes),
+        about="Lent share, states of devices, leases, serving latency with its budget, and preemptions over time",
     )  # fmt: skip
     near = " By the day; percentiles to within 2.2%." if data.by_day(shown) else ""
     st.caption(
@@ -111,7 +111,7 @@ def _holds(ledger: Path, run: Run, shown: Window) -> None:
         return
     reason = pl.col("reason").replace(fleet.REASONS)
     named = holds.with_columns(why=reason)
-    st.altair_chart(charts.holds(named), width="stretch", alt="Time that rollouts were refused devices, by reason")
+    display.chart(charts.holds(named), about="Time that rollouts were refused devices, by reason")
     st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. Source: `hold`.")
     frame.download(named, "holds")
 

@@ -10,13 +10,14 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, bar, cards, charts, drivers, escape, figures, frame, needs, spending
+from dashboard import amounts, bar, cards, charts, display, drivers, escape, figures, frame, needs, spending
 from dashboard import format as words
 from dashboard.cards import Money
 from dashboard.data import Priced, Run
 from dashboard.figures import Overview
 from dashboard.spending import Spending
 from rose.pricing.spend.saved import Saved
+from rose.text import visible
 
 #: What so many runs saved is worked out without being asked for.
 _RUNS_MAX = 8
@@ -108,7 +109,7 @@ def _days(made: Overview) -> None:
     )
     line = None if per_day is None else per_day / factor
     chart = charts.cost_by_day(shown, line, money.currency)
-    st.altair_chart(chart, width="stretch", alt="Cost by UTC day")
+    display.chart(chart, about="Cost by UTC day")
     view = made.chosen.view.replace("-", " ")
     st.caption(f"Cost of {escape.markdown(about)} by UTC day, {view}, {spent.bill.stamp}. Source: charges.")
     frame.download(shown.select("day", "what", "amount", pl.lit(money.currency).alias("currency")), "days")
@@ -153,19 +154,20 @@ def _teams(spent: Spending) -> None:
     ]
     shown = pl.DataFrame(rows)
     chart = charts.teams(shown, money.currency)
-    event = st.altair_chart(chart, width="stretch", alt="Cost by team", on_select=_team_picked, key="overview-teams")
-    del event
+    display.chart(
+        chart, about="Cost by team", on_select=lambda: _pick_team([team for team, _, _ in teams]), key="overview-teams"
+    )
     priced = {name: amounts.column(name, shown[name], money.currency) for name in ("cost", "for rollouts")}
     frame.table(shown, f"charges by the tags of runs, {money.currency}, {spent.bill.provenance}.", priced)
     if [team for team, _, _ in teams] == ["unallocated"]:
         st.info('No run says who pays. Begin runs with a tag: `tags = {"team": "research"}`.')
 
 
-def _team_picked() -> None:
-    """A bar that was clicked is the team from then on."""
+def _pick_team(teams: list[str]) -> None:
+    """A bar that was clicked is the team from then on. The chart knows a team by its name as it is shown."""
     picked = st.session_state["overview-teams"]["selection"].get("team", [])
     if picked:
-        bar.choose(team=picked[0]["team"])
+        bar.choose(team=next(team for team in teams if visible(team) == picked[0]["team"]))
 
 
 frame.ledger_page(

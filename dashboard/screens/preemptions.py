@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import data, frame, lease, window
+from dashboard import data, display, frame, lease, window
 from dashboard import format as words
 from dashboard.data import Run, Window
 from dashboard.preemptions import charts, one, totals
@@ -67,7 +67,7 @@ def _reactions(run: Run, taken: Taken) -> None:
         st.info("None of them recorded it.")
         return
     for chart in charts.reactions(taken.reactions, taken.budgets):
-        st.altair_chart(chart, width="stretch", alt="How long rollouts took to give way, with serving's budgets")
+        display.chart(chart, about="How long rollouts took to give way, with serving's budgets")
     st.caption(
         "How often, by the time from serving's wish for the device until the rollout was off it: of yields, the "
         "longest of each lease and second; of cuts, until the memory was free; of revocations that did not record it, "
@@ -84,7 +84,7 @@ def _causes(run: Run, taken: Taken) -> None:
     left, right = st.columns(2)
     with left:
         title = "preemptions"
-        st.altair_chart(charts.causes(named, "preemptions", title), width="stretch", alt="Preemptions by cause")
+        display.chart(charts.causes(named, "preemptions", title), about="Preemptions by cause")
     with right:
         moved = named.filter(pl.col("action") != "yield")
         if moved.is_empty():
@@ -93,7 +93,7 @@ def _causes(run: Run, taken: Taken) -> None:
             st.info("No token was lost: what was cut or revoked went on elsewhere with the tokens it had.")
         else:
             title = "tokens lost"
-            st.altair_chart(charts.causes(moved, "tokens_lost", title), width="stretch", alt="Tokens lost by cause")
+            display.chart(charts.causes(moved, "tokens_lost", title), about="Tokens lost by cause")
     kept = named.group_by("action").agg(pl.len().alias("shown"), pl.col("causes").first())
     hidden = int((kept["causes"] - kept["shown"]).sum())
     more = f" {hidden:,} rarer causes are not drawn." if hidden else ""
@@ -105,7 +105,7 @@ def _over_time(run: Run, shown: Window, taken: Taken) -> None:
     st.header("When?")
     width = window.bin_width(shown, totals.BLOCKS)
     for chart in charts.over_time(taken.over_time, naive(shown.from_ns), naive(shown.to_ns), width):
-        st.altair_chart(chart, width="stretch", alt="Preemptions over time, of one action")
+        display.chart(chart, about="Preemptions over time, of one action")
     bins = "By the day" if data.by_day(shown) else f"In bins of {words.duration(width.total_seconds())}"
     st.caption(f"{bins}, each action on an axis of its own. {run.provenances[0].capitalize()}. Source: `preemption`.")
     frame.download(taken.over_time, "over time", label="Preemptions over time as CSV")

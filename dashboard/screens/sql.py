@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, data, escape, frame, queries, query_chart
+from dashboard import bar, data, display, escape, frame, queries, query_chart
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.data import Priced, Run
@@ -20,6 +20,7 @@ from rose.errors import UserError
 from rose.ledger.reading import dictionary, named
 from rose.ledger.reading.named import Variable
 from rose.pricing.closing import store
+from rose.text import visible
 
 _RUNNING, _ANSWER, _OFFERED = "sql-running", "sql-answer", "sql-offered"
 _QUERY, _TEXT, _LIST, _CHART = "sql-query", "sql-text", "sql-list", "sql-chart"
@@ -64,8 +65,8 @@ def _choose(name: str | None = None) -> None:
 def _list() -> None:
     listed = [named.load(name) for name in named.names()]
     rows = [{"query": query.name, "question": query.question} for query in listed]
-    st.dataframe(
-        pl.DataFrame(rows), hide_index=True, width="stretch", height=420, key=_LIST, on_select=_picked,
+    display.table(
+        pl.DataFrame(rows), height=420, key=_LIST, on_select=_picked,
         selection_mode="single-row", column_config={"query": st.column_config.TextColumn(width="medium")},
     )  # fmt: skip
     st.caption(
@@ -112,7 +113,7 @@ def _input(variable: Variable, text: str, key: str, runs: list[Run]) -> None:
         options = list(dict.fromkeys([*([text] if text else []), *(run.run_id for run in runs)]))
         st.selectbox(
             "run_id", options, 0 if text else None, key=key, help=about, placeholder="every run",
-            accept_new_options=True,
+            accept_new_options=True, format_func=visible,
         )  # fmt: skip
     elif variable.type == "BIGINT" and (not text or text.lstrip("-").isdigit()):
         value = int(text) if text else None
@@ -217,7 +218,7 @@ def _rows(rows: Rows, asked: Asked, runs: list[Run]) -> None:
             f"There are more than {queries.ROWS_MAX:,} rows: the first {queries.ROWS_MAX:,} are shown, drawn and "
             "downloaded. Narrow the query, or let it add up."
         )
-    st.dataframe(table, hide_index=True, width="stretch", placeholder="")
+    display.table(table)
     st.caption(f"{table.height:,} rows in {rows.seconds:.1f} s, at {words.when(rows.at)}. Times are UTC.")
     if table.height and _one_provenance(table, runs):
         _drawn(table)
@@ -265,7 +266,7 @@ def _drawn(table: pl.DataFrame) -> None:
         _axis("x", "Along", every)
     with y:
         _axis("y", "Upwards", numbers)
-    st.altair_chart(query_chart.chart(table, drawn), width="stretch", alt=f"{drawn.y} by {drawn.x}")
+    display.chart(query_chart.chart(table, drawn), about=f"{drawn.y} by {drawn.x}")
     if table.height > query_chart.ROWS_MAX:
         st.caption(f"The chart is of the first {query_chart.ROWS_MAX:,} of {table.height:,} rows.")
     if table[str(drawn.x)].is_duplicated().any():
@@ -287,7 +288,7 @@ def _schema(ledger: Path) -> None:
         views = described.value
         name = st.selectbox("View", [view.name for view in views], key="sql-view")
         st.markdown(escape.markdown(dictionary.one(views, name).about))
-        st.dataframe(queries.one_view(views, name), hide_index=True, width="stretch", placeholder="")
+        display.table(queries.one_view(views, name))
 
 
 frame.ledger_page(

@@ -13,6 +13,7 @@ import polars as pl
 
 from dashboard import timeline
 from dashboard.charts import ink
+from rose.text import visible
 
 #: Phases of a sync in their order, with what they are.
 PHASES: Mapping[str, tuple[str, str]] = {
@@ -49,7 +50,7 @@ def held(frame: pl.DataFrame, begin: datetime, end: datetime) -> alt.Chart:
             x=timeline.between("t", begin, end),
             y=alt.Y("policy_version:Q", title="version", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
             color=alt.Color(
-                "line:N", scale=alt.Scale(domain=lines, range=colours[: len(lines)]),
+                "line:N", scale=alt.Scale(domain=[*map(visible, lines)], range=colours[: len(lines)]),
                 legend=alt.Legend(title=None, orient="top", columns=4, labelLimit=220),
             ),
             strokeDash=alt.condition(f"datum.line === '{PUBLISHED}'", alt.value([6, 4]), alt.value([1, 0])),

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import data, frame
+from dashboard import data, display, frame
 from dashboard.data import Run, Window
 from dashboard.syncs import charts
 from rose.pricing.closing.period import naive
@@ -58,9 +58,9 @@ def _held(ledger: Path, run: Run, shown: Window, engines: pl.DataFrame) -> None:
     lines = data.in_window(ledger, "dashboard/syncs/held", run, shown)
     if lines["line"].drop_nulls().len():
         st.subheader("Which engine held which version?")
-        st.altair_chart(
-            charts.held(lines, naive(shown.from_ns), naive(shown.to_ns)), width="stretch",
-            alt="The version that each engine held over time, and the newest that was published",
+        display.chart(
+            charts.held(lines, naive(shown.from_ns), naive(shown.to_ns)),
+            about="The version that each engine held over time, and the newest that was published",
         )  # fmt: skip
         most = "" if engines.height <= charts.ENGINES_MAX else (
             f" The {charts.ENGINES_MAX} of {engines.height:,} engines that are furthest behind are drawn.")  # fmt: skip
@@ -85,7 +85,7 @@ def _versions(ledger: Path, run: Run, shown: Window) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("What does a sync spend its time on?")
-        st.altair_chart(charts.phases(versions), width="stretch", alt="Mean time of each phase of a sync, by version")
+        display.chart(charts.phases(versions), about="Mean time of each phase of a sync, by version")
         st.caption(
             "Means of the syncs that reached the version. A phase that one of them did not record is left out, and is "
             f"in other. The engine stands still for the pause alone.{which} {run.provenances[0].capitalize()}. Source: "
@@ -93,7 +93,7 @@ def _versions(ledger: Path, run: Run, shown: Window) -> None:
         )
     with right:
         st.subheader("How much is sent?")
-        st.altair_chart(charts.moved(versions), width="stretch", alt="Bytes sent for each version")
+        display.chart(charts.moved(versions), about="Bytes sent for each version")
         st.caption(f"To all engines, failed syncs too.{which} {run.provenances[0].capitalize()}. Source: `sync`.")
     frame.download(versions.drop("versions", "text"), "versions", label="Versions as CSV")
 

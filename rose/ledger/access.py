@@ -7,7 +7,6 @@ any log, so one that cannot be written is said on stderr and keeps nobody from r
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,4 +103,6 @@ def _write(
         ):
             writer.record(Access(who=who or verified.user_at_host(), action=action, **fields))
     except (LedgerError, OSError) as error:
-        print(f"this is not in the ledger's access log: {error}", file=sys.stderr)
+        from rose.terminal import echo
+
+        echo(f"this is not in the ledger's access log: {error}", err=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table as TerminalTable
-from rich.text import Text
 
-from rose.ledger.commands.output import visible
 from rose.pricing.table import Element, Mark, Paragraph, Table
+from rose.terminal import Screen, styled
+from rose.text import visible
 
 #: Of a table, in characters; wider where it needs to be and the terminal is.
 WIDTH = 100
@@ -20,35 +20,36 @@ _COLUMN_MIN = 6
 _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm": "bold red"}
 
 
-def show(parts: Iterable[Element], *, spaced: bool = False, console: Console | None = None) -> None:
+def show(parts: Iterable[Element], *, spaced: bool = False, screen: Screen | None = None) -> None:
     """Print a document; where it is `spaced` with an empty line after each part."""
-    console = console or Console(width=max(WIDTH, Console().width))
+    screen = screen or Screen(width=max(WIDTH, Screen().width))
     for part in parts:
         # Ids and paths stay whole, and a table of many amounts is wider than others.
-        console.print(rendered(part, console.width), soft_wrap=isinstance(part, str), crop=False)
+        screen.print(rendered(part, screen.width), soft_wrap=isinstance(part, str), crop=False)
         if spaced:
-            console.print()
+            screen.print()
 
 
 def rendered(part: Element, width: int = WIDTH) -> RenderableType:
-    """What rich prints of a part: control characters are written out, and no text is markup."""
+    """What a `Screen` prints of a part."""
     match part:
         case Table():
             return _table(part, width)
         case Paragraph():
             style = "bold red" if part.alarm else ""
-            return Text.assemble((visible(part.lead), "bold"), Text(visible(part.text), style=style))
+            first, *more = (styled(line, style) for line in (part.text, *part.more))
+            return Group(styled(part.lead, "bold") + first, *more)
         case _:
-            return Text(visible(part))
+            return part
 
 
 def _table(table: Table, width: int) -> TerminalTable:
     title = f"{table.title}  [{table.terms}]" if table.terms else table.title
     notes = " ".join(table.notes)
     made = TerminalTable(
-        title=Text(visible(title), style="bold") if title else None,
+        title=styled(title, "bold") if title else None,
         title_justify="left",
-        caption=Text(visible(notes), style="table.caption") if notes else None,
+        caption=notes or None,
         box=box.SIMPLE_HEAD,
         show_header=table.header,
     )
@@ -56,18 +57,16 @@ def _table(table: Table, width: int) -> TerminalTable:
     cells = [[visible(texts[index]) for texts in (*rows, *footer)] for index in range(len(table.columns))]
     for column, column_width in zip(table.columns, _widths(table, cells, width), strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
-        made.add_column(
-            Text(visible(column.name)), justify=justify, overflow="fold", no_wrap=column.whole, width=column_width
-        )
+        made.add_column(column.name, justify=justify, overflow="fold", no_wrap=column.whole, width=column_width)
     # It spreads to the width of the others.
     made.width = max(WIDTH, _edges(table) + sum(column.width or 0 for column in made.columns))
     for number, texts in enumerate(rows):
         if table.grouped and number and table.starts_group(number):
             made.add_section()
-        made.add_row(*(Text(visible(cell)) for cell in texts), style=_STYLES[table.marks.get(number)])
+        made.add_row(*texts, style=_STYLES[table.marks.get(number)])
     made.add_section()
     for texts in footer:
-        made.add_row(*(Text(visible(cell)) for cell in texts), style="bold")
+        made.add_row(*texts, style="bold")
     return made
 
 

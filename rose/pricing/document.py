@@ -154,10 +154,9 @@ class Report:
 def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
     """What a document on a run begins with: which run, when, beside what `traffic`, and by which prices."""
     return Paragraph(
-        f" ({run.run_id}), {run.status}, {stamp.provenance}\n"
-        f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}{traffic}\n"
-        f"{stamp.book.line}",
+        f" ({run.run_id}), {run.status}, {stamp.provenance}",
         lead=f"Run {run.name}",
+        more=(f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}{traffic}", stamp.book.line),
     )
 
 

@@ -7,7 +7,7 @@ Who builds one says what it shows; how it looks is said where it is shown: `rose
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -111,11 +111,21 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose above, between or below tables, wrapped where it is shown. `lead` comes before it and stands out."""
+    """Prose above, between or below tables, wrapped where it is shown. `lead` comes before it and stands out.
+
+    `more` are further lines: a line end inside a text is shown as `\\n`.
+    """
 
     text: str
     lead: str = ""
     alarm: bool = False
+    more: tuple[str, ...] = ()
+
+    @classmethod
+    def of_lines(cls, lines: Iterable[str]) -> Paragraph:
+        """Return a paragraph of these lines."""
+        first, *more = [*lines] or [""]
+        return cls(first, more=tuple(more))
 
 
 #: What a document is shown as, one after the other; plain text is a line whose ids and paths stay whole.

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from types import FrameType
-
-from rich.console import Console
 
 from rose.config import FleetConfig
 from rose.runtime.service.demo import Outcome, run
+from rose.terminal import progress
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
     """Run the demo, saying what it does. Raises what `demo.run` raises."""
-    console = Console(highlight=False, soft_wrap=True)
-    began = time.monotonic()
-    stopping = threading.Event()
-
-    def say(text: str) -> None:
-        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  ", end="")
-        console.print(text, markup=False)
+    say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         say("stopping: the step in progress is given up, everything recorded is kept")

@@ -26,6 +26,7 @@ from rose.pricing.money import format_money, format_usd
 from rose.pricing.price_books import pricebook
 from rose.pricing.spend.currency import Rate
 from rose.pricing.watch import budget
+from tests.dashboard.conftest import unescaped
 
 BOOK = pricebook.load("example")
 EUR = Rate(currency="EUR", usd_per_unit=Decimal("1.25"), day=date(2026, 6, 30), source="made up",
@@ -210,20 +211,29 @@ def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
 @pytest.mark.long
 @pytest.mark.parametrize("page", ["overview", "fleet", "cost", "cost_per_correct", "bill", "books"])
 def test_text_of_a_ledger_stays_text(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
-    tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
-    texts = {"tags_json": tags, "name": HOSTILE, "trace": HOSTILE, "reason": HOSTILE, "task": HOSTILE}
-    ids = dict.fromkeys(("device_id", "engine_id"), HOSTILE)
+    text = f"{HOSTILE} \u202egnp\u200f\x1b[2J"
+    tags = json.dumps({"team": text, "serving_team": text, "p": text})
+    texts = {"tags_json": tags, "name": text, "trace": text, "reason": text, "task": text}
+    ids = dict.fromkeys(("device_id", "engine_id"), text)
 
     def hostile(event: events.Event) -> events.Event:
         named = {name for name in texts if isinstance(getattr(event, name, None), str)}
-        own = {name: f"{HOSTILE}{getattr(event, name)}" for name in ids if getattr(event, name, None)}
+        own = {name: f"{text}{getattr(event, name)}" for name in ids if getattr(event, name, None)}
         return dataclasses.replace(event, **{name: texts[name] for name in named}, **own)
 
-    app = open_page(kit.write(tmp_path / "ledger", map(hostile, kit.a_run()), run_id=HOSTILE), page)
+    app = open_page(kit.write(tmp_path / "ledger", map(hostile, kit.a_run()), run_id=text), page)
     assert not app.exception
     kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header")
     shown = "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
     assert not re.search(r"(?<!\\)!\[|(?<!\\)\$a|(?<!\\)<b>|://evil", shown)
+    charts = [element.proto for element in app.get("vega_lite_chart")]
+    rows = b"".join(data.data.data for chart in charts for data in chart.datasets)
+    tables = "\n".join(frame.value.to_csv() for frame in app.dataframe)
+    options = "\n".join(option for box in app.selectbox for option in box.options)
+    specs = json.dumps([json.loads(chart.spec) for chart in charts], ensure_ascii=False)
+    everything = "\n".join([shown, rows.decode(errors="replace"), tables, options, specs])
+    assert not [char for char in ("\u202e", "\u200f", "\x1b[") if char in everything]
+    assert r"\u202egnp\u200f\x1b[2J" in unescaped(everything)
 
 
 def test_an_empty_ledger_and_a_run_that_has_only_begun(

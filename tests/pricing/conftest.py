@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rose import events
 from rose.pricing import console
@@ -18,6 +17,7 @@ from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.run import report
 from rose.pricing.table import Element
+from rose.terminal import Screen
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
 
 WriteLedger = Callable[..., Path]
@@ -34,8 +34,8 @@ WEEK_CLOSE_ID = "2026-06-01-to-2026-06-08-live-1"
 
 def shown(parts: Iterable[Element]) -> str:
     """What a terminal shows of a document."""
-    terminal = Console(width=console.WIDTH, file=io.StringIO())
-    console.show(parts, console=terminal)
+    terminal = Screen(width=console.WIDTH, file=io.StringIO())
+    console.show(parts, screen=terminal)
     assert isinstance(terminal.file, io.StringIO)
     return terminal.file.getvalue()
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
 
 from rose.pricing import console
 from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.table import Column, Table
+from rose.terminal import Screen
 
 CLOSE = "2026-11-22T14-live-1"
 HEADINGS = ("close", "team", "closed", "of it corrections", "open", "shared", "credits", "total", "device-hours", "why")
@@ -24,8 +24,8 @@ TABLE = Table(
 
 
 def shown(table: Table, width: int) -> str:
-    terminal = Console(width=width, file=io.StringIO())
-    console.show([table], console=terminal)
+    terminal = Screen(width=width, file=io.StringIO())
+    console.show([table], screen=terminal)
     assert isinstance(terminal.file, io.StringIO)
     return terminal.file.getvalue()
 

@@ -20,7 +20,7 @@ from rose.ledger.commands.common import (
 )
 from rose.ledger.commands.jobs import time_text
 from rose.ledger.commands.maintain import utc_us_of
-from rose.ledger.commands.output import visible
+from rose.terminal import echo
 
 if TYPE_CHECKING:
     from rose.ledger.approvals.state import Hold, Proposal, Signed, State
@@ -81,7 +81,7 @@ def rules(
     else:
         shown = {**plain, "approvers": plain["approvers"] or "any key but the proposer's"}
         print_table(["rule", "value"], [(name, _text(value)) for name, value in shown.items()])
-        print("Never set: these are the defaults." if set_by is None else f"Set {_who(set_by)}.")
+        echo("Never set: these are the defaults." if set_by is None else f"Set {_who(set_by)}.")
     _say_faults(stands, as_json)
 
 
@@ -115,7 +115,7 @@ def approve(id: ProposalArgument, ledger: LedgerOption = None, as_json: JsonOpti
     if as_json:
         print_json(proposal_json(done))
     else:
-        print(visible(f"Approved: {done.act} {summary(done)}. The command that proposed it carries it out."))
+        echo(f"Approved: {done.act} {summary(done)}. The command that proposed it carries it out.")
 
 
 def reject(
@@ -129,7 +129,7 @@ def reject(
     if as_json:
         print_json(proposal_json(done))
     else:
-        print(visible(f"Rejected: {done.act} {summary(done)}."))
+        echo(f"Rejected: {done.act} {summary(done)}.")
 
 
 @hold_app.command("add")
@@ -150,7 +150,7 @@ def add_hold(
     if as_json:
         print_json(hold_json(made))
     else:
-        print(visible(f"Hold {made.short_id} on {made.what}."))
+        echo(f"Hold {made.short_id} on {made.what}.")
 
 
 @hold_app.command("list")
@@ -183,7 +183,7 @@ def release_hold(
     if as_json:
         print_json(hold_json(done))
     else:
-        print(visible(f"Hold {done.short_id} on {done.what} is released."))
+        echo(f"Hold {done.short_id} on {done.what} is released.")
 
 
 def summary(proposal: Proposal) -> str:
@@ -238,5 +238,5 @@ def _text(value: Any) -> str:
 def _say_faults(stands: State, as_json: bool) -> None:
     if stands.faults:
         if not as_json:
-            print(visible("\n".join(stands.faults)))
+            echo(*stands.faults)
         raise typer.Exit(1)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rose.errors import UserError
 from rose.ledger.commands import readable
-from rose.ledger.commands.output import cell_text, json_text, visible
+from rose.ledger.commands.output import cell_text, json_text
+from rose.terminal import Screen, echo, echo_data, echo_error
 
 LedgerOption = Annotated[
     Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
@@ -70,10 +70,9 @@ def unreadable(error: Exception) -> str:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr where that is a terminal; yields what moves it: how much is done, and of how much."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -119,25 +118,25 @@ def days(text: str) -> float:
 
 
 def fail(message: str, exit_code: int = 2) -> NoReturn:
-    print(f"rose: {visible(message)}", file=sys.stderr)
+    echo_error(message)
     raise typer.Exit(exit_code)
 
 
 def print_json(value: Any) -> None:
     text, count = json_text(value)
-    print(text)
+    echo_data(text)
     if count:
-        print(f"JSON has no NaN and no infinity: null stands for {count} such numbers.", file=sys.stderr)
+        echo(f"JSON has no NaN and no infinity: null stands for {count} such numbers.", err=True)
 
 
 def print_table(columns: list[str], rows: list[Any], *, raw: bool = False) -> None:
     """Print rows for people, times and sizes in their units by the names of the columns; with `raw` as they are."""
     table = Table()
     for column in columns:
-        table.add_column(visible(column), overflow="fold")
+        table.add_column(column, overflow="fold")
     for row in rows:
         cells = zip(columns, row, strict=True)
-        table.add_row(*(visible((None if raw else readable.cell(*cell)) or cell_text(cell[1])) for cell in cells))
+        table.add_row(*((None if raw else readable.cell(*cell)) or cell_text(cell[1]) for cell in cells))
     # Off a terminal there is no width to keep to.
     width = None if sys.stdout.isatty() else 1_000_000
-    Console(markup=False, highlight=False, width=width).print(table)
+    Screen(width=width).print(table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,9 +27,9 @@ from rose.ledger.commands.common import (
     until_signal,
 )
 from rose.ledger.commands.maintain import LockModeOption, ObjectLockOption, StorageOption, lock_of, storage_options
-from rose.ledger.commands.output import visible
 from rose.ledger.commands.remote import TokenFileOption
 from rose.ledger.layout import LedgerError
+from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.ledger.evidence.witness import Ask, Checkpoint, Witness
@@ -101,20 +100,20 @@ def receipt(
             try:
                 facts["anchor"] = str(anchoring.anchor(path, anchor))
             except anchoring.AnchorError as error:
-                print(f"rose: {visible(str(error))}", file=sys.stderr)
+                echo_error(error)
                 raise typer.Exit(error.exit_code) from error
     if as_json:
         print_json(facts)
         return
-    print(f"{path}: {facts['writers']} writers, {taken.events:,} events of ledger {taken.ledger}")
-    print(f"signed by {taken.key}; SHA-256 of the file {facts['sha256']}")
+    echo(f"{path}: {facts['writers']} writers, {taken.events:,} events of ledger {taken.ledger}")
+    echo(f"signed by {taken.key}; SHA-256 of the file {facts['sha256']}")
     if store is not None:
         held = "" if facts["locked_until"] is None else f", locked until {facts['locked_until']}"
-        print(f"copied to {facts['copy']}{held}")
+        echo(f"copied to {facts['copy']}{held}")
     if facts["anchor"] is not None:
-        print(f"anchored: {facts['anchor']}")
+        echo(f"anchored: {facts['anchor']}")
     if store is None:
-        print("Keep it where those who can write to the ledger cannot.")
+        echo("Keep it where those who can write to the ledger cannot.")
 
 
 def witness(
@@ -152,7 +151,7 @@ def witness(
                     else:
                         _go_on(own, ask, key, every_s, ended, as_json)
         except RefusedError as error:
-            print(f"rose: {visible(str(error))}", file=sys.stderr)
+            echo_error(error)
             raise typer.Exit(error.exit_code) from error
 
 
@@ -175,7 +174,7 @@ def _go_on(own: Witness, ask: Ask, key: str | None, every_s: float, ended: threa
         except RefusedError:
             raise
         except LedgerError as error:
-            print(f"rose: {visible(str(error))}", file=sys.stderr, flush=True)
+            echo_error(error)
         ended.wait(max(0.0, every_s - (time.monotonic() - began_s)))
 
 
@@ -186,16 +185,15 @@ def _print(done: Checkpoint, as_json: bool) -> None:
         facts |= {"writers": len(receipt.writers), "events": receipt.events, "new_events": done.new_events}
         facts |= {"new_writers": done.new_writers, "without_chain": done.without_chain, "key": receipt.key}
         # A line each: there is one every so often.
-        print(json.dumps(facts), flush=True)
+        echo_data(json.dumps(facts))
         return
-    print(
+    echo(
         f"{iso(receipt.at_us)} ledger {receipt.ledger}: {len(receipt.writers):,} writers, {receipt.events:,} events "
-        f"(+{done.new_events:,}); countersigned in {done.path}",
-        flush=True,
+        f"(+{done.new_events:,}); countersigned in {done.path}"
     )
     if done.without_chain:
         count, first = len(done.without_chain), done.without_chain[0]
-        print(
+        echo(
             f"Not covered, since an older version of ROSE writes them: {count} writers, such as {first}.",
-            file=sys.stderr,
+            err=True,
         )

@@ -23,7 +23,7 @@ from rose.ledger.commands.common import (
     read_figure,
 )
 from rose.ledger.commands.jobs import short, time_text
-from rose.ledger.commands.output import visible
+from rose.terminal import echo
 
 if TYPE_CHECKING:
     from rose.ledger.checks.chain import WriterReport
@@ -80,11 +80,11 @@ def verify(
             for w in report.writers
         ]
         print_table(columns, rows)
-        print(verified.text(report.root))
-        print(visible("\n".join([_signed_text(report.writers), *report.notes, *(held.lines if held else ())])))
-        print("The ledger is sound." if not problems else visible("\n".join(problems)))
+        echo(verified.text(report.root))
+        echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
+        echo(*(problems or ["The ledger is sound."]))
         _print_faults(faulty, named)
-        print(visible("".join(f"{fault}\n" for fault in approvals)), end="")
+        echo(*approvals)
     if problems:
         raise typer.Exit(1)
 
@@ -101,10 +101,10 @@ def _signed_text(writers: Sequence[WriterReport]) -> str:
 
 def _print_faults(count: int | None, named: Sequence[Fault]) -> None:
     if count:
-        print(
+        echo(
             f"{count:,} faults of events; the view faulty_event lists them, and other views leave out what breaks them:"
         )
-        print(visible("\n".join(f"  {fault}" for fault in named)))
+        echo(*(f"  {fault}" for fault in named))
 
 
 def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
@@ -146,10 +146,10 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOptio
         print_json(facts)
         return
     size = (lambda size_bytes: f"{size_bytes:,} bytes") if raw else readable.size
-    print(f"{root}: format {facts['format']}, {facts['files']} files, {size(facts['bytes'])}")
-    print(verified.text(root))
-    print("on disk: " + ", ".join(f"{name} {size(used)}" for name, used in facts["folders"].items()))
-    print(f"dropped events: {facts['dropped']:,}")
+    echo(f"{root}: format {facts['format']}, {facts['files']} files, {size(facts['bytes'])}")
+    echo(verified.text(root))
+    echo("on disk: " + ", ".join(f"{name} {size(used)}" for name, used in facts["folders"].items()))
+    echo(f"dropped events: {facts['dropped']:,}")
     _print_faults(faulty, named)
     print_table(columns, kinds, raw=raw)
     print_table(

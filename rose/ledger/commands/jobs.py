@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from rose.ledger.commands.common import (
 )
 from rose.ledger.commands.metrics import DEFAULT_LISTEN, TokenFileOption, serving
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, due_us, history, run_job
+from rose.terminal import Screen, echo
 
 if TYPE_CHECKING:
     from rose.ledger.upkeep.jobs import Last
@@ -107,7 +107,6 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with clear_errors():
@@ -122,7 +121,7 @@ def run(
         )
         todo = {job.name: job for job in context.obj(settings)}
         job = todo.get(name) or fail(_not_planned(name, todo))
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             progress.add_task(name, total=None)
@@ -130,7 +129,7 @@ def run(
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
-        print(done.line())
+        echo(done.line())
     if done.status == "failed":
         raise typer.Exit(1)
 
@@ -183,15 +182,15 @@ def serve(
         ended = until_signal()
         with ExitStack() as stack:
             if metrics_listen is not None:
-                print(f"metrics at {stack.enter_context(serving(root, metrics_listen, token_file))}", flush=True)
-            print(f"running {', '.join(job.name for job in todo)} on {root} (Ctrl-C ends it)", flush=True)
+                echo(f"metrics at {stack.enter_context(serving(root, metrics_listen, token_file))}")
+            echo(f"running {', '.join(job.name for job in todo)} on {root} (Ctrl-C ends it)")
             stack.callback(scheduler.stop)
             scheduler.start()
             ended.wait()
 
 
 def _print_line(run: JobRun) -> None:
-    print(run.line(), file=sys.stderr if run.status == "failed" else sys.stdout, flush=True)
+    echo(run.line(), err=run.status == "failed")
 
 
 def _row(job: Job, last: Last | None) -> dict[str, Any]:

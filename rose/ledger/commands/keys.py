@@ -15,6 +15,7 @@ from rose.ledger.commands.common import (
     print_json,
     print_table,
 )
+from rose.terminal import echo
 
 
 def keys(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
@@ -61,4 +62,4 @@ def endorse(
         if (own := load()) is None:
             fail("there is no key here to endorse with; run this where a writer of the ledger ran")
         writers = registry.endorse(root, key, own, writer)
-    print(f"{key} is endorsed for {', '.join(writers)}.")
+    echo(f"{key} is endorsed for {', '.join(writers)}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,7 @@ from rose.ledger.commands.common import (
     progress_bar,
 )
 from rose.ledger.commands.jobs import time_text
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.ledger.growth.archive import Archived
@@ -55,7 +55,7 @@ def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: Jso
     if as_json:
         print_json(dataclasses.asdict(done))
         return
-    print(
+    echo(
         f"Merged {done.merged_segments} segments into {done.files_written} files; "
         f"removed {done.parts_removed} parts that were merged earlier."
     )
@@ -70,9 +70,9 @@ def roll_up(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: Jso
     if as_json:
         print_json(dataclasses.asdict(done))
         return
-    print(f"Summed up {done.events:,} more events; generation {done.generation}.")
+    echo(f"Summed up {done.events:,} more events; generation {done.generation}.")
     if done.open_events:
-        print(_open_text(done.open_epochs, done.open_events, "once they are closed, which their writers do"))
+        echo(_open_text(done.open_epochs, done.open_events, "once they are closed, which their writers do"))
 
 
 def archive(
@@ -159,7 +159,7 @@ def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
         columns = ["file", "runs", "first event", "last event", "events", "bytes", "stays, because"]
         print_table(columns, [_plan_row(one) for one in plan_rows])
     yes = "proposes it to another identity, or does what was approved" if needs else "deletes them, without a copy"
-    print(
+    echo(
         f"{facts['files']} files with {facts['events']:,} events ({facts['bytes']:,} bytes) are older than {keep} and "
         f"would be deleted. Nothing was done: --yes {yes}."
     )
@@ -168,9 +168,9 @@ def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
 
 def _print_left_out(left: LeftOut) -> None:
     if left.open_events:
-        print(_open_text(left.open_epochs, left.open_events, "once they are closed, rolled up and merged"))
+        echo(_open_text(left.open_epochs, left.open_events, "once they are closed, rolled up and merged"))
     if left.unmerged_events:
-        print(
+        echo(
             f"{left.unmerged_epochs} closed epochs with {left.unmerged_events:,} events are left out: only merged "
             "files are deleted, and `rose ledger compact` merges them."
         )
@@ -213,9 +213,9 @@ def restore(
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
-        print(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) brought back from {done.url}.")
+        echo(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) brought back from {done.url}.")
         for file in done.missing:
-            print(f"Not found: {file}")
+            echo(f"Not found: {file}")
     if done.missing:
         raise typer.Exit(1)
 
@@ -255,7 +255,7 @@ def export(
                 progress=progress,
             )
             reading.rows = sum(file.rows for file in done)
-    print(f"Ledger {verified.text(root)}", file=sys.stderr)
+    echo(f"Ledger {verified.text(root)}", err=True)
     rows = [dataclasses.asdict(file) for file in done]
     if as_json:
         print_json(rows)
@@ -271,7 +271,7 @@ def lake(
     with clear_errors():
         from rose.ledger.growth import lake as making
 
-        print(making.update(ledger_root(ledger), catalog), end="")
+        echo_data(making.update(ledger_root(ledger), catalog))
 
 
 def quarantine(
@@ -288,7 +288,7 @@ def quarantine(
         print_json(moved)
     else:
         for path in moved:
-            print(f"Moved to {path}.")
+            echo(f"Moved to {path}.")
 
 
 def _print_archived(done: Archived, what: str, as_json: bool) -> None:
@@ -296,12 +296,12 @@ def _print_archived(done: Archived, what: str, as_json: bool) -> None:
         print_json(dataclasses.asdict(done))
         return
     left = f"; {done.left} left the ledger" if done.deleted else ""
-    print(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) {what}{left}.")
+    echo(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) {what}{left}.")
     for reason, count in done.skipped.items():
-        print(f"{count} old files stay in the ledger: {reason}.")
+        echo(f"{count} old files stay in the ledger: {reason}.")
     if (approval := done.approval) is not None:
         who = f"proposed by {approval['proposed_by']}, approved by {approval['approved_by']}"
-        print(f"Carried out under proposal {approval['proposal'][:12]}, {who}.")
+        echo(f"Carried out under proposal {approval['proposal'][:12]}, {who}.")
 
 
 def lock_of(object_lock: str | None, mode: str) -> ObjectLock | None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rose.ledger.commands.common import LedgerOption, clear_errors, host_and_port, ledger_root, read_token, until_signal
+from rose.terminal import echo, echo_data
 
 DEFAULT_LISTEN = "127.0.0.1:9464"
 TokenFileOption = Annotated[
@@ -34,11 +35,11 @@ def metrics(
         if listen is None:
             from rose.ledger.upkeep.metrics import text
 
-            print(text(root), end="")
+            echo_data(text(root))
             return
         ended = until_signal()
         with serving(root, listen, token_file) as url:
-            print(f"metrics of {root} at {url} (Ctrl-C ends it)", flush=True)
+            echo(f"metrics of {root} at {url} (Ctrl-C ends it)")
             ended.wait()
 
 

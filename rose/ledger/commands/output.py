@@ -10,28 +10,21 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-#: What moves a terminal's cursor or colours it (C0, DEL, C1), or turns text around. A line may end and be indented.
-_CONTROLS = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
-_SHOWN = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS if chr(code) not in "\n\t"}
-#: In JSON an escape stands for the character itself; below a blank, `json` has escaped it already.
-_ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS if code > 0x20}
+from rose.text import Escapes
+
+#: In JSON an escape stands for the character itself; the line ends are those between values.
+_ESCAPES = Escapes(lambda char: json.dumps(char)[1:-1], kept="\n")
 #: What a spreadsheet takes for a formula, also behind blanks and as a character of full width; polars reads it too.
 FORMULA = re.compile(r"^(?:[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])")
 
 _NUMBERS = (int, float, Decimal, date, time, timedelta)
 
 
-def visible(text: str) -> str:
-    """`text` with control characters written out: a terminal shows it and obeys nothing in it."""
-    return text.translate(_SHOWN)
-
-
 def json_text(value: Any) -> tuple[str, int]:
     """`value` as JSON, and how many numbers in it are none (NaN, infinities), for which null stands."""
     plain, count = _finite(value)
-    return json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False).translate(
-        _ESCAPED
-    ), count
+    text = json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False)
+    return text.translate(_ESCAPES), count
 
 
 def csv_cells(row: Iterable[Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from rose.ledger.commands.common import (
 )
 from rose.ledger.commands.output import csv_cells
 from rose.ledger.commands.remote import TokenFileOption
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.ledger.reading.named import NamedQuery, Value
@@ -109,7 +111,7 @@ def query_command(
         texts = [f"{variable}={text}" for variable, text in options.items() if text is not None]
         given = named.values(query, named.assignments([*texts, *(assignments or [])]), now=datetime.now(UTC))
         if show:
-            print(named.script(query, given), end="")
+            echo_data(named.script(query, given))
             return
         result = _run_named(ledger, query, given, limit, timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
@@ -131,7 +133,7 @@ def schema_command(
         from rose.ledger.reading import dictionary
 
         if as_markdown:
-            print(dictionary.markdown(), end="")
+            echo_data(dictionary.markdown())
             return
         views = dictionary.read(ledger)
         if view is not None:
@@ -140,7 +142,7 @@ def schema_command(
         print_json([described.as_dict() for described in views])
         return
     for described in views:
-        print(f"{described.name}: {described.about}")
+        echo(f"{described.name}: {described.about}")
         print_table(
             ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
         )
@@ -221,9 +223,11 @@ def _print_result(result: Result, *, as_json: bool, as_csv: bool, raw: bool) -> 
     if as_json:
         print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        written = io.StringIO()
+        writer = csv.writer(written, lineterminator="\n")
         writer.writerows(csv_cells(row) for row in (result.columns, *result.rows))
+        echo_data(written.getvalue())
     else:
         print_table(result.columns, result.rows, raw=raw)
     if result.truncated:
-        print(f"There are more than {len(result.rows)} rows; --limit shows more.", file=sys.stderr)
+        echo(f"There are more than {len(result.rows)} rows; --limit shows more.", err=True)

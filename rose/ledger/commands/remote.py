@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,7 @@ from rose.ledger.commands.common import (
     read_token,
     until_signal,
 )
+from rose.terminal import echo
 
 if TYPE_CHECKING:
     from rose.ledger.hosts.forward import Progress
@@ -69,8 +69,8 @@ def serve(
         limits = gateway.Limits(rows=rows, timeout_s=timeout, memory_gb=memory_gb, queries=queries)
         with gateway.serve(root, host, port, token=token, tokens_file=tokens, tls=tls, limits=limits) as url:
             if tls is None and not is_loopback(host):
-                print("Without --tls-cert the token and all events travel in clear.", file=sys.stderr)
-            print(f"ledger {root} at {url} (Ctrl-C ends it)", flush=True)
+                echo("Without --tls-cert the token and all events travel in clear.", err=True)
+            echo(f"ledger {root} at {url} (Ctrl-C ends it)")
             ended.wait()
 
 
@@ -136,7 +136,7 @@ class _PassPrinter:
         if lines and progress.waiting:
             lines.append(f"{progress.waiting} segments wait, the oldest for {progress.lag_s:.0f} s")
         for line in lines:
-            print(line, file=sys.stderr, flush=True)
+            echo(line, err=True)
 
 
 def _read(path: Path | None, option: str) -> bytes:

@@ -12,6 +12,7 @@ import typer
 from rose.clock import utc_us
 from rose.ledger.commands.common import JsonOption, clear_errors, fail, print_json, print_table, seconds
 from rose.ledger.commands.jobs import time_text
+from rose.terminal import echo, echo_data
 
 token_app = typer.Typer(help="Make, list, change and end the tokens of a gateway.", no_args_is_help=True)
 
@@ -69,7 +70,7 @@ def grant(
         from rose.ledger.hosts import tokens as store
 
         token = store.grant(tokens, name, append=tuple(append or ()), read=read, admin=admin)
-    print(f"{token.name}: {token.scopes}")
+    echo(f"{token.name}: {token.scopes}")
 
 
 @token_app.command("list")
@@ -127,13 +128,13 @@ def revoke(name: NameArgument, tokens: TokensOption) -> None:
         from rose.ledger.hosts import tokens as store
 
         store.revoke(tokens, name)
-    print(f"{name}: revoked; a running gateway refuses it from now on")
+    echo(f"{name}: revoked; a running gateway refuses it from now on")
 
 
 def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
     """Print the secret that `make` makes, or write it to a new file, which is there before the secret counts."""
     if out is None:
-        print(make())
+        echo_data(make())
         return
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -147,4 +148,4 @@ def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
     except BaseException:
         out.unlink()
         raise
-    print(f"{name}: its secret is in {out}, which only you can read")
+    echo(f"{name}: its secret is in {out}, which only you can read")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -59,6 +58,12 @@ class Tls:
     key: bytes
 
 
+def _warn(text: str) -> None:
+    from rose.terminal import echo
+
+    echo(text, err=True)
+
+
 @contextmanager
 def serve(
     root: Path | str,
@@ -69,7 +74,7 @@ def serve(
     tokens_file: Path | None = None,
     tls: Tls | None = None,
     limits: Limits | None = None,
-    warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    warn: Callable[[str], None] = _warn,
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Makes a ledger if there is none.
 

@@ -29,6 +29,7 @@ from rose.ledger.commands.common import print_table
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import dictionary, named
 from rose.ledger.reading.query import Result
+from rose.terminal import echo
 
 HELP = """\
 A statement is one SELECT and ends with a semicolon; it may span lines. Ctrl-C cancels, Ctrl-D leaves.
@@ -61,7 +62,7 @@ class Shell:
     views: list[dictionary.View]
     run: Callable[[str], Result]
     run_named: Callable[[named.NamedQuery, dict[str, str]], Result] | None = None
-    show: Callable[[str], None] = print
+    show: Callable[[str], None] = lambda text: echo(*text.split("\n"))
     raw: bool = False
     words: list[str] = field(init=False)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rose.clock import iso
-from rose.ledger.commands.output import visible
 from rose.pricing.export import markup
 from rose.pricing.table import Table, columns
+from rose.text import visible
 
 Kind = Literal["firing", "resolved", "report", "test"]
 _SUBJECT_CHARACTERS_MAX = 150
@@ -67,16 +67,13 @@ class Message:
     @property
     def text(self) -> str:
         """Plain text, with control characters written out."""
-        from rich.console import Console
-
         from rose.pricing import console
+        from rose.terminal import Screen
 
-        terminal = Console(file=(written := io.StringIO()), width=100)
-        for sentence in self.sentences:
-            print(visible(sentence), file=written)
+        screen = Screen(file=(written := io.StringIO()), width=100)
+        console.show(self.sentences, screen=screen)
         for section in self.sections:
-            print(file=written)
-            console.show([section.table], console=terminal)
+            console.show(["", section.table], screen=screen)
         footer = f"{iso(self.at_us)[:19]}Z, {self.provenance}, message {self.message_id}"
         return f"{written.getvalue().rstrip()}\n\n{footer}\n"
 

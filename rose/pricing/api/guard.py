@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import sys
 import time
 from collections.abc import Iterable
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose.clock import utc
 from rose.ledger import address
+from rose.terminal import echo
 
 #: Whoever watches over the process has no token, and learns nothing by it.
 OPEN_PATHS = frozenset({"/healthz"})
@@ -51,7 +51,7 @@ class Guard:
         try:
             await (self._refused(request) or self._app)(scope, receive, noted)
         finally:
-            print(self._line(request, scope["method"], status, time.monotonic_ns() - began_ns), file=sys.stderr)
+            echo(self._line(request, scope["method"], status, time.monotonic_ns() - began_ns), err=True)
 
     def _refused(self, request: HTTPConnection) -> ASGIApp | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin", "")

@@ -20,7 +20,8 @@ def explanation(explained: Explanation, *, with_events: bool) -> Iterator[Elemen
     hour, count = hour_text(asked.hour_ns), len(explained.rows)
     yield f"run {asked.run_id}, device {asked.device_id}, hour {hour}; {count} charges"
     for step in explained.steps:
-        yield f"\n<- {step.title}: {step.says}"
+        yield ""
+        yield f"<- {step.title}: {step.says}"
         shown = [added for added in step.sums if not added.ok]
         shown += [added for added in step.sums if added.ok and added.asked][:_SUMS_SHOWN]
         for added in shown:
@@ -28,7 +29,8 @@ def explanation(explained: Explanation, *, with_events: bool) -> Iterator[Elemen
             yield f"   {mark} {added.text}"
         if len(step.sums) > len(shown):
             yield f"   and {len(step.sums) - len(shown)} more sums that re-add"
-    yield "\n<- the ledger"
+    yield ""
+    yield "<- the ledger"
     for span in explained.spans:
         holds = {True: "its hash chain holds", False: "ITS HASH CHAIN DOES NOT HOLD", None: "archived"}[span.holds]
         files = f"{span.files[0]}" + (f" and {len(span.files) - 1} more files" if len(span.files) > 1 else "")

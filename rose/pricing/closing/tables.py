@@ -39,12 +39,11 @@ def statement(stated: Statement) -> Iterator[Element]:
     """A close: who and when, its corrections, and the drill-down."""
     first, *later = stated.close.posted
     stamp = stated.close.stamp
-    yield (
-        f"{stated.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}\n"
-        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}\n{stamp.book.line}\n"
-        f"SHA-256 of the close {first.sha256}"
-        + (f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else "")
-    )
+    yield f"{stated.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}"
+    yield f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}"
+    yield stamp.book.line
+    open_runs = f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else ""
+    yield f"SHA-256 of the close {first.sha256}{open_runs}"
     if first.covers:
         yield Table(
             title="Closed before, and counted here since", view=AMORTIZED, stamp=stamp,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rose.file_limit import raise_file_limit
 from rose.ledger.address import is_loopback
 from rose.ledger.commands.common import fail, read_token, until_signal
 from rose.pricing.commands.common import UnverifiedOption, clear_errors
+from rose.terminal import echo
 
 DEFAULT_PORT = 9470
 api_app = typer.Typer(help="The figures over HTTP: JSON, and metrics for Prometheus.", no_args_is_help=True)
@@ -69,7 +69,7 @@ def serve(
         limits = Limits(threads=threads, queue=queue, timeout_s=timeout, rows=rows)
         with server.serve(served, host, port, token=token, tls=tls, limits=limits) as url:
             if tls is None and not is_loopback(host):
-                print("Without --tls-cert the token and all figures travel in clear.", file=sys.stderr)
+                echo("Without --tls-cert the token and all figures travel in clear.", err=True)
             names = ", ".join(ledger.name for ledger in served)
-            print(f"{names} at {url} (Ctrl-C ends it)", flush=True)
+            echo(f"{names} at {url} (Ctrl-C ends it)")
             ended.wait()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.commands.output import visible
 from rose.pricing.commands.anomalies import anomalies
 from rose.pricing.commands.common import (
     BookOption,
@@ -21,6 +20,8 @@ from rose.pricing.commands.common import (
     clear_errors,
     print_answer,
 )  # fmt: skip
+from rose.terminal import echo, echo_error
+from rose.text import visible
 
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
@@ -84,7 +85,7 @@ def close(
         stated, kept = statement.state(made), _receipt(root, receipt)
         print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
         if price_book is not None and not proposals.load(root).adopted_book:
-            typer.echo(
+            echo(
                 "Only this close takes its prices from that book: `rose price adopt FILE` has every command price the "
                 "hours that are not closed by it too",
                 err=True,
@@ -218,7 +219,7 @@ def set_budget(
         replaced = "" if before is None else f", in place of {format_usd(before)}"
         print_answer(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}{replaced}"])
         for warning in teams.warnings(root, [team]):
-            typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
+            echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
 
 
 @budget_app.command("show")
@@ -292,8 +293,7 @@ def explain_command(
         )
         faults = [fault for answer in answers for fault in answer.faults]
         if faults:
-            named = visible("\n  ".join(faults))
-            typer.secho(f"rose: the charge DOES NOT RE-ADD:\n  {named}", fg=typer.colors.RED, err=True)
+            echo_error("\n  ".join(["the charge DOES NOT RE-ADD:", *map(visible, faults)]))
             raise typer.Exit(1)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.borrowing.scale_down import Span
@@ -154,7 +155,7 @@ def decide(
             run_id = run or newest_run(connection)
             _, provenance = run_facts(connection, run_id)
         scale_down.record(root, run_id, cast(Provenance, provenance), made)
-    typer.echo(f"{len(made):,} decisions of run {run_id} are in the ledger")
+    echo(f"{len(made):,} decisions of run {run_id} are in the ledger")
 
 
 def _spans(file: Path | None) -> tuple[Span, ...]:
@@ -170,6 +171,6 @@ def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[Element]], 
     with clear_errors():
         document = build()
     if as_json:
-        typer.echo(json.dumps(to_json(document), indent=2))
+        echo_data(json.dumps(to_json(document), indent=2))
         return
     console.show(tables(document), spaced=True)

@@ -22,6 +22,7 @@ from rose.pricing.commands.common import (
     clear_errors,
     print_rows,
 )  # fmt: skip
+from rose.terminal import echo
 
 
 def changes_command(
@@ -66,4 +67,4 @@ def changes_command(
             as_json, made.rate,
         )  # fmt: skip
         if periods[0].to_ns > now_ns and not (as_csv or as_json):
-            typer.secho("The period is not over, so its cost may still grow.", fg=typer.colors.YELLOW, err=True)
+            echo("The period is not over, so its cost may still grow.", err=True, colour=typer.colors.YELLOW)

@@ -11,7 +11,7 @@ import typer
 
 from rose.errors import UserError
 from rose.ledger.commands.common import unreadable
-from rose.ledger.commands.output import visible
+from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.pricing.spend.currency import Rate
@@ -64,7 +64,7 @@ WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for t
 def print_answer(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]]) -> None:
     """Either plain values, or what `shown()` gives to a terminal."""
     if as_json:
-        typer.echo(json.dumps(data, indent=2, default=str))
+        echo_data(json.dumps(data, indent=2, default=str))
         return
 
     from rose.pricing import console
@@ -86,12 +86,12 @@ def print_rows(
 ) -> None:  # fmt: skip
     """Print an answer in the format that was asked for: plain values, CSV, or tables."""
     if as_json:
-        typer.echo(json.dumps(data(), indent=2))
+        echo_data(json.dumps(data(), indent=2))
     elif as_csv:
-        typer.echo(csv_text(), nl=False)
+        echo_data(csv_text())
         if shown_in is not None:
             # CSV has no place for it.
-            typer.echo(shown_in.text, err=True)
+            echo(shown_in.text, err=True)
     else:
         from rose.pricing import console
 
@@ -104,9 +104,9 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        typer.secho(f"rose: {visible(str(error))}", fg=typer.colors.RED, err=True)
+        echo_error(error)
         # 3 where it waits for an approval.
         raise typer.Exit(max(error.exit_code, UserError.exit_code)) from None
     except Exception as error:
-        typer.secho(f"rose: {visible(unreadable(error))}", fg=typer.colors.RED, err=True)
+        echo_error(unreadable(error))
         raise typer.Exit(1) from None

@@ -11,6 +11,7 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.terminal import echo_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,6 +119,6 @@ def _command(
         with priced(root, run_id, price_book, allow_unverified) as priced_run:
             document = make(priced_run)
     if as_json:
-        typer.echo(json.dumps(document.to_json(), indent=2))
+        echo_data(json.dumps(document.to_json(), indent=2))
         return
     console.show(tables(document), spaced=True)

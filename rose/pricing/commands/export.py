@@ -19,6 +19,7 @@ from rose.pricing.commands.common import (
     UnverifiedOption,
     clear_errors,
 )  # fmt: skip
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.export.bill import Bill
@@ -148,13 +149,13 @@ def check_command(
         )
         checked = focus_check.check(file, charged)
     if as_json:
-        typer.echo(json.dumps({"file": str(file), **checked.to_json()}, indent=2))
+        echo_data(json.dumps({"file": str(file), **checked.to_json()}, indent=2))
     elif checked.faults:
-        typer.echo(f"{file} breaks {len(checked.faults)} rules:\n{checked.text(file.name)}")
+        echo(f"{file} breaks {len(checked.faults)} rules:", *checked.text(file.name).splitlines())
     else:
         from rose.pricing.money import format_usd
 
-        typer.echo(f"{file}: {checked.rows:,} rows, {format_usd(checked.totals['billed'])} billed: good")
+        echo(f"{file}: {checked.rows:,} rows, {format_usd(checked.totals['billed'])} billed: good")
     if checked.faults:
         raise typer.Exit(1)
 
@@ -200,10 +201,10 @@ def _say(done: Written, ledger: Path | None, as_json: bool) -> None:
     from rose.ledger import verified
     from rose.pricing.money import format_usd
 
-    typer.echo(f"Ledger {verified.text(ledger_root(ledger))}", err=True)
+    echo(f"Ledger {verified.text(ledger_root(ledger))}", err=True)
 
     if as_json:
-        typer.echo(json.dumps(done.to_json(), indent=2))
+        echo_data(json.dumps(done.to_json(), indent=2))
         return
     totals = ", ".join(f"{name} {format_usd(nano)}" for name, nano in done.totals.items() if "/" not in name)
-    typer.echo(f"{done.path}: {done.rows:,} rows; {totals}\nSHA-256 {done.sha256}")
+    echo(f"{done.path}: {done.rows:,} rows; {totals}", f"SHA-256 {done.sha256}")

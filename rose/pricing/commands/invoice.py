@@ -11,7 +11,6 @@ import typer
 from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
-from rose.ledger.commands.output import visible
 from rose.pricing.commands.common import (
     BookOption,
     CurrencyOption,
@@ -22,6 +21,7 @@ from rose.pricing.commands.common import (
     UnverifiedOption,
     clear_errors,
 )  # fmt: skip
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.export.out import Written
@@ -98,16 +98,16 @@ def invoice_command(
                 files.append([] if path is None else _write(invoice, path, paper if pdf else None, force))
         for one in new:
             if one.overlaps:
-                typer.echo(f"{one.number} has hours of {', '.join(one.overlaps)}, which the team was issued", err=True)
+                echo(f"{one.number} has hours of {', '.join(one.overlaps)}, which the team was issued", err=True)
         if as_json:
             data = [_json(invoice, written) for invoice, written in zip(made, files, strict=True)]
             whole = {"summary": summary(made).to_json(), "invoices": data}
-            typer.echo(json.dumps(whole if every else data[0], indent=2))
+            echo_data(json.dumps(whole if every else data[0], indent=2))
             return
         for invoice, written in zip(made, files, strict=True):
             _say(invoice, written)
         for line in summary(made).lines if every else ():
-            typer.echo(line)
+            echo(line)
 
 
 def _list(root: Path, team: str | None, as_json: bool) -> None:
@@ -116,11 +116,11 @@ def _list(root: Path, team: str | None, as_json: bool) -> None:
 
     rows = [one for one in register.issued(root) if team in (None, one.team)]
     if as_json:
-        typer.echo(json.dumps([one.to_json() for one in rows], indent=2))
+        echo_data(json.dumps([one.to_json() for one in rows], indent=2))
     elif rows:
         console.show([register.table(rows)])
     else:
-        typer.echo(f"no final invoice was issued{'' if team is None else f' to {visible(team)}'} yet")
+        echo(f"no final invoice was issued{'' if team is None else f' to {team}'} yet")
 
 
 def _check_place(out: Path, *, every: bool, pdf: bool, force: bool) -> None:
@@ -167,6 +167,6 @@ def _say(invoice: Invoice, written: list[Written]) -> None:
 
     total = format_money(invoice.total_nano, invoice.stamp.currency)
     state = "final" if invoice.final else f"not final: {', '.join(invoice.marks)}"
-    typer.echo(f"{invoice.number}: {total} for {visible(invoice.team)}, {state}")
+    echo(f"{invoice.number}: {total} for {invoice.team}, {state}")
     for file in written:
-        typer.echo(f"  {file.path}, SHA-256 {file.sha256}")
+        echo(f"  {file.path}, SHA-256 {file.sha256}")

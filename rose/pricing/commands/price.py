@@ -12,6 +12,7 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, clear_errors
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.price_books.diff import Diff, Value
@@ -37,12 +38,12 @@ def check(
     from rose.pricing.price_books.rules import RULES
 
     book = _load(file)
-    typer.echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
+    echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
     for cover in coverage.coverage(book):
-        typer.echo(f"  {cover.what}: {', '.join(map(coverage.words, cover.days))}")
+        echo(f"  {cover.what}: {', '.join(map(coverage.words, cover.days))}")
     for table in RULES:
         for entry in book.entries(table):
-            typer.echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
+            echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
     warnings = list(coverage.warnings(book))
     if ledger is not None:
         from rose.pricing.spend import teams
@@ -50,7 +51,7 @@ def check(
         with clear_errors():
             warnings += teams.warnings(ledger_root(ledger), teams.named_by(book), book)
     for warning in warnings:
-        typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW)
+        echo(f"warning: {warning}", colour=typer.colors.YELLOW)
 
 
 @price_app.command("show")
@@ -66,7 +67,7 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
-        typer.echo(json.dumps({**plain, **own}, indent=2))
+        echo_data(json.dumps({**plain, **own}, indent=2))
         return
     rows = [
         (
@@ -86,7 +87,7 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
 
     made = price_diff.diff(_load(old), _load(new))
     if as_json:
-        typer.echo(json.dumps(made.to_json(), indent=2))
+        echo_data(json.dumps(made.to_json(), indent=2))
         return
     books = f"{made.old.name} {made.old.version} to {made.new.name} {made.new.version}"
     if made.changes:
@@ -94,7 +95,7 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
         return
     same = made.old.sha256 == made.new.sha256
     texts = "the files are the same" if same else "the files differ in layout, comments or keys at the top only"
-    typer.echo(f"{books}: no difference; {texts}")
+    echo(f"{books}: no difference; {texts}")
 
 
 @price_app.command("adopt")
@@ -107,9 +108,9 @@ def adopt(file: BookArgument, ledger: LedgerOption = None, *, as_json: JsonOptio
         adopted = approval.adopt(ledger_root(ledger), book)
     named = {"name": book.name, "version": book.version, "sha256": book.sha256}
     if as_json:
-        typer.echo(json.dumps({**named, "by": adopted.by, "key": adopted.key, "at_us": adopted.at_us}, indent=2))
+        echo_data(json.dumps({**named, "by": adopted.by, "key": adopted.key, "at_us": adopted.at_us}, indent=2))
         return
-    typer.echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adopted.text}")
+    echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adopted.text}")
 
 
 def _load(name_or_path: str) -> PriceBook:

@@ -12,6 +12,7 @@ from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.ledger.commands.output import json_text
 from rose.pricing.commands.common import BookOption, ProvenanceOption, UnverifiedOption, clear_errors
+from rose.terminal import echo_data
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -50,7 +51,7 @@ def reconcile_command(
                 allow_unverified=allow_unverified,
             )  # fmt: skip
         if as_json:
-            typer.echo(json_text(tables.to_json(made))[0])
+            echo_data(json_text(tables.to_json(made))[0])
         else:
             from rose.pricing.console import show
 

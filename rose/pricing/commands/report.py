@@ -9,6 +9,7 @@ import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.terminal import echo, echo_data
 
 
 def report_command(
@@ -31,7 +32,7 @@ def report_command(
         built = report.build(root, run, price_book, allow_unverified)
     if as_json:
         last = verified.state(root)
-        typer.echo(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
+        echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
         console.show(tables.tables(built), spaced=True)
-        typer.echo(f"Ledger {verified.text(root)}")
+        echo(f"Ledger {verified.text(root)}")

@@ -25,6 +25,7 @@ from rose.pricing.commands.common import (
     clear_errors,
     print_rows,
 )  # fmt: skip
+from rose.terminal import echo
 
 if TYPE_CHECKING:
     from rose.pricing.spend.cost import Question
@@ -89,7 +90,7 @@ def cost_command(
             from rose.pricing.spend import teams
 
             for warning in teams.warnings(root, only_ruled):
-                typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
+                echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
 
 
 def _print_untagged(

@@ -120,7 +120,7 @@ def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
 
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
     """The charges in order, whole hours of one part at a time, with what leads to the other tables."""
-    if not bill.charges.frame.height:
+    if not prices.keyed(bill.charges).height:
         raise PricingError("there are no charges in the period, so there is nothing to export")
     for number, part in enumerate(bill.parts):
         marginal = _marginal(part.frame, bill.marginal_nano)

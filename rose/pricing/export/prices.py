@@ -42,7 +42,11 @@ class PriceUsed:
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """The charges with the `item` and the `stretch` of their price, and the `unit` that it is for."""
+    """The charges that have an amount, with the `item` and the `stretch` of their price, and the `unit` it is for.
+
+    A row that only counts tokens has no price: its device may have joined no run.
+    """
+    frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (
         pl.when(pl.col("kind") == "capacity").then(pl.format("device/{}/{}", "device_class", "pool"))
@@ -56,8 +60,8 @@ def keyed(part: Part) -> pl.DataFrame:
         .when(pl.col("device_class").str.starts_with("cpu")).then(pl.lit("Core-Hours"))
         .otherwise(pl.lit("GPU-Hours"))
     )  # fmt: skip
-    stretch = changes_us.search_sorted(part.frame["hour"].cast(pl.Int64), side="right")
-    return part.frame.with_columns(item.alias("item"), stretch.cast(pl.Int64).alias("stretch"), unit.alias("unit"))
+    stretch = changes_us.search_sorted(frame["hour"].cast(pl.Int64), side="right")
+    return frame.with_columns(item.alias("item"), stretch.cast(pl.Int64).alias("stretch"), unit.alias("unit"))
 
 
 def used(part: Part) -> list[PriceUsed]:

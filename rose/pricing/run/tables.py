@@ -172,7 +172,7 @@ def _savings(report: Report) -> Iterator[Element]:
         notes=notes(why_no_interval(figures.values())),
     )  # fmt: skip
     rests_on = savings.rests_on.items()
-    yield Paragraph("\n".join(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in rests_on))
+    yield Paragraph.of_lines(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in rests_on)
 
 
 def _token_cost(report: Report) -> Table:
@@ -253,18 +253,20 @@ def _events(report: Report) -> Table:
     sent = f"{syncs.failed.text} failed, {syncs.wire.text} sent, dense over sent {syncs.dense_over_wire.text}"
     rows.append(("weight syncs", syncs.count.text, sent))
     if report.engines.ends:
-        rows.append(("engine restarts", report.engines.restarts.text, _ends_of_engines(report.engines)))
+        first, *more = _ends_of_engines(report.engines)
+        rows.append(("engine restarts", report.engines.restarts.text, first))
+        rows += [("", "", line) for line in more]
     return Table(
         title="Leases, preemptions, syncs", view="counts", stamp=report.stamp,
         columns=columns("what", "how many", "detail", text=("detail",)), rows=tuple(rows),
     )  # fmt: skip
 
 
-def _ends_of_engines(engines: Engines) -> str:
+def _ends_of_engines(engines: Engines) -> list[str]:
     lines = [
         f"{end.engine_id} {'died' if end.ended else 'was back'} at {end.ended or end.restarted} "
         f"({end.reason})" + ("" if end.restarted else ", not started again")
         for end in engines.ends[:_ENDS_MAX]
     ]
     more = len(engines.ends) - _ENDS_MAX
-    return "\n".join([*lines, *([f"and {more} more: `--json` has all"] if more > 0 else [])])
+    return [*lines, *([f"and {more} more: `--json` has all"] if more > 0 else [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.errors import UserError
+from rose.terminal import Screen, echo, echo_data, echo_error, progress, styled
 
 if TYPE_CHECKING:
     from rose.runtime.service.console import ControllerClient
@@ -61,14 +62,14 @@ def up_command(
     with _errors("stopped: what was started goes on; `rose up` finds it, and `rose down` ends it"):
         if down_on_stop and not stay:
             raise UserError("--down-on-stop is for a command that stays: give --stay too, or leave it out")
-        loaded, say = configuration.load(config), _say()
+        loaded, say = configuration.load(config), progress(err=True)
         if down_on_stop:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             fleet = up(loaded, address, say)
             if wait:
                 state = fleet.wait_ready(say)
-                typer.echo(f"fleet run {state.run_id}, controller at {state.url}")
+                echo(f"fleet run {state.run_id}, controller at {state.url}")
             while stay and fleet.goes_on():
                 time.sleep(1.0)
         except KeyboardInterrupt:
@@ -92,13 +93,13 @@ def down_command(
 
     with _errors("stopped waiting: `rose down` again ends what is left"):
         fleet = configuration.load(config)
-        ran = down(fleet, address, _say(), keep_runs=keep_runs)
-        typer.echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
+        ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
+        echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
         kept = memory.read(places.state_folder(fleet))
         if kept is not None and kept.kept:
-            typer.echo(f"fleet run {kept.run_id} is kept: `rose up` goes on with it, and `rose down` then ends it")
+            echo(f"fleet run {kept.run_id} is kept: `rose up` goes on with it, and `rose down` then ends it")
         elif kept is not None:
-            typer.echo(
+            echo(
                 f"fleet run {kept.run_id} was not ended, and its RL runs are open on record: `rose up` goes on with "
                 "it, and `rose down` then ends it"
             )
@@ -125,8 +126,8 @@ def restart_command(
     from rose.runtime.service.up import restart
 
     with _errors("stopped waiting: `rose status` shows how the fleet is"):
-        restart(configuration.load(config), address, part, _say())
-        typer.echo(f"{part} is at work again")
+        restart(configuration.load(config), address, part, progress(err=True))
+        echo(f"{part} is at work again")
 
 
 def status_command(
@@ -137,9 +138,7 @@ def status_command(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
 ) -> None:
     """Devices, leases, versions and runs, and why nothing is lent."""
-    from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from rose.runtime.errors import DeploymentError
     from rose.runtime.service.console import status_view, terminal_width
@@ -150,16 +149,16 @@ def status_command(
         controller = _find(url, token, config)
         status = controller.status()
         if as_json:
-            typer.echo(json.dumps(status))
+            echo_data(json.dumps(status))
             return
-        console = Console(width=terminal_width(), highlight=False)
+        screen = Screen(width=terminal_width())
         if not watch:
-            console.print(status_view(status, controller.url))
+            screen.print(status_view(status, controller.url))
             return
         # An exception could be raised, and lost, while the table is drawn.
         asked_to_stop: list[int] = []
         signal.signal(signal.SIGINT, lambda number, _: asked_to_stop.append(number))
-        with Live(status_view(status, controller.url), console=console, screen=False) as live:
+        with Live(status_view(status, controller.url), console=screen, screen=False) as live:
             while True:
                 time.sleep(_WATCH_S)
                 if asked_to_stop:
@@ -168,25 +167,23 @@ def status_command(
                     live.update(status_view(controller.status(), controller.url))
                 except DeploymentError as error:
                     # A controller that is started again is back in seconds.
-                    live.update(Text(str(error), style="red"))
+                    live.update(styled(str(error), "red"))
 
 
 def runs_command(
     config: MaybeFileOption = None, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False
 ) -> None:
     """The RL runs that the fleet knows: team, state, version, turns and engines of each."""
-    from rich.console import Console
-
     from rose.runtime.service.console import runs_view, terminal_width
 
     with _errors():
         runs = _find(url, token, config).runs()
         if as_json:
-            typer.echo(json.dumps(runs))
+            echo_data(json.dumps(runs))
         elif not runs:
-            typer.echo("no run was opened yet")
+            echo("no run was opened yet")
         else:
-            Console(width=terminal_width(), highlight=False).print(runs_view(runs))
+            Screen(width=terminal_width()).print(runs_view(runs))
 
 
 def drain_command(
@@ -204,10 +201,10 @@ def drain_command(
         controller = _find(url, token, config)
         if undo:
             was_drained = controller.undrain(device)
-            typer.echo(f"{device} is lent again" if was_drained else f"{device} was not drained")
+            echo(f"{device} is lent again" if was_drained else f"{device} was not drained")
         else:
             controller.drain(device, reason)
-            typer.echo(f"{device} is drained; `rose drain {device} --undo` lends it again")
+            echo(f"{device} is drained; `rose drain {device} --undo` lends it again")
 
 
 def traffic_command(
@@ -219,7 +216,7 @@ def traffic_command(
     from rose.runtime.service.traffic import replay
 
     with _errors():
-        replay(configuration.load(config), host, _say())
+        replay(configuration.load(config), host, progress(err=True))
 
 
 def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:
@@ -228,19 +225,14 @@ def _find(url: str | None, token: str | None, config: Path | None) -> Controller
     return find(url, token, read_fleet(config))
 
 
-def _say() -> Callable[[str], None]:
-    began = time.monotonic()
-    return lambda text: typer.echo(f"{time.monotonic() - began:6.1f} s  {text}", err=True)
-
-
 @contextmanager
 def _errors(interrupted: str = "stopped: the fleet goes on") -> Iterator[None]:
     """A user's errors as messages, with their exit codes; `interrupted` is what Ctrl-C is answered."""
     try:
         yield
     except UserError as error:
-        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        echo_error(error)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        typer.echo(interrupted, err=True)
+        echo(interrupted, err=True)
         raise typer.Exit(130) from None

@@ -15,12 +15,12 @@ from typing import Any
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, memory, places
+from rose.terminal import styled
 
 _TIMEOUT_S = 10.0
 _NO_TOKEN = 401
@@ -127,10 +127,10 @@ def _doing(folder: Path) -> str | None:
 def status_view(status: dict[str, Any], url: str) -> RenderableType:
     """The answer of `/status` for a terminal."""
     title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
-    parts: list[RenderableType] = [Text(title, style="bold")]
-    parts += [Text(f"missing: {reason}", style="yellow") for reason in status["missing"]]
+    parts: list[RenderableType] = [styled(title, "bold")]
+    parts += [styled(f"missing: {reason}", "yellow") for reason in status["missing"]]
     waits = [host for host in status.get("hosts", []) if host["waits"] is not None]
-    parts += [Text(f"host {host['host']}: {host['waits']}", style="yellow") for host in waits]
+    parts += [styled(f"host {host['host']}: {host['waits']}", "yellow") for host in waits]
     devices = _table("device", "host", "engine", "holds", "turns", "lease", "state", wide={"turns", "lease"})
     for device in status["devices"]:
         for number, engine in enumerate(device["engines"] or [None]):
@@ -140,11 +140,11 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
                 *_engine_cells(engine, device["device_id"]),
                 _state(device) if number == 0 else "",
             )
-    parts.append(devices if status["devices"] else Text("no device has reported", style="dim"))
+    parts.append(devices if status["devices"] else styled("no device has reported", "dim"))
     if status["runs"]:
         parts.append(runs_view(status["runs"]))
     else:
-        parts.append(Text("no run is open", style="dim"))
+        parts.append(styled("no run is open", "dim"))
     return Group(*parts)
 
 
@@ -190,12 +190,12 @@ def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, s
     return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
 
 
-def _state(device: dict[str, Any]) -> Text:
+def _state(device: dict[str, Any]) -> RenderableType:
     if device["drained"]:
-        return Text(device["not_lent"] or "drained", style="yellow")
+        return styled(device["not_lent"] or "drained", "yellow")
     if device["not_lent"] is None:
-        return Text("turns can run", style="green")
-    return Text(device["not_lent"], style="red" if device["fault"] else "dim")
+        return styled("turns can run", "green")
+    return styled(device["not_lent"], "red" if device["fault"] else "dim")
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:

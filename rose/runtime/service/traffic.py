@@ -23,6 +23,7 @@ from rose.runtime.service import memory, owner, places
 from rose.runtime.service.places import HostPlan
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
+from rose.terminal import echo
 
 #: How long requests in flight may take to finish at the end.
 _DRAIN_S = 5.0
@@ -144,7 +145,7 @@ class _LeaseAt:
 def main() -> None:
     """`python -m rose.runtime.service.traffic FILE`: the fleet's configuration as JSON; progress on stderr."""
     config = FleetConfig.model_validate_json(Path(sys.argv[1]).read_text())
-    replay(config, None, lambda text: print(text, file=sys.stderr, flush=True))
+    replay(config, None, lambda text: echo(text, err=True))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from rose.runtime.traffic.trace import COLUMNS
+from rose.terminal import echo
 
 #: The date says nothing; the public traces begin with one too.
 _BEGIN = datetime(2026, 1, 5, 9, 0, 0)
@@ -103,7 +104,7 @@ def main(
     """Write a bursty serving trace in the columns of the public Azure LLM inference traces."""
     text = generate(seed, minutes)
     out.write_text(text, encoding="utf-8", newline="\n")
-    typer.echo(f"{out}: {text.count(chr(10)) - 1} requests over {minutes:g} minutes")
+    echo(f"{out}: {text.count(chr(10)) - 1} requests over {minutes:g} minutes")
 
 
 if __name__ == "__main__":

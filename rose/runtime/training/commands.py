@@ -14,6 +14,7 @@ import typer
 
 from rose.errors import UserError
 from rose.temporary import TemporaryFolder
+from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.events import Step
@@ -78,18 +79,18 @@ def train_command(
                 wait_s=wait,
                 away_s=AWAY_S if away is None else away,
             )
-            train(options, lambda text: typer.echo(text, err=True), _print_step if as_json else _ignore)
+            train(options, lambda text: echo(text, err=True), _print_step if as_json else _ignore)
     except UserError as error:
-        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        echo_error(error)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        echo("stopped", err=True)
         raise typer.Exit(130) from None
 
 
 def _print_step(event: Step) -> None:
     values = {field.name: getattr(event, field.name) for field in fields(event)}
-    typer.echo(json.dumps({name: value for name, value in values.items() if value is not None}))
+    echo_data(json.dumps({name: value for name, value in values.items() if value is not None}))
 
 
 def _ignore(_event: Step) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.commands.export import export_app
+from tests.pricing.closing.conftest import begun, ended, fleet_events, judged, slice_, turn, write
 from tests.pricing.conftest import OURS
 
 app = typer.Typer()
@@ -63,6 +64,21 @@ def test_check_names_what_is_wrong_and_exits_1(sample_kept: Path, tmp_path: Path
     as_json = run("check", path, "--json")
     assert as_json.exit_code == 1
     assert json.loads(as_json.output)["faults"][0]["first"] == [1]
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_tokens_of_a_device_that_joined_no_run_are_exported_without_a_price(tmp_path: Path, lent: bool) -> None:
+    stray = [turn("t9", 2000, 50, device_id="stray", lease_id=None), *judged("t9", 2500, accepted=True)]
+    made = fleet_events() if lent else [*begun(), slice_(0, serving=3600), *ended(3600)]
+    root = write(tmp_path / "ledger", [*made[:-2], *stray, *made[-2:]])
+    (tmp_path / "book.toml").write_text(OURS.text)
+    for command, name in (("workbook", "a.xlsx"), ("report", "a.html"), ("focus", "a.parquet"), ("focus", "a.csv")):
+        out = tmp_path / name
+        done = run(command, "--ledger", root, *HOUR, "--out", out, "--price-book", tmp_path / "book.toml")
+        assert done.exit_code == 0, done.output
+    rows = pl.read_parquet(tmp_path / "a.parquet")
+    assert "stray" not in rows["ResourceName"].to_list()
+    assert run("check", tmp_path / "a.csv").exit_code == 0
 
 
 @pytest.mark.long

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rose.pricing.console import show
 from rose.pricing.reconcile import compare, invoice, ledger, tables
 from rose.pricing.reconcile.compare import Reconciliation
 from rose.pricing.table import Element
+from rose.terminal import Screen
 from tests.pricing.reconcile.conftest import BOOK, PERIOD, charge, whole, write_csv
 
 
@@ -31,7 +31,7 @@ def made(fleet_of_four: Path, tmp_path_factory: pytest.TempPathFactory) -> Recon
 
 def shown(parts: Iterable[Element]) -> str:
     written = io.StringIO()
-    show(parts, console=Console(file=written, width=100))
+    show(parts, screen=Screen(file=written, width=100))
     return written.getvalue()
 
 

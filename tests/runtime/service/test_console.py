@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 
 import aiohttp
@@ -21,7 +22,7 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import local_ray, memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
-from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, open_run, report
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, call, gateway, open_run, report
 from tests.test_config import MINIMAL
 
 TOKEN = "a-token-of-the-tests"
@@ -58,8 +59,8 @@ def url(tmp_path_factory) -> Iterator[str]:
     thread.join()
 
 
-def rose(*arguments: str) -> str:
-    done = CliRunner().invoke(cli.app, [*arguments], env={"COLUMNS": "160"})
+def rose(*arguments: str, columns: int = 160) -> str:
+    done = CliRunner().invoke(cli.app, [*arguments], env={"COLUMNS": str(columns)})
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -71,6 +72,39 @@ def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
     assert "e1 (away)" in shown
     status = json.loads(rose("status", "--url", url, "--token", TOKEN, "--json"))
     assert [device["device_id"] for device in status["devices"]] == ["d0", "d1"]
+
+
+HOSTILE = "[/nope]\x1b]0;owned\x07\x1b[2J\nFAKE LINE\r\t\u202etxt\u200f\u200b\ufeff\u2066\u2028\U000e0041[link=http://x]y[/link]"
+SHOWN = r"[/nope]\x1b]0;owned\x07\x1b[2J\nFAKE LINE\r\t\u202etxt\u200f\u200b\ufeff\u2066\u2028\U000e0041[link=http://x]y[/link]"
+
+
+async def shown_of_a_fleet_named(text: str, *command: str) -> str:
+    """What a command prints of a controller that was told `text` in every field that holds text."""
+    async with gateway(TOKEN) as (session, url):
+        run = await open_run(session, text, team=text)
+        names = {"device_id": text, "run_id": run["run_id"], "lease_id": text}
+        held = report("http://127.0.0.1:1", f"{text}-e0", borrowed=True, **names)
+        away = report("http://127.0.0.1:2", f"{text}-e1", alive=False, fault=text, failed=text, **names)
+        facts = {**FACTS, "problem": text}
+        await beat(session, held, away, device_id=text, host=text, host_facts=facts)
+        await beat(session, device_id=f"{text}-2", fault=text, host=text)
+        await beat(session, device_id="drained", host=text)
+        await call(session, "POST", "/devices/drained/drain", {"reason": text})
+        return await asyncio.to_thread(rose, *command, "--url", url, "--token", TOKEN, columns=4000)
+
+
+@pytest.mark.parametrize(("command", "texts"), [("status", 8), ("runs", 1)])
+def test_names_are_text_to_a_terminal(command, texts):
+    hostile = asyncio.run(shown_of_a_fleet_named(HOSTILE, command))
+    honest = asyncio.run(shown_of_a_fleet_named("an honest name", command))
+    assert hostile.count("\n") == honest.count("\n")
+    assert {char for char in hostile if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")} == {"\n"}
+    assert hostile.count(SHOWN) == honest.count("an honest name") >= texts
+
+
+def test_json_carries_names_as_they_are():
+    (run,) = json.loads(asyncio.run(shown_of_a_fleet_named(HOSTILE, "runs", "--json")))
+    assert (run["name"], run["team"]) == (HOSTILE, HOSTILE)
 
 
 def test_status_names_a_host_whose_events_wait(url):

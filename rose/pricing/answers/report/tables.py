@@ -152,7 +152,7 @@ def outlook_tables(document: Outlook) -> Iterator[Element]:
         columns=columns("priced by", "inference", "training", "difference, 95%", "answer", text=("answer",)),
         rows=tuple(
             (
-                f"{name}\nper {'slack second' if name == FREE else 'dollar'}", answer.gain_inference.short_text,
+                f"{name}, per {'slack second' if name == FREE else 'dollar'}", answer.gain_inference.short_text,
                 answer.gain_training.short_text, answer.difference.short_interval, answer.says,
             )
             for name, answer in document.answers.items()
@@ -215,4 +215,4 @@ def _row(words: str, figure: Figure) -> tuple[str, str, str]:
 def _reasons(figures: Iterable[Figure]) -> Iterator[Paragraph]:
     """Why some of them are not known, if any."""
     if reasons := dict.fromkeys(figure.text for figure in figures if figure.value is None):
-        yield Paragraph("\n".join(reasons))
+        yield Paragraph.of_lines(reasons)

@@ -198,7 +198,7 @@ def compare(document: CompareDocument) -> Iterator[Element]:
     )  # fmt: skip
     if document.flips:
         yield flips(document)
-    yield Paragraph("\n".join(document.says))
+    yield Paragraph.of_lines(document.says)
 
 
 def flips(document: CompareDocument) -> Table:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.errors import UserError
+from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.attach.attaching import PageUse
@@ -51,9 +52,9 @@ def attach_command(
         with _progress(f"waiting for the engine at {url}: it takes the page between two steps"):
             state = OwnedEngine(url, token).attach(page, timeout_s=timeout)
     if as_json:
-        typer.echo(json.dumps({"url": url, "page": str(page), "engine": _message(state)}))
+        echo_data(json.dumps({"url": url, "page": str(page), "engine": _message(state)}))
     else:
-        typer.echo(f"attached {url} to {page}")
+        echo(f"attached {url} to {page}")
 
 
 def detach_command(
@@ -69,9 +70,9 @@ def detach_command(
             before = OwnedEngine(url, token).detach()
     page = None if before is None or not before.attached else before.page
     if as_json:
-        typer.echo(json.dumps({"url": url, "page": page}))
+        echo_data(json.dumps({"url": url, "page": page}))
     else:
-        typer.echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
+        echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
 
 
 def _show(url: str | None, token: str | None, as_json: bool) -> None:
@@ -79,15 +80,15 @@ def _show(url: str | None, token: str | None, as_json: bool) -> None:
 
     if url is not None:
         state = OwnedEngine(url, token).state()
-        typer.echo(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
+        echo_data(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
         return
     pages = pages_in_use()
     if as_json:
-        typer.echo(json.dumps({"pages": [asdict(use) for use in pages]}))
+        echo_data(json.dumps({"pages": [asdict(use) for use in pages]}))
     elif not pages:
-        typer.echo("no page of this user on this host: `rose up` makes one for each device")
+        echo("no page of this user on this host: `rose up` makes one for each device")
     else:
-        typer.echo("\n".join(f"{use.page}: {_page_text(use)}" for use in pages))
+        echo(*(f"{use.page}: {_page_text(use)}" for use in pages))
 
 
 def _engine_text(state: EngineState | None) -> str:
@@ -113,7 +114,7 @@ def _message(state: EngineState | None) -> dict[str, object] | None:
 
 @contextmanager
 def _progress(text: str) -> Iterator[None]:
-    timer = threading.Timer(_QUIET_S, lambda: typer.echo(text, err=True))
+    timer = threading.Timer(_QUIET_S, lambda: echo(text, err=True))
     timer.daemon = True
     timer.start()
     try:
@@ -127,8 +128,8 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        echo_error(error)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        echo("stopped", err=True)
         raise typer.Exit(130) from None

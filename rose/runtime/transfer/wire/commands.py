@@ -9,6 +9,7 @@ import typer
 
 from rose.file_limit import raise_file_limit
 from rose.ledger.commands.common import fail, host_and_port, read_token, until_signal
+from rose.terminal import echo
 
 weights_app = typer.Typer(no_args_is_help=True)
 DEFAULT_LISTEN = "127.0.0.1:8816"
@@ -59,7 +60,7 @@ def relay(
         )
         with server:
             ended = until_signal()
-            print(f"relay of {origin} at {server.url} (Ctrl-C ends it)", flush=True)
+            echo(f"relay of {origin} at {server.url} (Ctrl-C ends it)")
             ended.wait()
     except UserError as error:
         fail(str(error))
