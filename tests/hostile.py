@@ -91,7 +91,7 @@ VALUES = st.one_of(
     st.just({}),
     st.just([None]),
     st.just({"": None}),
-    st.just([[1]] * 2000),
+    st.builds(lambda: [[1] for _ in range(2000)]),
     st.builds(_deep, st.sampled_from([1, 50, 400])),
     st.lists(NUMBERS, max_size=4),
     st.dictionaries(TEXTS, NUMBERS, max_size=3),

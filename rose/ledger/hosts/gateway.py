@@ -32,6 +32,8 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.writer import LedgerWriter
 
+#: What a ticket may name; the gateway's own limits are below.
+_TICKET_ROWS_MAX, _TICKET_S_MAX = 2**63 - 1, 86_400
 #: An error travels twice, once with three bytes for one, and gRPC takes 8 KiB of it.
 _ERROR_BYTES_MAX = 1600
 #: Kinds of events that the ledger and its gateway write about themselves; nobody else brings them.
@@ -306,7 +308,11 @@ def _ticket(content: bytes) -> dict[str, Any]:
     for name, kind in kinds.items():
         value = fields.get(name)
         if not isinstance(value, kind) or (name != "lossless" and isinstance(value, bool)):
-            raise LedgerError(f"the ticket's {name} is {value!r}, which has the wrong type")
+            raise LedgerError(f"the ticket's {name} is {str(value)[:60]!r}, which has the wrong type")
+    for name, most in (("limit", _TICKET_ROWS_MAX), ("timeout_s", _TICKET_S_MAX)):
+        # Not a number is in no range.
+        if not 0 <= fields[name] <= most:
+            raise LedgerError(f"the ticket's {name} is {str(fields[name])[:60]}; give one from 0 to {most}")
     if unknown := set(fields) - set(kinds):
         raise LedgerError(f"the ticket has {min(unknown)!r}, which no ticket has; it may have {', '.join(kinds)}")
     return fields

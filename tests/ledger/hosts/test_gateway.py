@@ -129,7 +129,20 @@ def test_a_wrong_token_gets_no_answer(url, token):
 
 
 @pytest.mark.parametrize(
-    "ticket", [b"", b"[]", b"{}", b'{"sql": 1}', b'{"sql": "FROM lease", "limit": true}', b'{"sql": "x", "root": "/"}']
+    "ticket",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"sql": 1}',
+        b'{"sql": "FROM lease", "limit": true}',
+        b'{"sql": "x", "root": "/"}',
+        b'{"sql": "x", "limit": -1}',
+        b'{"sql": "x", "limit": 1%b}' % (b"0" * 400),
+        b'{"sql": "x", "timeout_s": NaN}',
+        b'{"sql": "x", "timeout_s": Infinity}',
+        b'{"sql": "x", "timeout_s": -1}',
+    ],
 )
 def test_a_ticket_that_does_not_fit_is_refused(client, ticket):
     with pytest.raises(flight.FlightServerError, match="ticket"):
