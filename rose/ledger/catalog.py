@@ -57,6 +57,7 @@ VIEWS = (
 )
 #: Views that others are made of; not part of the interface.
 INTERNAL = (
+    "writer_order",
     "stored_event",
     "unrolled_stored_event",
     "unrolled_retry",
@@ -317,6 +318,7 @@ def _template() -> bytes:
         # How it is made.
         Path(__file__).read_text(),
         sources.events(Path(), []),
+        sources.writer_order(Path(), []),
         *(sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)),
         *_bodies().values(),
         *(sql.read(f"views/{view}.sql") for view in VIEWS),
@@ -328,7 +330,8 @@ def _make_template() -> bytes:
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("BEGIN")
         nothing = sources.events(Path(), [])
-        _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
+        order = {"writer_order": sources.writer_order(Path(), [])}
+        _make(connection, {**order, "stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
         _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
         _make(connection, {name: _bodies()[name] for name in _UNROLLED}, temporary=False)
         _make(connection, {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)

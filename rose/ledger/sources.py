@@ -18,6 +18,7 @@ import sql
 from rose.event_columns import all_columns
 from rose.ledger import layout, rows, segments
 from rose.ledger.catalog_file import quoted
+from rose.ledger.checks import registry
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 from rose.ledger.layout import Part
@@ -38,7 +39,12 @@ _GENERATION = re.compile(rf"/{rolled.FOLDER}/(\d+)/")
 
 def names() -> tuple[str, ...]:
     """Views whose text depends on the files that lie in a ledger."""
-    return "stored_event", "unrolled_stored_event", *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS))
+    return (
+        "writer_order",
+        "stored_event",
+        "unrolled_stored_event",
+        *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS)),
+    )
 
 
 def selects(
@@ -77,6 +83,7 @@ def selects(
             if part.last > end_epoch:
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
     sources = {
+        "writer_order": writer_order(root, sorted(parts)),
         "stored_event": events(place, patterns, whole),
         "unrolled_stored_event": events(place, unrolled, whole, apart),
     }
@@ -89,6 +96,18 @@ def selects(
             else parquet(place, [f"{rolled_up.folder}/{name}.parquet"])
         )
     return sources
+
+
+def writer_order(root: Path, writers: Sequence[str]) -> str:
+    """A SELECT of these writers, each with its place: the order in which they came to the ledger.
+
+    The registry has it, to which nobody adds but at its end; a writer that it does not name yet comes last.
+    """
+    lines = registry.lines_or_none(root) if writers else None
+    came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines or ()))}
+    ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
+    listed = ", ".join(map(quoted, ordered))
+    return f"SELECT unnest([{listed}]::VARCHAR[]) AS writer, unnest(range({len(ordered)})) AS place"
 
 
 def client_ids(root: Path, coverage: Coverage | None) -> str:
