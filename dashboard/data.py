@@ -356,7 +356,7 @@ def problems(ledger: Path) -> list[str]:
 
 @st.cache_data(ttl=CHECKED_S, max_entries=16, show_spinner=False)
 def _problems(ledger: str, mark: str) -> list[str]:
-    return verify.verify(ledger, seen=seen(ledger)).problems
+    return verify.verify(ledger, seen=seen(ledger)).doubts
 
 
 def verifies(ledger: Path) -> bool:

@@ -57,6 +57,7 @@ VIEWS = (
 )
 #: Views that others are made of; not part of the interface.
 INTERNAL = (
+    "writer_order",
     "stored_event",
     "unrolled_stored_event",
     "unrolled_retry",
@@ -68,7 +69,7 @@ INTERNAL = (
 _UNROLLED = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
 quoted = catalog_file.quoted
 _MOVED = "it reads the files at"
-_STORED_EVENT = "SELECT sql FROM duckdb_views() WHERE database_name = 'ledger' AND view_name = 'stored_event'"
+_DEFINITIONS = "SELECT view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
 #: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
 _ATTEMPTS = 4
@@ -198,8 +199,8 @@ def faults(root: Path) -> list[str]:
     try:
         with database.connect() as connection:
             connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
-            (definition,) = connection.execute(_STORED_EVENT).fetchone() or ("",)
-            place = sources.place(definition) or root
+            definitions = dict(connection.execute(_DEFINITIONS).fetchall())
+            place = sources.place(definitions.get("stored_event", "")) or root
             if wrong := _faults(connection, sources.selects(root, place=place)):
                 return wrong
     except duckdb.Error as error:
@@ -216,6 +217,23 @@ def made_of(root: Path) -> str:
 def may_be_late(faults: Sequence[str]) -> bool:
     """Whether these faults are what a catalog has that was made before a file of the ledger came."""
     return all(any(f"view {name} " in fault for name in sources.names()) for fault in faults)
+
+
+def is_stale(root: Path) -> bool:
+    """Whether the catalog is what this version made when fewer files, or others, lay in the ledger.
+
+    A process that is killed between a file and the catalog leaves such a one. Raises LedgerError.
+    """
+    try:
+        with database.connect() as connection:
+            connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
+            definitions = dict(connection.execute(_DEFINITIONS).fetchall())
+            if (files := sources.shown(root, definitions)) is None:
+                return False
+            place = sources.place(definitions["stored_event"])
+            return not _faults(connection, sources.selects(root, place=place, files=files))
+    except duckdb.Error:
+        return False
 
 
 def was_moved(faults: Sequence[str]) -> bool:
@@ -300,6 +318,7 @@ def _template() -> bytes:
         # How it is made.
         Path(__file__).read_text(),
         sources.events(Path(), []),
+        sources.writer_order(Path(), []),
         *(sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)),
         *_bodies().values(),
         *(sql.read(f"views/{view}.sql") for view in VIEWS),
@@ -311,7 +330,8 @@ def _make_template() -> bytes:
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("BEGIN")
         nothing = sources.events(Path(), [])
-        _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
+        order = {"writer_order": sources.writer_order(Path(), [])}
+        _make(connection, {**order, "stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
         _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
         _make(connection, {name: _bodies()[name] for name in _UNROLLED}, temporary=False)
         _make(connection, {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)

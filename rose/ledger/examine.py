@@ -89,6 +89,8 @@ class Segment:
     #: None if it has none that can be trusted; `fault` then says why.
     header: segments.Header | None
     fault: str | None
+    #: What of it this version cannot read.
+    unchecked: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -100,11 +102,14 @@ def segment(content: bytes, sha256: str) -> Segment:
     """Examine the bytes of a segment whose name says that they have this SHA-256."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return Segment(None, CHANGED)
+    header = None
     try:
         header = segments.read_header(content)
         link = segments.link(header, sha256)
         seqs = segments.read_rows(content, ["seq"])["seq"].to_numpy()
-        digests = ranges_sha256(content, [header.first_seq]) if link.chained else [""]
+        digests, unchecked = ranges_sha256(content, [header.first_seq]) if link.chained else ([""], [])
+    except pa.ArrowNotImplementedError as error:
+        return Segment(header, None, (_unreadable(error),))
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return Segment(None, f"a foreign file: {error}")
     # The count first: what the header says may be more than fits in memory.
@@ -113,7 +118,7 @@ def segment(content: bytes, sha256: str) -> Segment:
         return Segment(header, f"its rows are not seq {header.first_seq} to {header.last_seq}")
     if digests != [link.rows_sha256]:
         return Segment(header, _OTHER_ROWS)
-    return Segment(header, link.signature_fault())
+    return Segment(header, link.signature_fault(), tuple(unchecked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,22 +234,38 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
     return faults
 
 
-def rows_fault(content: bytes, manifest_content: bytes) -> str | None:
-    """What is wrong with the Parquet file of a compacted part, given the bytes of its manifest; None if nothing."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a compacted part, held against its manifest."""
+
+    #: None if nothing is wrong.
+    fault: str | None
+    #: What of the file this version cannot read.
+    unchecked: tuple[str, ...] = ()
+
+
+def rows(content: bytes, manifest_content: bytes) -> Rows:
+    """Examine the Parquet file of a compacted part, given the bytes of its manifest."""
     detail, merged = json.loads(manifest_content), links(manifest_content)
     if hashlib.sha256(content).hexdigest() != detail["sha256"]:
-        return CHANGED
+        return Rows(CHANGED)
     try:
         if not rows_are(content, detail["writer"], detail["first_seq"], detail["last_seq"]):
-            return f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}"
-        # Compactions of older versions made Bloom filters.
-        digests = ranges_sha256(content, [link.first_seq for link in merged], bloom_filters=True)
+            return Rows(f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}")
+        digests, unchecked = ranges_sha256(content, [link.first_seq for link in merged])
+    except pa.ArrowNotImplementedError as error:
+        return Rows(None, (_unreadable(error),))
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
-        return f"its rows cannot be read: {error}"
+        return Rows(f"its rows cannot be read: {error}")
     for link, digest in zip(merged, digests, strict=True):
         if link.chained and link.rows_sha256 != digest:
-            return f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
-    return None
+            fault = f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
+            return Rows(fault)
+    return Rows(None, tuple(unchecked))
+
+
+def _unreadable(error: pa.ArrowNotImplementedError) -> str:
+    return f"the rows, which this version cannot decode ({error})"
 
 
 def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:

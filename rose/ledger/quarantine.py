@@ -78,6 +78,6 @@ def _sound(root: Path, name: str) -> bool:
         return False
     part = Part(writer, int(match["first"]), int(match["last"]), "compacted")
     try:
-        return examine.rows_fault(content, compaction.read_manifest(root, part)[1]) is None
+        return examine.rows(content, compaction.read_manifest(root, part)[1]).fault is None
     except (LedgerError, OSError, KeyError, TypeError):
         return False

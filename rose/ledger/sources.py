@@ -6,8 +6,9 @@ All by their whole path, so that any DuckDB client finds them from any working d
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,27 +18,46 @@ import sql
 from rose.event_columns import all_columns
 from rose.ledger import layout, rows, segments
 from rose.ledger.catalog_file import quoted
+from rose.ledger.checks import registry
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
+from rose.ledger.layout import Part
 
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
+#: The generation of sums, and of each writer the parts, that views read.
+Files = tuple[Coverage | None, Mapping[str, Sequence[Part]]]
 #: From so many merged files on, what a union reads of each before a query begins takes longer than naming all columns.
 _MERGED_MANY = 64
 #: A file or pattern in a definition, and the folder of its ledger before it.
-_FILE = re.compile(r"'(/(?:[^']|'')*)/(?:live/[^/']+/\d+|compacted/[^/']+)/[^/']+'")
+_FILE = re.compile(
+    r"'(?P<place>/(?:[^']|'')*)/(?:live/(?P<live>[^/']+)/(?P<epoch>\d+)/[^/']+|"
+    r"compacted/(?P<compacted>[^/']+)/(?P<first>\d+)-(?P<last>\d+)\.parquet)'"
+)
+_GENERATION = re.compile(rf"/{rolled.FOLDER}/(\d+)/")
 
 
 def names() -> tuple[str, ...]:
     """Views whose text depends on the files that lie in a ledger."""
-    return "stored_event", "unrolled_stored_event", *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS))
+    return (
+        "writer_order",
+        "stored_event",
+        "unrolled_stored_event",
+        *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS)),
+    )
 
 
-def selects(root: Path, until: Span | None = None, place: Path | None = None) -> dict[str, str]:
-    """What each source view selects, in the order in which they can be made; with `place` as if it lay there."""
+def selects(
+    root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
+) -> dict[str, str]:
+    """What each source view selects, in the order in which they can be made; with `place` as if it lay there.
+
+    `files` are those that lie in the ledger now, if not given.
+    """
     place = place or root
+    newest, parts = files or (rolled.newest(root), {name: layout.parts(root, name) for name in layout.writers(root)})
     if until is None:
-        coverage = rolled.newest(root)
+        coverage = newest
         covered = {} if coverage is None or not coverage.complete else coverage.writers
         ends: dict[str, tuple[int, int]] = {}
     else:
@@ -47,10 +67,10 @@ def selects(root: Path, until: Span | None = None, place: Path | None = None) ->
     unrolled: list[str] = []
     apart: list[str] = []
     whole: str | None = None
-    for writer in layout.writers(root):
+    for writer in sorted(parts):
         epoch, next_seq = covered.get(writer, (-1, 0))
         end_epoch, end_seq = ends.get(writer, (2**62 if until is None else -1, 0))
-        for part in layout.parts(root, writer):
+        for part in parts[writer]:
             patterns.append(part.pattern)
             if whole is None and part.state == "live" and _has_the_columns(root / part.folder):
                 whole = part.pattern
@@ -63,6 +83,7 @@ def selects(root: Path, until: Span | None = None, place: Path | None = None) ->
             if part.last > end_epoch:
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
     sources = {
+        "writer_order": writer_order(root, sorted(parts)),
         "stored_event": events(place, patterns, whole),
         "unrolled_stored_event": events(place, unrolled, whole, apart),
     }
@@ -75,6 +96,18 @@ def selects(root: Path, until: Span | None = None, place: Path | None = None) ->
             else parquet(place, [f"{rolled_up.folder}/{name}.parquet"])
         )
     return sources
+
+
+def writer_order(root: Path, writers: Sequence[str]) -> str:
+    """A SELECT of these writers, each with its place: the order in which they came to the ledger.
+
+    The registry has it, to which nobody adds but at its end; a writer that it does not name yet comes last.
+    """
+    lines = registry.lines_or_none(root) if writers else None
+    came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines or ()))}
+    ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
+    listed = ", ".join(map(quoted, ordered))
+    return f"SELECT unnest([{listed}]::VARCHAR[]) AS writer, unnest(range({len(ordered)})) AS place"
 
 
 def client_ids(root: Path, coverage: Coverage | None) -> str:
@@ -146,7 +179,31 @@ def _column_names(segment: Path) -> tuple[str, ...]:
 def place(definition: str) -> Path | None:
     """Where the ledger lies that the view `stored_event` of this definition reads; None if it names no file."""
     match = _FILE.search(definition)
-    return None if match is None else Path(match[1].replace("''", "'"))
+    return None if match is None else Path(match["place"].replace("''", "'"))
+
+
+def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
+    """The files that the source views of these definitions read, as they lay once in the ledger at `root`.
+
+    None if they cannot have lain so: of each writer the first epochs are read without a gap, and a generation of sums
+    that stands. Raises LedgerError for a damaged generation.
+    """
+    parts: dict[str, list[Part]] = {}
+    for match in _FILE.finditer(definitions.get("stored_event", "")):
+        if match["live"]:
+            part = Part(match["live"], int(match["epoch"]), int(match["epoch"]), "live")
+        else:
+            part = Part(match["compacted"], int(match["first"]), int(match["last"]), "compacted")
+        parts.setdefault(part.writer, []).append(part)
+    for writer, read in parts.items():
+        read.sort(key=lambda part: part.first)
+        lying = [part.first for part in layout.parts(root, writer)]
+        gap = any(later.first != part.last + 1 for part, later in itertools.pairwise(read))
+        if gap or not lying or read[0].first > lying[0]:
+            return None
+    generation = _GENERATION.search(definitions.get(f"rolled_{ROLLUPS[0]}", ""))
+    coverage = None if generation is None else rolled.read(root, int(generation[1]))
+    return None if generation is not None and coverage is None else (coverage, parts)
 
 
 def stored(root: Path, patterns: Sequence[str]) -> str:

@@ -22,13 +22,13 @@ from typing import Any
 from rose.clock import iso, utc_us
 from rose.ledger import layout
 from rose.ledger.evidence.link import Link
-from rose.ledger.examine import Manifest, Seen, Segment
+from rose.ledger.examine import Manifest, Rows, Seen, Segment
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Header
 
 FOLDER = "verified"
-#: Of each file; another version's is as good as none. Before 3, footers were not held against rows.
-_FORMAT, _FILES_FORMAT = 1, 3
+#: Of each file; another version's is as good as none. Before 4, nothing was said of what cannot be checked.
+_FORMAT, _FILES_FORMAT = 1, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +45,20 @@ class State:
     by: str
     #: The newest segment of each writer that was sound.
     heads: dict[str, str]
+    #: Structures that could not be checked.
+    unchecked: int = 0
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was wrong."""
-        return self.problems == 0
+        """Whether everything was checked and nothing was wrong."""
+        return self.problems == 0 and self.unchecked == 0
 
     @property
     def text(self) -> str:
         """One line for people."""
-        outcome = "sound" if self.sound else f"NOT SOUND, {self.problems} problems"
+        outcome = "sound" if self.sound else f"NOT CHECKED, {self.unchecked} structures that this version cannot read"
+        if self.problems:
+            outcome = f"NOT SOUND, {self.problems} problems"
         if self.full_until_us == self.until_us:
             how = "every byte read"
         elif self.full_until_us is None:
@@ -76,7 +80,13 @@ def state(root: Path | str) -> State | None:
         if content.pop("format") != _FORMAT:
             return None
         stored = State(**content)
-        numbers = (stored.until_us, stored.problems, stored.events, *filter(None, [stored.full_until_us]))
+        numbers = (
+            stored.until_us,
+            stored.problems,
+            stored.unchecked,
+            stored.events,
+            *filter(None, [stored.full_until_us]),
+        )
         texts = (stored.by, *stored.heads, *stored.heads.values())
         whole = all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
         return stored if whole else None
@@ -89,12 +99,20 @@ def text(root: Path | str) -> str:
     return "never verified; run `rose ledger verify`" if (last := state(root)) is None else last.text
 
 
-def leave(root: Path, *, until_us: int, full: bool, problems: int, events: int, heads: dict[str, str]) -> None:
+def leave(
+    root: Path, *, until_us: int, full: bool, problems: int, unchecked: int, events: int, heads: dict[str, str]
+) -> None:
     """Leave the outcome of a verification. A folder that may not be written stays as it is."""
     before = state(root)
     full_until_us = until_us if full else None if before is None else before.full_until_us
     result = State(
-        until_us=until_us, full_until_us=full_until_us, problems=problems, events=events, by=user_at_host(), heads=heads
+        until_us=until_us,
+        full_until_us=full_until_us,
+        problems=problems,
+        unchecked=unchecked,
+        events=events,
+        by=user_at_host(),
+        heads=heads,
     )
     _write(root, "state.json", {"format": _FORMAT, **dataclasses.asdict(result)})
 
@@ -135,7 +153,10 @@ def _facts(kind: str, plain: Any) -> Any:
     match kind.partition(" ")[0]:
         case "segment":
             header = plain["header"]
-            return Segment(None if header is None else Header(**header), plain["fault"])
+            known = None if header is None else Header(**header)
+            return Segment(known, plain["fault"], tuple(plain["unchecked"]))
+        case "rows":
+            return Rows(plain["fault"], tuple(plain["unchecked"]))
         case "manifest":
             first, last = (Link(**plain[name]) for name in ("first", "last"))
             signers = tuple(tuple(signer) for signer in plain["signers"])

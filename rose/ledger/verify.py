@@ -29,6 +29,7 @@ from rose.ledger.checks.records import (
 )
 from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.examine import Seen
+from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
 __all__ = [
@@ -73,9 +74,19 @@ class Report:
         return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups, *self.folder]
 
     @property
+    def unchecked(self) -> list[str]:
+        """Structures that this version cannot read, each with its file."""
+        return [structure for writer in self.writers for structure in writer.unchecked]
+
+    @property
+    def doubts(self) -> list[str]:
+        """All that keeps figures from being trusted; empty for a ledger that was checked whole and is sound."""
+        return [*self.problems, *(f"{structure}: not checked" for structure in self.unchecked)]
+
+    @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
+        """Whether everything was checked and nothing is wrong."""
+        return not self.doubts
 
 
 def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
@@ -115,9 +126,11 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             # Some 300 MB are kept for more files otherwise, and whoever goes on to price would miss them.
             pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
-        folder = [*_folder(root, expected, seen), *edited]
         reports = [writer_report for writer_report, _ in writers]
-        notes = [*moved, *_notes(expected, reports)]
+        # A key that was endorsed since is read here.
+        misused, first_used = _signers(registry.lines_or_none(root) or expected.lines or (), reports)
+        folder = [*_folder(root, expected, seen), *edited, *misused]
+        notes = [*moved, *_unproved(reports), *first_used]
         report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
@@ -129,6 +142,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         until_us=began_us,
         full=full,
         problems=len(report.problems),
+        unchecked=len(report.unchecked),
         events=sum(writer_report.events for writer_report in report.writers),
         # What was there once is asked for again, until it is back.
         heads={**({} if before is None else before.heads), **heads},
@@ -172,38 +186,46 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
     return problems
 
 
-def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
-    trusted = registry.endorsed(expected.lines or ())
-    signers: dict[str, list[str]] = {}
-    for report in writers:
-        for key in sorted({signer.key for signer in report.signers if signer.key} - trusted):
-            signers.setdefault(key, []).append(report.writer)
-    named = {(line.writer, line.key) for line in expected.lines or () if line.by in trusted}
-    loose = [
-        (report.writer, key)
-        for report in writers
-        for key in sorted({signer.key for signer in report.signers} & trusted)
-        if (report.writer, key) not in named
-    ]
+def _unproved(writers: Sequence[WriterReport]) -> list[str]:
     return [
-        *(
-            f"writer {one.writer}: {one.unproved_events:,} merged events have no digest, as older versions wrote "
-            "them. Nothing proves that they are those that were recorded: whoever may write to the folder can make "
-            "their file and all that names it"
-            for one in writers
-            if one.unproved_events
-        ),
-        *(
-            f"writer {writer} is signed by {key}, which no known key endorsed for this writer: it may come from "
-            f"another ledger; if it belongs here, run `rose ledger endorse {key} --writer {writer}`"
-            for writer, key in loose
-        ),
-        *(
-            f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
-            f"if it is known to you, run `rose ledger endorse {key}`"
-            for key, names in signers.items()
-        ),
+        f"writer {one.writer}: {one.unproved_events:,} merged events have no digest, as older versions wrote "
+        "them. Nothing proves that they are those that were recorded: whoever may write to the folder can make "
+        "their file and all that names it"
+        for one in writers
+        if one.unproved_events
     ]
+
+
+def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) -> tuple[list[str], list[str]]:
+    """What is wrong with the keys that writers sign with, and what is worth knowing of them."""
+    standing = registry.endorsements(known)
+    problems, notes = [], []
+    first_use: dict[str, list[str]] = {}
+    for report in writers:
+        endorsed_for = {key for name, key in standing.pairs if name == report.writer}
+        for signer in {signer.key: signer for signer in reversed(report.signers) if signer.key}.values():
+            way_out = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
+            if signer.key in endorsed_for:
+                continue
+            if signer.key not in standing.keys:
+                first_use.setdefault(signer.key, []).append(report.writer)
+            elif endorsed_for and not spool.is_local(report.writer):
+                # Upkeep of one folder is done by whoever has it.
+                problems.append(
+                    f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
+                    f"{signer.key}, which is endorsed for other writers and not for this one: it was forged; {way_out}"
+                )
+            else:
+                notes.append(
+                    f"writer {report.writer} is signed by {signer.key}, which no known key endorsed for this writer: "
+                    f"it may come from another ledger; {way_out}"
+                )
+    notes += (
+        f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
+        f"if it is known to you, run `rose ledger endorse {key}`"
+        for key, names in sorted(first_use.items())
+    )
+    return problems, notes
 
 
 def _verify_writer(

@@ -1,10 +1,10 @@
--- Of the events that the roll-ups do not count yet, those that a client sent again: of one id all but the first by
--- time, and all if the roll-ups count an event with it. Of all ids that are counted few row groups can have one of
+-- Of the events that the roll-ups do not count yet, those that a client sent again: of one id all but the first, as in
+-- the view `event`, and all if the roll-ups count an event with it. Of all ids that are counted few row groups can have one of
 -- these: those of their runs, and between the first and the last of them. Only a join that keeps rows of the side that
 -- is read lets DuckDB leave out the others. Ids of turns begin with the time; those of other kinds lie anywhere, and
 -- would stretch their range.
 WITH named AS MATERIALIZED (
-    SELECT writer, seq, run_id, kind, event_id, at_us
+    SELECT writer, seq, run_id, kind, event_id
     FROM unrolled_stored_event
     WHERE event_id IS NOT NULL AND at_us BETWEEN 0 AND 4611686018427387
 ),
@@ -22,6 +22,7 @@ counted AS (
 )
 SELECT writer, seq
 FROM named
-QUALIFY row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) > 1
+LEFT JOIN writer_order USING (writer)
+QUALIFY row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY place, writer, seq) > 1
 UNION
 SELECT writer, seq FROM named SEMI JOIN counted USING (run_id, kind, event_id);

@@ -3,7 +3,7 @@
 -- something is of, NULL where that is the unit's own run.
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
 -- Of each id that a client chose, the event that counts.
-CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
+CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, writer VARCHAR, seq BIGINT);
 -- Devices of runs, numbered in the order in which they were heard of; '' is where an event names none. One that comes
 -- back in another pool or class, or as other hardware, is another unit from then on: events in [since_ns, until_ns) are
 -- of a unit.

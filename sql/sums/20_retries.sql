@@ -1,10 +1,11 @@
--- Events of `added` that a client sent again: of one id all but the first by time, and all if the id was folded in
+-- Events of `added` that a client sent again: of one id all but the first, and all if the id was folded in
 -- before. `overtaken` has those that come before what was folded in, which must then be undone.
 CREATE OR REPLACE TEMP TABLE named AS
 SELECT
-    writer, seq, run_id, kind, event_id, at_us,
-    row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) AS n
+    writer, seq, run_id, kind, event_id, coalesce(place, 9223372036854775807) AS place,
+    row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY place, writer, seq) AS n
 FROM added
+LEFT JOIN writer_order USING (writer)
 WHERE event_id IS NOT NULL;
 -- What is known of these ids. As in rollups/unrolled_retry.sql, few row groups of the table are read.
 CREATE OR REPLACE TEMP TABLE known AS
@@ -27,9 +28,10 @@ CREATE OR REPLACE TEMP TABLE overtaken AS
 SELECT named.event_id
 FROM named
 JOIN known USING (run_id, kind, event_id)
-WHERE (named.at_us, named.writer, named.seq) < (known.at_us, known.writer, known.seq);
+LEFT JOIN writer_order AS counted ON known.writer = counted.writer
+WHERE (named.place, named.writer, named.seq) < (coalesce(counted.place, 9223372036854775807), known.writer, known.seq);
 INSERT INTO client_id
-SELECT run_id, kind, event_id, at_us, writer, seq
+SELECT run_id, kind, event_id, writer, seq
 FROM named
 ANTI JOIN known USING (run_id, kind, event_id)
 WHERE n = 1

@@ -1,5 +1,5 @@
 -- Rows of the ledger that are no events as `rose/events.py` declares them, and events that contradict others: those
--- with the `event_id` of another and other content, of which all views show only the first by time, and slices that
+-- with the `event_id` of another and other content, of which all views show only the first, and slices that
 -- begin before an earlier one of their device ends. A sound program writes none; ledgers of older versions and of other
 -- programs may hold some. Where a number is at fault the other views leave the row out.
 --
@@ -376,9 +376,10 @@ WITH broken AS (
 named AS (
     SELECT
         *,
-        hash(*COLUMNS(* EXCLUDE (writer, seq, at_us))) AS content,
-        row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) AS n
+        hash(*COLUMNS(* EXCLUDE (writer, seq, at_us, place))) AS content,
+        row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY place, writer, seq) AS n
     FROM stored_event
+    LEFT JOIN writer_order USING (writer)
     WHERE event_id IS NOT NULL
 ),
 contradicting AS (

@@ -60,6 +60,8 @@ class WriterReport:
     #: no rows; none where no segment ends there.
     links: dict[int, tuple[str, ...]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    #: Structures that this version cannot read, each with its file.
+    unchecked: list[str] = field(default_factory=list)
 
 
 class Chain:
@@ -200,8 +202,8 @@ class Chain:
                 continue
             sha256 = segments.sha256_in(name)
             looked = self._facts(path, "segment", lambda content, sha256=sha256: examine.segment(content, sha256))  # type: ignore[misc]
-            if looked is not None and looked.fault is not None:
-                self._problem(path, looked.fault)
+            if looked is not None:
+                self._found(path, looked)
 
     def _merged_part(self, part: Part) -> None:
         manifest = self._facts(part.manifest, "manifest", examine.manifest)
@@ -233,8 +235,8 @@ class Chain:
         self.report.segments += 1
         self.newest = path
         segment_facts = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
-        if segment_facts is not None and segment_facts.fault is not None:
-            self._problem(path, segment_facts.fault)
+        if segment_facts is not None:
+            self._found(path, segment_facts)
         if segment_facts is None or segment_facts.changed:
             # Its own words cannot be trusted, but its successor still names the SHA-256 it had.
             self.sha256, self.next_seq, self.link = sha256, None, None
@@ -293,15 +295,14 @@ class Chain:
         # What is right depends on the manifest, so a new one means a new look.
         kind = f"rows {manifest.sha256}"
 
-        def look(content: bytes) -> str | None:
+        def look(content: bytes) -> examine.Rows:
             listed = (self.root / part.manifest).read_bytes()
             if examine.sha256_of(listed) != manifest.sha256:
-                return "its manifest was changed meanwhile"
-            return examine.rows_fault(content, listed)
+                return examine.Rows("its manifest was changed meanwhile")
+            return examine.rows(content, listed)
 
-        fault = self._facts(part.pattern, kind, look)
-        if fault:
-            self._problem(part.pattern, fault)
+        if (rows := self._facts(part.pattern, kind, look)) is not None:
+            self._found(part.pattern, rows)
 
     def _facts(self, path: str, kind: str, look: Callable[[bytes], _T]) -> _T | None:
         """What `look` says of the file; None, and a problem, if it cannot be read."""
@@ -363,6 +364,11 @@ class Chain:
                 f"it is signed by the key {signer.key}, which {registry.FILE} does not name for this writer: it was "
                 "forged, or the registry was changed",
             )
+
+    def _found(self, path: str, examined: examine.Segment | examine.Rows) -> None:
+        if examined.fault is not None:
+            self._problem(path, examined.fault)
+        self.report.unchecked += (f"{path}: {structure}" for structure in examined.unchecked)
 
     def _problem(self, path: str, what: str) -> None:
         self.report.problems.append(f"{path}: {what}")

@@ -1,16 +1,17 @@
 """The registry: the names of all writers that ever wrote, so that one that is gone is missed, and their keys.
 
 `writers.jsonl` has a line for each writer and each key that it signs with, in the order in which they came, with the
-SHA-256 of the line before it. The key `by` signs the line: it endorses that the writer signs with `key`. Lines of older
-versions, and of writers that do not sign, have no key. A ledger that was made before there was a registry gets one with
-its next writer.
+SHA-256 of the line before it. The key `by` signs the line: it endorses that the writer signs with `key`. That counts if
+`by` may endorse, or is itself endorsed for this writer. The first key of a ledger may endorse, and so may each key that
+such a key marked. Lines of older versions, and of writers that do not sign, have no key. A ledger that was made before
+there was a registry gets one with its next writer.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,42 @@ class Line:
     key: str = ""
     by: str = ""
     signature: str = ""
+    #: Whether `key` may endorse keys of any writer.
+    endorses: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endorsements:
+    """Which endorsements of a registry count."""
+
+    #: Keys that may endorse keys of any writer.
+    endorsers: frozenset[str]
+    #: Each writer with each key that was endorsed for it.
+    pairs: frozenset[tuple[str, str]]
+
+    def may_endorse(self, by: str, writer: str) -> bool:
+        """Whether an endorsement of a key for `writer` counts if `by` signs it."""
+        return by in self.endorsers or (writer, by) in self.pairs
+
+    @property
+    def keys(self) -> set[str]:
+        """All keys that were endorsed for some writer, or may endorse."""
+        return {*self.endorsers, *(key for _, key in self.pairs)}
+
+
+def endorsements(
+    known: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
+) -> Endorsements:
+    """The endorsements that count, of which some may be given: else the key that signed the first line may endorse."""
+    signed = [line for line in known if line.key and line.by]
+    found = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
+    while True:
+        lines = [line for line in signed if found.may_endorse(line.by, line.writer)]
+        marked = {line.key for line in lines if line.endorses and line.by in found.endorsers}
+        more = Endorsements(found.endorsers | marked, found.pairs | {(line.writer, line.key) for line in lines})
+        if more == found:
+            return found
+        found = more
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
@@ -50,10 +87,11 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
                 _append(root, ledger_id, writer, key, by)
 
 
-def endorse(root: Path, key: str, by: Key, writer: str | None = None) -> list[str]:
+def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
     """Endorse that `writer`, or each that the registry names with it, signs with `key`; returns their names.
 
-    Raises LedgerError if `by` is not endorsed itself, or if the registry does not name the writer; OSError.
+    With `endorses`, the key may endorse others from then on. Raises LedgerError if `by` may not endorse this, or if the
+    registry does not name the writer; OSError.
     """
     if not keys.is_public(key):
         raise LedgerError(
@@ -62,23 +100,25 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None) -> list[st
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         known = lines(root) or ()
-        if by.public not in endorsed(known):
-            raise LedgerError(
-                f"the key {by.public} of this user is unknown to the ledger, or nobody endorsed it; run "
-                "this where a writer with an endorsed key runs (`rose ledger keys`)"
-            )
         names = {line.writer for line in known if line.key == key} if writer is None else {writer}
         if missing := names - {line.writer for line in known}:
             raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger info` lists them")
         if not names:
             raise LedgerError(f"no writer of the ledger signs with {key} yet; name the one that will with --writer")
-        _write(root, [*_texts(root), *((name, key, by) for name in sorted(names))], ledger_id)
+        standing = endorsements(known)
+        refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
+        if refused or (endorses and by.public not in standing.endorsers):
+            raise LedgerError(
+                f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}; run "
+                "this with a key that may, such as the first key of the ledger (`rose ledger keys`)"
+            )
+        _write(root, [*_texts(root), *((name, key, by, endorses) for name in sorted(names))], ledger_id)
     return sorted(names)
 
 
 def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
     """Each key with its writers and the key that endorsed it, None for nobody; `own` is this user's."""
-    trusted = endorsed(known)
+    standing = endorsements(known)
     root = next((line.by for line in known if line.key and line.by), None)
     signers: dict[str, dict[str, Any]] = {}
     for line in known:
@@ -89,12 +129,14 @@ def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
             "writers": [],
             "endorsed_by": None,
             "root": line.key == root,
+            "may_endorse": line.key in standing.endorsers,
             "own": line.key == own,
         }
         entry: dict[str, Any] = signers.setdefault(line.key, new)
         if line.writer not in entry["writers"]:
             entry["writers"].append(line.writer)
-        if entry["endorsed_by"] is None and line.by in trusted and line.by != line.key:
+        counts = line.by != line.key and standing.may_endorse(line.by, line.writer)
+        if entry["endorsed_by"] is None and counts:
             entry["endorsed_by"] = line.by
     return list(signers.values())
 
@@ -103,21 +145,21 @@ def _append(root: Path, ledger_id: str, writer: str, key: str, by: Key | None) -
     before = lines(root)
     if _names(before, writer, key):
         return
-    first = [] if before is not None else [(name, "", None) for name in layout.writers(root) if name != writer]
-    _write(root, [*_texts(root), *first, (writer, key, by)], ledger_id)
+    first = [] if before is not None else [(name, "", None, False) for name in layout.writers(root) if name != writer]
+    _write(root, [*_texts(root), *first, (writer, key, by, False)], ledger_id)
 
 
-def _write(root: Path, entries: Sequence[bytes | tuple[str, str, Key | None]], ledger_id: str) -> None:
+def _write(root: Path, entries: Sequence[bytes | tuple[str, str, Key | None, bool]], ledger_id: str) -> None:
     """Write the file: lines as they were, and new ones behind them."""
     texts: list[bytes] = []
     for entry in entries:
         if isinstance(entry, bytes):
             texts.append(entry)
             continue
-        writer, key, by = entry
+        writer, key, by, endorses = entry
         line: dict[str, Any] = {"writer": writer, "previous_sha256": _sha256(texts[-1]) if texts else ""}
         if key:
-            line |= {"key": key, "by": "", "signature": ""}
+            line |= {"key": key, "by": "", "signature": ""} | ({"endorses": True} if endorses else {})
         if key and by is not None:
             line["by"] = by.public
             line["signature"] = by.sign(_message(ledger_id, Line(**line)))
@@ -163,7 +205,8 @@ def parse(content: bytes) -> tuple[Line, ...]:
         try:
             entry = json.loads(text)
             line = Line(**{name: entry[name] for name in Line.__slots__ if name in entry})
-            if not all(isinstance(getattr(line, name), str) for name in Line.__slots__):
+            texts = [getattr(line, name) for name in Line.__slots__ if name != "endorses"]
+            if not all(isinstance(text, str) for text in texts) or not isinstance(line.endorses, bool):
                 raise TypeError(text)
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"{FILE}: line {number} is damaged; put the file back from a copy") from error
@@ -189,22 +232,13 @@ def lines_or_none(root: Path) -> tuple[Line, ...] | None:
 
 
 def keys_of(known: Sequence[Line] | None, writer: str) -> set[str]:
-    """The keys that `writer` may sign with."""
+    """The keys that the registry names for `writer`, endorsed or not."""
     return {line.key for line in known or () if line.writer == writer and line.key}
 
 
 def begins_signed(known: Sequence[Line] | None, writer: str) -> bool:
     """Whether the first line of `writer` has a key: that was added once its first segment stood, which is signed."""
     return next((bool(line.key) for line in known or () if line.writer == writer), False)
-
-
-def endorsed(known: Sequence[Line]) -> set[str]:
-    """The keys that the first key endorsed, itself or by another that it endorsed, and that one."""
-    signed = [line for line in known if line.key and line.by]
-    trusted = {line.by for line in signed[:1]}
-    while more := {line.key for line in signed if line.by in trusted} - trusted:
-        trusted |= more
-    return trusted
 
 
 def signature_faults(ledger_id: str, known: Sequence[Line]) -> Iterator[str]:
@@ -220,6 +254,7 @@ def signature_faults(ledger_id: str, known: Sequence[Line]) -> Iterator[str]:
 def _message(ledger_id: str, line: Line) -> bytes:
     """What the signature of a line is over."""
     parts = [_TAG, ledger_id, line.writer, line.key, line.by, line.previous_sha256]
+    parts += ["endorses"] if line.endorses else []
     return json.dumps(parts, separators=(",", ":")).encode()
 
 

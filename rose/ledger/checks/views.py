@@ -45,5 +45,9 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
         if time.monotonic() - begun_s > (_WHILE_PARTS_MOVE_S if moving else patience_s):
             break
         time.sleep(_LOOK_S)
+    if catalog.is_stale(root):
+        # A process was killed before it replaced the catalog.
+        stale = "it is stale, and does not show the newest files; the next `rose` command that reads the ledger"
+        return [], [f"{layout.CATALOG}: {stale} replaces it"]
     way_out = "it was edited, or made by another version; the next `rose` command that reads the ledger replaces it"
     return [f"{layout.CATALOG}: {fault}; {way_out}" for fault in problems], []

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from rose.ledger.checks.chain import WriterReport
     from rose.ledger.faults import Fault
 
+_SOUND = "The ledger is sound."
+#: Exit code of a verification that found nothing wrong and could not check everything.
+_NOT_CHECKED = 3
+
 
 def verify(
     ledger: LedgerOption = None,
@@ -41,7 +45,11 @@ def verify(
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
+    """Check every byte, the chain of segments, every seq and the views.
+
+    Exit code 0: sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, and this version
+    cannot read some structure, so that it is not checked.
+    """
     if key is not None and not against:
         fail("--key is for the receipts that --against names")
     if incremental and against:
@@ -62,13 +70,15 @@ def verify(
                 report = verification.verify(root, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
         # Of damaged files nothing can be asked.
-        faulty, named = faults.listed(report.root) if report.ok else (None, [])
-        approvals = proposals.load(report.root).faults if report.ok else []
+        faulty, named = (None, []) if report.problems else faults.listed(report.root)
+        approvals = [] if report.problems else proposals.load(report.root).faults
     problems = [*report.problems, *(held.problems if held else ())]
+    unchecked = [*report.unchecked, *(held.unchecked if held else ())]
     if as_json:
         writers = [dataclasses.asdict(writer) for writer in report.writers]
-        facts = {"ledger": str(report.root), "ok": not problems, "writers": writers, "problems": problems}
-        facts |= {"notes": report.notes, "faulty_events": faulty}
+        ok = not problems and not unchecked
+        facts = {"ledger": str(report.root), "ok": ok, "writers": writers, "problems": problems}
+        facts |= {"not_checked": unchecked, "notes": report.notes, "faulty_events": faulty}
         facts |= {"faults": [dataclasses.asdict(fault) for fault in named], "approval_faults": approvals}
         if held is not None:
             facts["against"] = held.to_json()
@@ -82,11 +92,11 @@ def verify(
         print_table(columns, rows)
         echo(verified.text(report.root))
         echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
-        echo(*(problems or ["The ledger is sound."]))
+        echo(*([*problems, *(f"{structure}: not checked" for structure in unchecked)] or [_SOUND]))
         _print_faults(faulty, named)
         echo(*approvals)
-    if problems:
-        raise typer.Exit(1)
+    if problems or unchecked:
+        raise typer.Exit(1 if problems else _NOT_CHECKED)
 
 
 def _signed_text(writers: Sequence[WriterReport]) -> str:

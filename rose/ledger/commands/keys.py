@@ -31,12 +31,16 @@ def keys(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(signers)
         return
-    columns = ["key", "writers", "endorsed by", "yours"]
+    columns = ["key", "writers", "endorsed by", "may endorse", "yours"]
     rows = [
-        (entry["key"], ", ".join(entry["writers"]), _endorsement(entry), "yes" if entry["own"] else None)
+        (entry["key"], ", ".join(entry["writers"]), _endorsement(entry), _yes(entry["may_endorse"]), _yes(entry["own"]))
         for entry in signers
     ]
     print_table(columns, rows)
+
+
+def _yes(holds: bool) -> str | None:
+    return "yes" if holds else None
 
 
 def _endorsement(entry: dict[str, object]) -> str:
@@ -51,6 +55,10 @@ def endorse(
     writer: Annotated[
         str | None, typer.Option(help="Endorse it for this writer, which may not have used it yet; else for its own.")
     ] = None,
+    *,
+    may_endorse: Annotated[
+        bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
+    ] = False,
 ) -> None:
     """Say, signed with this user's key, that a key may sign for its writers."""
     with clear_errors():
@@ -61,5 +69,5 @@ def endorse(
         root = layout.check(ledger_root(ledger))
         if (own := load()) is None:
             fail("there is no key here to endorse with; run this where a writer of the ledger ran")
-        writers = registry.endorse(root, key, own, writer)
+        writers = registry.endorse(root, key, own, writer, endorses=may_endorse)
     echo(f"{key} is endorsed for {', '.join(writers)}.")

@@ -13,7 +13,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,25 +44,35 @@ def rows_sha256(table: pa.Table) -> str:
     return _digests(table.column_names, table.column, [])[0]
 
 
-def ranges_sha256(content: bytes, first_seqs: Sequence[int], *, bloom_filters: bool = False) -> list[str]:
+class Ranges(NamedTuple):
+    """The digests of the rows of a file."""
+
+    sha256: list[str]
+    #: What of the file's footer cannot be checked.
+    unchecked: list[str]
+
+
+def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
     """The digests of the rows of a Parquet file, cut before each of `first_seqs` but the first, which go up.
 
-    Raises LedgerError like `rows_sha256`, and if the file's footer does not say of the rows what they are, or has Bloom
-    filters that `bloom_filters` does not allow; and what Arrow raises for a file that it cannot read.
+    Raises LedgerError like `rows_sha256`, and if the file's footer contradicts the rows; and what Arrow raises for a
+    file that it cannot read.
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
+    unchecked: list[str] = []
 
     def read(name: str) -> pa.ChunkedArray:
         # In this thread: see segments.read_rows.
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
-        footer.check(file.metadata, places[name], column, content=content if bloom_filters else None)
+        unchecked.extend(footer.check(file.metadata, places[name], column, content))
         return column
 
     # One column at a time: a million rows with all their columns would take gigabytes.
-    return _digests(file.schema_arrow.names, read, first_seqs[1:])
+    digests = _digests(file.schema_arrow.names, read, first_seqs[1:])
+    return Ranges(digests, list(dict.fromkeys(unchecked)))
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Continuation:
     #: The receipts by the names of their files, oldest first.
     receipts: dict[str, Receipt]
     problems: list[str] = field(default_factory=list)
+    #: Structures that this version cannot read, each with its file.
+    unchecked: list[str] = field(default_factory=list)
     #: What could not be proved, and why.
     notes: list[str] = field(default_factory=list)
     #: Events since the newest receipt, and those of them, still in the ledger, that carry a time before it.
@@ -67,7 +69,8 @@ class Continuation:
             for name, receipt in self.receipts.items()
         ]
         counted = {"events_since": self.events, "late_events": self.late_events}
-        return {"receipts": named, "problems": self.problems, "notes": self.notes, **counted}
+        found = {"problems": self.problems, "not_checked": self.unchecked, "notes": self.notes}
+        return {"receipts": named, **found, **counted}
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
@@ -118,7 +121,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
         content = report.registry
         _registered(content, named, done)
         oldest, newest = next(iter(named.values())), list(named.values())[-1]
-        trusted = _Trusted(oldest, registry.parse(content))
+        trusted = _Trusted(oldest, content)
         written = {kept.writer: kept for kept in report.writers}
         for writer in sorted({*written, *(writer for receipt in named.values() for writer in receipt.writers)}):
             kept = written.get(writer) or WriterReport(writer)
@@ -170,17 +173,20 @@ def _file_of(root: Path, writer: str, seq: int) -> str:
 
 
 class _Trusted:
-    """The keys that may have signed since the oldest receipt: its own, and those that such a key endorsed."""
+    """The keys that each writer may have signed with since the oldest receipt.
 
-    def __init__(self, receipt: Receipt, lines: Sequence[registry.Line]) -> None:
-        self._known = {writer: set(mark.keys) for writer, mark in receipt.writers.items()}
+    Those that the receipt names for it, and those that were endorsed for it by one of these, by the receipt's own key,
+    or by a key that may endorse.
+    """
+
+    def __init__(self, receipt: Receipt, content: bytes) -> None:
+        lines = registry.parse(content)
+        named = [(writer, key) for writer, mark in receipt.writers.items() for key in mark.keys]
+        # Lines that came after the receipt are no reason to trust their signer.
+        before = registry.endorsements(registry.parse(content[: receipt.registry_bytes])).endorsers
+        pairs = registry.endorsements(lines, before | {receipt.key}, named).pairs
+        self._known = {writer: {key for name, key in pairs if name == writer} for writer in {name for name, _ in pairs}}
         self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
-        trusted = {receipt.key, *(key for known in self._known.values() for key in known)}
-        while more := {line.key for line in lines if line.key and line.by in trusted} - trusted:
-            trusted |= more
-        for line in lines:
-            if line.key and line.by in trusted:
-                self._known.setdefault(line.writer, set()).add(line.key)
 
     def seq(self, writer: str) -> int:
         """The first seq of `writer` that came after the receipt."""
@@ -232,12 +238,14 @@ def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continua
 def _unsigned(signer: Signer) -> str:
     if not signer.key:
         return "it is not signed"
-    return f"it is signed by {signer.key}, which is neither a key of the receipts nor endorsed by one of them"
+    return (
+        f"it is signed by {signer.key}, which no receipt names for this writer, and no key that may endorsed it for it"
+    )
 
 
 def _way_on(signer: Signer) -> str:
     if signer.key:
-        return f"If it is one of yours, run `rose ledger endorse {signer.key}` where a key of the receipt is"
+        return f"If it is one of yours, run `rose ledger endorse {signer.key}` where a key is that may endorse"
     return (
         f"No endorsement can sign it later. If it is one of yours, see that its host has a key ({keys.VARIABLE} names "
         "its file), take a new receipt, and from then on verify against that one"
@@ -260,8 +268,9 @@ def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
             folder = f"{rolled.FOLDER}/{receipt.roll_up.generation:06d}"
             done.problems.append(f"{folder}: {name} names these daily sums, and no event of a roll-up does")
             break
-    problems, missing = sums.faults(root)
+    problems, missing, unchecked = sums.faults(root)
     done.problems += problems
+    done.unchecked += unchecked
     newest, fixed = rolled.newest(root), {one.roll_up.coverage_sha256 for one in named.values() if one.roll_up}
     # Those that a receipt names have not changed since, whatever they count.
     if missing is not None and newest is not None and newest.sha256 not in fixed:

@@ -1,10 +1,13 @@
 """What a Parquet file's footer says of its rows, held against them: readers leave out the rows that it speaks against.
 
-The digest of rows says nothing of the footer, and whoever may write the file may change it.
+The digest of rows says nothing of the footer, and whoever may write the file may change it. A footer that contradicts
+its rows was changed. A structure that this version cannot read is reported as not checked: the file's writer may be
+newer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,17 @@ from rose.ledger.layout import LedgerError
 
 #: Bounds of longer texts may be cut off, or left out.
 _TEXT_BYTES = 255
+#: How Arrow compares what a footer holds, by the column's type; other types are not checked.
+_COMPARED = {
+    pa.bool_(): pa.bool_(),
+    pa.int32(): pa.int32(),
+    pa.int64(): pa.int64(),
+    pa.date32(): pa.int32(),
+    pa.float32(): pa.float32(),
+    pa.float64(): pa.float64(),
+    pa.string(): pa.string(),
+    pa.large_string(): pa.large_string(),
+}
 
 
 def places(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -23,71 +37,107 @@ def places(metadata: pq.FileMetaData) -> dict[str, int]:
     return {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
 
 
-def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, *, content: bytes | None = None) -> None:
-    """Raise LedgerError if the footer does not say of the column what its values are.
+def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, content: bytes) -> list[str]:
+    """Return what of the column's footer cannot be checked. Raise LedgerError if it contradicts the values.
 
-    With `content`, the bytes of the file, it may have Bloom filters, which must let each value be found. Raises what
-    Arrow raises for statistics that it cannot read.
+    `content` is the bytes of the file.
     """
     name, row = metadata.schema.column(place).path, 0
+    unchecked: list[str] = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         values = column.slice(row, group.num_rows)
         row += group.num_rows
-        chunk = group.column(place)
-        if chunk.has_column_index or chunk.has_offset_index:
-            raise LedgerError(f"column {name!r} has an index of pages, which no writer makes")
-        if chunk.bloom_filter_offset is not None:
-            if content is None:
-                raise LedgerError(f"column {name!r} has a Bloom filter, which no writer makes")
-            if not bloom.has_all(content, chunk.bloom_filter_offset, _plain(values), chunk.physical_type):
-                raise LedgerError(f"the Bloom filter of column {name!r} hides some of its values: it was changed")
-        if not _agrees(chunk.statistics, values):
-            raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
+        unchecked += (f"the {structure} of column {name!r}" for structure in _unchecked(group, place, values, content))
     if row != len(column) or row != metadata.num_rows:
         raise LedgerError(f"the footer counts {metadata.num_rows} rows, and column {name!r} has {len(column)}")
+    return list(dict.fromkeys(unchecked))
 
 
-def check_file(content: bytes) -> None:
-    """Raise LedgerError if the footer of a Parquet file, of flat columns, does not say of its rows what they are.
+def check_file(content: bytes) -> list[str]:
+    """Return what of the footer of a Parquet file cannot be checked. Raise LedgerError if it contradicts the rows.
 
-    It may have Bloom filters. Raises what Arrow raises for a file that it cannot read.
+    Raises what Arrow raises for a file that it cannot read.
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
-    for name, place in places(file.metadata).items():
-        # In this thread: see segments.read_rows.
-        check(file.metadata, place, file.read([name], use_threads=False).column(0), content=content)
+    by_name = places(file.metadata)
+    unchecked = []
+    for name in file.schema_arrow.names:
+        if name not in by_name:
+            unchecked.append(f"the nested column {name!r}")
+            continue
+        try:
+            # In this thread: see segments.read_rows.
+            column = file.read([name], use_threads=False).column(0)
+        except pa.ArrowNotImplementedError:
+            unchecked.append(f"the column {name!r}")
+            continue
+        unchecked += check(file.metadata, by_name[name], column, content)
+    return unchecked
 
 
-def _agrees(statistics: Any, values: pa.ChunkedArray) -> bool:
-    if statistics is None or not statistics.has_null_count or statistics.null_count != values.null_count:
-        # A row group without rows may lack them.
-        return len(values) == 0
-    values = _plain(values)
+def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray, content: bytes) -> Iterator[str]:
+    """The structures of a column in one row group that cannot be checked. Raises LedgerError for one that lies."""
+    chunk = group.column(place)
+    name, plain = chunk.path_in_schema, _plain(values)
+    if chunk.has_column_index or chunk.has_offset_index:
+        yield "page index"
+    if chunk.bloom_filter_offset is not None:
+        has_all = bloom.has_all(content, chunk.bloom_filter_offset, plain, chunk.physical_type)
+        if has_all is None:
+            yield "Bloom filter"
+        elif not has_all:
+            raise LedgerError(f"the Bloom filter of column {name!r} hides some of its values: it was changed")
+    if (agree := _agree(_statistics(chunk), plain)) is None:
+        yield "statistics"
+    elif not agree:
+        raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
+
+
+def _statistics(chunk: pq.ColumnChunkMetaData) -> Any:
+    try:
+        return chunk.statistics
+    except pa.ArrowNotImplementedError:
+        return None
+
+
+def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
+    """Whether the statistics are those of the values; None where that cannot be told."""
+    # A row group without rows may lack them.
+    if not len(values):
+        return True
+    if statistics is None or not statistics.has_null_count:
+        return None
+    if statistics.null_count != values.null_count:
+        return False
     if values.null_count == len(values):
         return not statistics.has_min_max
-    least, most = pc.min_max(values).as_py().values()
+    if (compared := _COMPARED.get(values.type)) is None:
+        return None
+    least, most = pc.min_max(values.cast(compared)).as_py().values()
+    if not statistics.has_min_max:
+        return True if _may_lack_bounds(least, most, values) else None
     if isinstance(least, str):
-        least, most = least.encode(), most.encode()
-    if statistics.has_min_max:
-        return _is_least(statistics.min_raw, least) and _is_most(statistics.max_raw, most)
-    if isinstance(least, bytes):
-        return max(len(least), len(most)) > _TEXT_BYTES
+        return _text_bounds(statistics.min_raw, statistics.max_raw, least.encode(), most.encode())
+    return bool(statistics.min_raw == least and statistics.max_raw == most)
+
+
+def _may_lack_bounds(least: Any, most: Any, values: pa.ChunkedArray) -> bool:
+    if isinstance(least, str):
+        return max(len(least.encode()), len(most.encode())) > _TEXT_BYTES
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
 
 
+def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
+    """Whether texts have these bounds, which may be cut; None for bounds that are wider than this version expects."""
+    if not low <= least or (high < most and not most.startswith(high)):
+        return False
+    exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))
+    exact_high = high == most or (len(most) > _TEXT_BYTES and bool(high) and high >= most[: len(high)])
+    # Wider bounds hide no row.
+    return True if exact_low and exact_high else None
+
+
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As a footer has them: texts without a dictionary, days counted."""
-    if pa.types.is_date32(values.type):
-        return values.cast(pa.int32())
+    """The values without a dictionary."""
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-
-
-def _is_least(bound: Any, least: Any) -> bool:
-    cut = isinstance(least, bytes) and len(least) > _TEXT_BYTES
-    return bool(bound == least or (cut and bound and least.startswith(bound)))
-
-
-def _is_most(bound: Any, most: Any) -> bool:
-    cut = isinstance(most, bytes) and len(most) > _TEXT_BYTES
-    return bool(bound == most or (cut and bound >= most[: len(bound)]))

@@ -161,7 +161,7 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
         "segments": merged,
     }
     manifest_content = json.dumps(manifest, indent=1).encode()
-    if (fault := examine.rows_fault(content, manifest_content)) is not None:
+    if (fault := examine.rows(content, manifest_content).fault) is not None:
         path.unlink()
         raise LedgerError(f"{target.stem}.parquet: {fault}; nothing was replaced")
     detail = {name: value for name, value in manifest.items() if name != "segments"}

@@ -211,7 +211,9 @@ def merged_files(sizes: Iterable[int], new: int) -> int:
 def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: Path) -> _Written:
     """Write what a SELECT gives as a file that is on disk when this returns."""
     ordered = f"SELECT * FROM ({select}) ORDER BY {order}"
-    copied = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} (FORMAT parquet, COMPRESSION zstd)")
+    # Nothing reads by a filter here, and a forged one would hide rows from readers.
+    options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
+    copied = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} ({options})")
     (rows,) = copied.fetchall()[0]
     layout.sync_file(path)
     content = path.read_bytes()

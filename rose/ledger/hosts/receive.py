@@ -185,7 +185,9 @@ class Receiver:
             return
         if (link.writer, link.key) in self._registered:
             return
-        allowed = registry.keys_of(registry.lines(self.root), link.writer)
+        known = registry.lines(self.root) or ()
+        endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
+        allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
             raise LedgerError(
                 f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not the one that it had. If "

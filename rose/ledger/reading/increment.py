@@ -34,6 +34,8 @@ class Increment:
     files: int
     marks: Mapping[str, Mark]
     events: int
+    #: A SELECT of all writers in the order in which they came.
+    writer_order: str
 
 
 def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
@@ -63,7 +65,8 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
             end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
         ends[writer] = end
         events += end.next_seq - begin.next_seq
-    return Increment(sources.events(root, files, apart=apart), len(files), ends, events)
+    order = sources.writer_order(root, list(ends))
+    return Increment(sources.events(root, files, apart=apart), len(files), ends, events, order)
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

@@ -165,7 +165,7 @@ def audit(root: Path) -> Mapping[str, object]:
     # By a clock that was put back since it was later than now.
     every_byte = ago_us is None or not 0 <= ago_us < _EVERY_BYTE_DAYS * 86_400e6
     report = verify.verify(root) if every_byte else verify.verify_changed(root)
-    if problems := report.problems:
+    if problems := report.doubts:
         more = f" and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
         raise LedgerError(f"{len(problems)} problems: {'; '.join(problems[:_PROBLEMS_SHOWN])}{more}")
     events = sum(writer.events for writer in report.writers)

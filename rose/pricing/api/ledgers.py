@@ -92,7 +92,7 @@ class Ledger:
 
     def refuse_unverified(self) -> None:
         """Raises UnverifiedError if the ledger does not verify and may not be priced so. Reads new files only."""
-        problems = [] if self.allow_unverified else verify.verify(self.root, seen=self.seen).problems
+        problems = [] if self.allow_unverified else verify.verify(self.root, seen=self.seen).doubts
         if problems:
             raise UnverifiedError(
                 f"ledger {self.name} does not verify, so its figures cannot be trusted: {problems[0]} "
@@ -110,8 +110,8 @@ class Ledger:
             # A folder that cannot be written keeps no record.
             "verified": None if last is None else last.to_json(),
             "events": sum(writer.events for writer in report.writers),
-            "problem_count": len(report.problems),
-            "problems": [problem[:_PROBLEM_CHARACTERS] for problem in report.problems[:_PROBLEMS]],
+            "problem_count": len(report.doubts),
+            "problems": [problem[:_PROBLEM_CHARACTERS] for problem in report.doubts[:_PROBLEMS]],
             "notes": [note[:_PROBLEM_CHARACTERS] for note in report.notes[:_PROBLEMS]],
         }
 

@@ -45,7 +45,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         # What could not be finished is named below.
         pass
     report = verify(root, marks=continuation.marks(against or {}))
-    problems = [f"ledger: {problem}" for problem in report.problems]
+    problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
         problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]
     try:

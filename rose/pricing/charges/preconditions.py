@@ -16,7 +16,7 @@ from rose.pricing.query import rows, set_variables
 
 def verified(root: Path, allow_unverified: bool, seen: Seen | None = None) -> bool:
     """Whether the ledger verifies. Raises PricingError if it does not, unless `allow_unverified`: mark every figure."""
-    problems = verify.verify(root, seen=seen).problems
+    problems = verify.verify(root, seen=seen).doubts
     if problems and not allow_unverified:
         raise PricingError(
             f"ledger {root} does not verify, so its figures cannot be trusted:\n"

@@ -23,7 +23,7 @@ import sql
 from rose.clock import utc
 from rose.ledger.examine import Seen
 from rose.pricing import query
-from rose.pricing.charges import preconditions, state
+from rose.pricing.charges import preconditions, state, sums
 from rose.pricing.charges.loaded import fully_load
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
@@ -99,7 +99,7 @@ class Charges:
     @property
     def total_nano(self) -> int:
         """The bill, nano-dollars."""
-        return int(self.frame["cost_nano"].sum())
+        return sums.total(self.frame)
 
 
 def price(
@@ -149,6 +149,7 @@ def price(
                 "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
             ) from error
         whole = _frame(connection)
+        sums.refuse_too_large(whole)
         shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
     frame = _of_run(whole, run_id)
     if run_id is not None:

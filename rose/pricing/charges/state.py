@@ -151,6 +151,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     # Many small files are read once, large ones only for the columns that are asked for.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
     connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {added.writer_order}")
     if first:
         _create(connection)
     run("20_retries")

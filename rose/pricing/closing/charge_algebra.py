@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from rose.pricing.charges import sums
 from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.money import PricingError
 
@@ -113,6 +114,4 @@ def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> 
     return [{name.removeprefix("sum_"): value for name, value in row.items()} for row in ordered.iter_rows(named=True)]
 
 
-def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
-    """The sum of a column of integers."""
-    return int(frame[amount].sum())
+total = sums.total

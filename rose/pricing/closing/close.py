@@ -19,7 +19,7 @@ from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.preconditions import verified
-from rose.pricing.closing import approval, bill, charge_algebra, coverage, store
+from rose.pricing.closing import approval, bill, charge_algebra, coverage, statement, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -88,6 +88,8 @@ def close(
             open_runs=open_runs,
             covers=coverage.covered(root, postings(root), period, priced.provenance, priced.frame),
         )
+        # What cannot be stated is not frozen.
+        statement.state(store.of_charges(posting, priced))
         posting = approval.post(root, posting, contents, contents[store.CHARGES_FILE])
     return store.read(root, posting.close_id)
 
@@ -145,7 +147,15 @@ def make_posting(
     reason: str | None = None,
     covers: Iterable[Covered] = (),
 ) -> tuple[Posting, dict[str, bytes]]:
-    """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting."""
+    """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting.
+
+    Raises PricingError for a total that the books cannot hold.
+    """
+    if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
+        raise PricingError(
+            f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
+            "unit of the prices (`rose price check`), or close a shorter period"
+        )
     contents = {rows_file: store.parquet(frame), **more_files}
     posting = Posting(
         close_id=close_id,
@@ -161,7 +171,7 @@ def make_posting(
         open_runs=tuple(open_runs),
         book=store.book_stamp(priced.book, book_file),
         rows=frame.height,
-        cost_nano=charge_algebra.total(frame),
+        cost_nano=cost_nano,
         rows_file=rows_file,
         files={name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()},
         totals=tuple(totals(frame)),

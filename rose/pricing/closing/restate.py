@@ -14,7 +14,7 @@ from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import approval, charge_algebra, coverage, store
+from rose.pricing.closing import approval, charge_algebra, coverage, statement, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, postings, watermark
@@ -76,15 +76,16 @@ def restate(
             return None
         new_book = book.sha256 != last.book.sha256
         book_file = f"price_book-{number:04d}.toml" if new_book else last.book.file
+        frame = rows.with_columns(
+            pl.lit(number, pl.Int64).alias("correction"),
+            pl.lit(naive(posted_us * 1000), pl.Datetime("us")).alias("posted_at"),
+            pl.lit(reason, pl.String).alias("reason"),
+        )
         posting, contents = make_posting(
             close_id=close_id,
             number=number,
             priced=priced,
-            frame=rows.with_columns(
-                pl.lit(number, pl.Int64).alias("correction"),
-                pl.lit(naive(posted_us * 1000), pl.Datetime("us")).alias("posted_at"),
-                pl.lit(reason, pl.String).alias("reason"),
-            ),
+            frame=frame,
             rows_file=f"corrections-{number:04d}.parquet",
             more_files={book_file: book.text.encode()} if new_book else {},
             book_file=book_file,
@@ -93,5 +94,7 @@ def restate(
             by=by,
             reason=reason,
         )
+        # What cannot be stated is not frozen.
+        statement.state(closed.with_correction(posting, frame))
         posting = approval.post(root, posting, contents, store.parquet(rows))
     return posting

@@ -85,8 +85,11 @@ def state(closed: Closed, by: Sequence[str] = ("bucket",), view: str = "amortize
                 tokens=make.number(row["tokens"], "tokens") if counted else None,
             )
         )
-    assert sum(int(line.cost.value or 0) for line in lines) == total
-    assert total == charge_algebra.total(closed.frame)
+    if not sum(int(line.cost.value or 0) for line in lines) == total == charge_algebra.total(closed.frame):
+        raise PricingError(
+            f"the lines of {closed.close_id} do not add up to its total of {total:,} nano-dollars, so nothing can be "
+            "stated: an amount is too large to be kept exactly; check the unit of the prices (`rose price check`)"
+        )
     return Statement(
         close=closed,
         by=tuple(by),

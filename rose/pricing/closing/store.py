@@ -77,6 +77,11 @@ class Closed:
         newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
         return charge_algebra.add([newest_first, self.charges.frame])
 
+    def with_correction(self, posting: Posting, rows: pl.DataFrame) -> Closed:
+        """The close with one correction more, of these rows."""
+        corrections = pl.concat([self.corrections, rows])
+        return dataclasses.replace(self, corrections=corrections, posted=(*self.posted, posting))
+
     @property
     def verified(self) -> bool:
         """Whether the ledger verified at every posting."""
@@ -120,13 +125,20 @@ def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
         verified=first.verified,
         book=book_of(root, first),
     )
-    empty = rows.clear().with_columns(
+    closed = of_charges(first, charges)
+    for posting in later:
+        closed = closed.with_correction(posting, _frame(root, posting, posting.rows_file))
+    return closed
+
+
+def of_charges(posting: Posting, charges: Charges) -> Closed:
+    """A close of these charges without corrections."""
+    corrections = charges.frame.clear().with_columns(
         pl.lit(None, pl.Int64).alias("correction"),
         pl.lit(None, pl.Datetime("us")).alias("posted_at"),
         pl.lit(None, pl.String).alias("reason"),
     )
-    corrections = pl.concat([empty, *(_frame(root, posting, posting.rows_file) for posting in later)])
-    return Closed(close_id=close_id, charges=charges, corrections=corrections, posted=tuple(posted))
+    return Closed(close_id=posting.close_id, charges=charges, corrections=corrections, posted=(posting,))
 
 
 def of_close(root: Path, close_id: str) -> list[Posting]:

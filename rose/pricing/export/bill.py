@@ -10,6 +10,7 @@ import polars as pl
 
 from rose.ledger import catalog, verified
 from rose.pricing import charges
+from rose.pricing.charges.sums import total
 from rose.pricing.closing import period, store
 from rose.pricing.closing.store import Closed
 from rose.pricing.figures import BookFacts, Stamp
@@ -38,7 +39,7 @@ class Part:
     @property
     def total_nano(self) -> int:
         """Nano-dollars; of a correction, what it changes the bill by."""
-        return int(self.frame["cost_nano"].sum())
+        return total(self.frame)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ from rose.pricing.price_books.numbers import (
     Low,
     Month,
     Probability,
+    amount,
     number,
     rate,
 )
@@ -62,6 +63,7 @@ def _points(value: object) -> object:
 
 
 Rate = Annotated[Decimal, BeforeValidator(rate)]
+Amount = Annotated[Decimal, BeforeValidator(amount)]
 Day = Annotated[date, BeforeValidator(_day)]
 Name = Annotated[str, Field(min_length=1)]
 Pool = Literal["serving", "rollout", "train"]

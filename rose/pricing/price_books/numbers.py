@@ -11,6 +11,11 @@ from pydantic import BeforeValidator
 #: More decimals, or more digits before the point, than any price has: a slip of the pen or a float written out.
 DECIMALS_MAX = 12
 _DIGITS_MAX = 12
+#: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars. The dearest device costs some tens of dollars an
+#: hour, and in the smallest currency that is quoted some hundred thousands. At the bound a device runs for a year.
+RATE_MAX = 1_000_000
+#: Of a bill or a credit as a whole: several of them still add up.
+AMOUNT_MAX = 1_000_000_000
 
 
 def number(value: object) -> Decimal:
@@ -35,6 +40,22 @@ def rate(value: object) -> Decimal:
     exact = number(value)
     if exact.is_signed():
         raise ValueError("must be 0 or more; 0 says that it is free")
+    return _at_most(exact, RATE_MAX)
+
+
+def amount(value: object) -> Decimal:
+    exact = number(value)
+    if exact.is_signed():
+        raise ValueError("must be 0 or more; 0 says that it is free")
+    return _at_most(exact, AMOUNT_MAX)
+
+
+def _at_most(exact: Decimal, bound: int) -> Decimal:
+    if exact > bound:
+        raise ValueError(
+            f"is {exact}, and must be at most {bound:,}, since sums of amounts must stay below 2**63 nano-dollars; "
+            "check the unit"
+        )
     return exact
 
 

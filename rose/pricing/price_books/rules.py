@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from rose.pricing.price_books.entries import TABLES, Dated, Day, Entry, Name, Pool, Rate
+from rose.pricing.price_books.entries import TABLES, Amount, Dated, Day, Entry, Name, Pool
 from rose.pricing.price_books.numbers import UnitPrice, part
 from rose.pricing.price_books.vendors import VendorResource
 
@@ -47,7 +47,7 @@ class SharedCost(Dated):
     noun = _RULE
 
     name: Name
-    usd_per_month: Rate | None = None
+    usd_per_month: Amount | None = None
     share_of: Literal["idle", "unallocated"] | None = None
     #: By each team's direct cost, or the same for every team that has some.
     split: Literal["usage", "even"] | None = None
@@ -79,7 +79,7 @@ class Credit(Dated):
     noun = _RULE
 
     name: Name
-    usd: Rate
+    usd: Amount
     team: Name | None = None
     device_class: Name | None = Field(default=None, alias="class")
     valid_from: Day

@@ -94,28 +94,60 @@ def test_a_key_endorses_itself_for_further_writers(root: Path) -> None:
     segments.first_epoch(root, "b")
     lines = registry.lines(root) or ()
     assert [(line.writer, line.key, line.by) for line in lines] == [(name, own().public, own().public) for name in "ab"]
-    assert registry.endorsed(lines) == {own().public}
+    assert registry.endorsements(lines).keys == {own().public}
     assert list(registry.signature_faults(layout.ledger_id(root), lines)) == []
 
 
-def test_a_key_is_endorsed_by_one_that_is_and_by_no_other(root: Path, other: keys.Key) -> None:
+def test_a_key_is_endorsed_by_one_that_may_and_by_no_other(root: Path, other: keys.Key) -> None:
     segments.first_epoch(root, "a")
     registry.note(root, "b", other.public, other)
-    # What an endorsed key endorsed before it was one counts from then on.
     third = "3" * 64
     registry.note(root, "c", third, other)
-    assert registry.endorsed(registry.lines(root) or ()) == {own().public}
-    with pytest.raises(LedgerError, match="of this user is unknown to the ledger, or nobody endorsed it"):
+    assert registry.endorsements(registry.lines(root) or ()).keys == {own().public}
+    with pytest.raises(LedgerError, match="of this user may not endorse keys of b"):
         registry.endorse(root, other.public, other)
     assert registry.endorse(root, other.public, own()) == ["b"]
     lines = registry.lines(root) or ()
-    assert registry.endorsed(lines) == {own().public, other.public, third}
+    assert registry.endorsements(lines).keys == {own().public, other.public}
     assert registry.keys_of(lines, "b") == {other.public}
     found = {entry["key"]: entry for entry in registry.described(lines, other.public)}
     assert (found[own().public]["root"], found[own().public]["own"]) == (True, False)
     assert (found[other.public]["writers"], found[other.public]["own"]) == (["b"], True)
     assert found[other.public]["endorsed_by"] == own().public
+    assert [entry["may_endorse"] for entry in found.values()] == [True, False, False]
     assert registry.known(root) == ("a", "b", "c")
+
+
+def test_a_key_that_was_marked_may_endorse_others(root: Path, other: keys.Key) -> None:
+    segments.first_epoch(root, "a")
+    registry.note(root, "b", other.public, other)
+    # What a key endorsed before it was marked counts from then on.
+    third = "3" * 64
+    registry.note(root, "c", third, other)
+    assert registry.endorse(root, other.public, own(), endorses=True) == ["b"]
+    assert registry.endorsements(registry.lines(root) or ()).pairs >= {("b", other.public), ("c", third)}
+    assert registry.endorse(root, third, other, "a") == ["a"]
+    assert list(registry.signature_faults(layout.ledger_id(root), registry.lines(root) or ())) == []
+    unmarked = (root / registry.FILE).read_bytes().replace(b', "endorses": true', b"", 1)
+    assert any("line 4" in fault for fault in registry.signature_faults(layout.ledger_id(root), _parsed(unmarked)))
+
+
+def _parsed(content: bytes) -> list[registry.Line]:
+    """The lines, whatever they follow."""
+    return [registry.Line(**json.loads(text)) for text in content.splitlines()]
+
+
+def test_a_key_endorses_its_successor_for_its_own_writer_alone(root: Path, other: keys.Key) -> None:
+    segments.first_epoch(root, "a")
+    segments.first_epoch(root, "b")
+    registry.endorse(root, other.public, own(), "b")
+    third = "3" * 64
+    with pytest.raises(LedgerError, match="may not endorse keys of a"):
+        registry.endorse(root, third, other, "a")
+    with pytest.raises(LedgerError, match="may not endorse keys of all writers"):
+        registry.endorse(root, third, other, "b", endorses=True)
+    assert registry.endorse(root, third, other, "b") == ["b"]
+    assert ("b", third) in registry.endorsements(registry.lines(root) or ()).pairs
 
 
 def test_a_key_is_endorsed_before_its_writer_uses_it(root: Path, other: keys.Key) -> None:

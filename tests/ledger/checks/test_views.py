@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from rose.ledger import catalog, layout, segments
 from rose.ledger.checks import views
 from rose.ledger.examine import Seen
+from rose.ledger.verify import verify
 from tests.ledger.evidence import ledgers
 
 
@@ -31,11 +34,48 @@ def problems(root: Path) -> list[str]:
     return views.faults(root, Seen())[0]
 
 
-def test_a_catalog_that_stays_late_is_a_fault(late: Path) -> None:
-    (first, *_) = problems(late)
-    assert first.startswith("ledger.duckdb: view stored_event is not what this version of ROSE makes of the files here")
-    catalog.refresh(late)
+def test_a_catalog_that_stays_late_is_no_fault(late: Path) -> None:
     assert problems(late) == []
+    (note,) = views.faults(late, Seen())[1]
+    assert note.startswith("ledger.duckdb: it is stale")
+    catalog.refresh(late)
+    assert views.faults(late, Seen()) == ([], [])
+
+
+@pytest.mark.parametrize("step", ["compaction", "roll-up"])
+def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late: Path, step: str) -> None:
+    catalog.refresh(late)
+    ledgers.write(late, "b", epochs=2)
+    program = (
+        "import os, signal, sys; from pathlib import Path; from rose.ledger import catalog\n"
+        "from rose.ledger.growth import compaction, rollup; refresh, calls = catalog.refresh, []\n"
+        "def killed(root):\n"
+        "    calls.append(root)\n"
+        "    if len(calls) == 1: return refresh(root)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "catalog.refresh = killed\n"
+        f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Path(sys.argv[1]), 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, late], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert verify(late).problems == []
+    assert any("it is stale" in note for note in verify(late).notes)
+    catalog.connect(late).close()
+    assert not any("it is stale" in note for note in verify(late).notes)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "FROM read_parquet('{root}/live/a/000000/*.parquet') WHERE false",
+        "SELECT * REPLACE (power_mw + 1 AS power_mw) FROM read_parquet('{root}/live/a/000000/*.parquet')",
+        "FROM read_parquet('{root}/live/a/000001/*.parquet')",
+    ],
+)
+def test_a_source_that_was_edited_is_a_fault(late: Path, edit: str) -> None:
+    with duckdb.connect(late / layout.CATALOG) as connection:
+        connection.execute(f"CREATE OR REPLACE VIEW stored_event AS {edit.format(root=late)}")
+    assert any("it was edited" in problem for problem in problems(late))
 
 
 def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late: Path) -> None:

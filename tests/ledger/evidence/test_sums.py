@@ -31,7 +31,7 @@ def test_sums_of_any_kind_are_sound_as_they_are_written(root: Path) -> None:
     coverage = rolled.newest(root)
     assert coverage is not None
     assert coverage.writers
-    assert sums.faults(root) == ([], None)
+    assert sums.faults(root) == ([], None, ())
 
 
 def test_a_footer_that_hides_sums_from_readers_is_named(root: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_footer_that_hides_sums_from_readers_is_named(root: Path) -> None:
     path.write_bytes(content[:begin] + content[begin:].replace(stored, struct.pack("<i", 77)))
     assert day in days(path), "the rows are as they were"
     assert days(path, f"day = DATE '{day}'") == [], "a reader trusts the footer"
-    problems, _ = sums.faults(root)
+    problems = sums.faults(root).problems
     assert problems == [
         "rollup/000000/daily_event.parquet: "
         "the statistics of column 'day' are not those of its values: they were changed"
@@ -57,7 +57,7 @@ def test_sums_of_other_events_are_named(root: Path) -> None:
         connection.execute(f"CREATE TABLE forged AS FROM '{path}'")
         connection.execute("UPDATE forged SET events = events + 1 WHERE kind = 'power'")
         connection.execute(f"COPY forged TO '{path}' (FORMAT parquet)")
-    problems, _ = sums.faults(root)
+    problems = sums.faults(root).problems
     assert problems == ["rollup/000000/daily_event.parquet: 2 rows are not the sums of the events that they count"]
 
 
@@ -68,7 +68,7 @@ def test_a_roll_up_before_any_epoch_is_closed_sums_nothing(tmp_path: Path) -> No
     rollup.roll_up(root)
     coverage = rolled.newest(root)
     assert coverage is None or coverage.writers == {}
-    assert sums.faults(root) == ([], None)
+    assert sums.faults(root) == ([], None, ())
     with catalog.connect(root) as connection:
         summed = connection.execute("SELECT sum(events) FROM daily_event WHERE writer = 'a'").fetchone()
         stored = connection.execute("SELECT count(*) FROM event WHERE writer = 'a'").fetchone()

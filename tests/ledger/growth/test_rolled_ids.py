@@ -139,7 +139,7 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
     write(root, "id-0", writer="b", run_id="another")
     assert counted(root) == before + 3
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None)
+    assert sums.faults(root) == ([], None, ())
 
 
 def test_a_file_of_ids_goes_with_the_last_generation_that_names_it(root: Path) -> None:
@@ -185,7 +185,7 @@ def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
     assert counted(root) == before
     assert numbers_of_ids(root) == {"000001": 3}
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None)
+    assert sums.faults(root) == ([], None, ())
 
 
 def test_a_file_of_ids_that_no_generation_names_is_removed(root: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_generation_of_older_versions_is_gone_on_from_without_the_events(
     compaction.compact(root, grace_s=0)
     before = counted(root)
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None)
+    assert sums.faults(root) == ([], None, ())
     assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
     assert counted(root) == before
     write(root, "old-3", *new, writer="b")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rose import events
 from rose.ledger import examine
 from rose.pricing import charges
 from rose.pricing.audit.check import check
-from rose.pricing.closing import store
+from rose.pricing.charges import sums
+from rose.pricing.closing import statement, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.money import PricingError
@@ -118,7 +120,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.closing import store
+from rose.pricing.closing import statement, store
 from tests.pricing.closing.conftest import close
 
 def die(*arguments, **options):
@@ -157,3 +159,40 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
     report = check(fleet)
     assert (report.closes, report.problems) == (1, ())
     assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
+
+
+def _too_dear() -> Any:
+    """The book with a bill of $12e9: rates that no book may have, as if the check of books had been passed by."""
+    factor = Decimal(12 * 10**18 // BILL_NANO)
+    devices = [price.model_copy(update={"usd_per_hour": factor * price.usd_per_hour}) for price in BOOK.device]
+    return BOOK.model_copy(update={"device": devices, "sha256": "dear"})
+
+
+def test_an_amount_beyond_64_bits_is_refused_and_nothing_is_closed(fleet: Path) -> None:
+    with pytest.raises(PricingError, match=r"cost_nano of the period comes to .* check the unit"):
+        close(fleet, book=_too_dear())
+    assert postings(fleet) == {}
+    assert not (fleet / "closes").exists()
+    assert close(fleet).charges.total_nano == BILL_NANO
+
+
+def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "refuse_too_large", lambda frame: None)
+    with pytest.raises(PricingError, match="the books hold amounts below"):
+        close(fleet, book=_too_dear())
+    assert postings(fleet) == {}
+    assert not (fleet / "closes").exists()
+    assert close(fleet).charges.total_nano == BILL_NANO
+
+
+def test_what_cannot_be_stated_is_not_frozen(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(closed: store.Closed) -> None:
+        raise PricingError("it does not add up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statement, "state", refuse)
+        with pytest.raises(PricingError, match="it does not add up"):
+            close(fleet)
+    assert postings(fleet) == {}
+    assert not (fleet / "closes").exists()
+    assert close(fleet).charges.total_nano == BILL_NANO

@@ -32,6 +32,7 @@ def faults(text: str) -> str:
         ("usd_per_hour = 1.70", "usd_per_hour = 1.7000000000001", r"line 10: .*has 13 decimals.*12 at most; round it"),
         ("usd_per_hour = 1.70", "usd_per_hour = 1e-13", "line 10: .*has 13 decimals"),
         ("usd_per_hour = 1.70", "usd_per_hour = 1e12", "line 10: .*must be below 1e12; check the unit"),
+        ("usd_per_hour = 1.70", "usd_per_hour = 4.7e8", "line 10: .*usd_per_hour.* 4.7E\\+8.*at most 1,000,000"),
         ("usd_per_hour = 1.70", f"usd_per_hour = {'9' * 5000}", "a number too long for any price"),
         ("usd_per_hour = 1.70", "usd_per_hour = 1e99999999999999999999", "a number too long for any price"),
         ("usd_per_hour = 2.35", 'usd_per_hour = "2.35"', r"line 19: .*must be a number, without quotes.*got '2\.35'"),

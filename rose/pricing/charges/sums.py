@@ -1,0 +1,27 @@
+"""Sums of charges that no 64-bit integer wraps."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rose.pricing.money import PricingError
+
+#: The amounts of `Charges.frame` that are added up in 64 bits. Metered energy is not among them.
+_AMOUNTS = ("cost_nano", "ns", "tokens", "bytes")
+_BOUND = 2**63
+
+
+def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
+    """The sum of a column of integers, of any size."""
+    return int(frame[amount].cast(pl.Int128).sum())
+
+
+def refuse_too_large(frame: pl.DataFrame) -> None:
+    """Raises PricingError if a sum of some rows may not fit into 64 bits, in which frames add up."""
+    for amount in _AMOUNTS:
+        size = int(frame[amount].cast(pl.Int128).abs().sum())
+        if size >= _BOUND:
+            raise PricingError(
+                f"{amount} of the period comes to {size:,}, and sums are kept exactly below {_BOUND:,}: check the unit "
+                "of the prices (`rose price check`), or price a shorter period"
+            )
