@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rose.accept.harness import Ended
 from rose.accept.report import Report, finish
 from rose.accept.stage import STAGES
 from rose.errors import UserError
+from rose.terminal import echo
 
 _INTERRUPTED = 130
 
@@ -37,7 +37,7 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
     longest_s = sum(
         stage.quick_seconds if quick else stage.seconds for stage in chosen if gpu is not None or not stage.needs_gpu
     )
-    print(f"{len(chosen)} stages {where}; {longest_s:.0f} s at most", file=sys.stderr)
+    echo(f"{len(chosen)} stages {where}; {longest_s:.0f} s at most", err=True)
     report = Report("gpu", quick)
     interrupted = False
     skipped: list[str] = []
@@ -51,25 +51,25 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
         harness.run(chosen, report, gpu=gpu, keep=lambda so_far: _write(so_far, file), say=say)
     except KeyboardInterrupt:
         interrupted = True
-        print("stopped: the report has the stages before", file=sys.stderr)
+        echo("stopped: the report has the stages before", err=True)
     finish(report, None)
     if file is not None and report.detail.get("stages"):
-        print(f"written to {file}", file=sys.stderr)
+        echo(f"written to {file}", err=True)
     failing = [claim for claim in report.claims if not claim.holds]
     if failing:
-        print(f"{len(failing)} of {len(report.claims)} claims do not hold here", file=sys.stderr)
+        echo(f"{len(failing)} of {len(report.claims)} claims do not hold here", err=True)
     if skipped:
-        print(f"{len(skipped)} of {len(chosen)} stages were skipped: {', '.join(skipped)}", file=sys.stderr)
+        echo(f"{len(skipped)} of {len(chosen)} stages were skipped: {', '.join(skipped)}", err=True)
     return _INTERRUPTED if interrupted else int(strict and bool(failing or skipped))
 
 
 def _say(ended: Ended) -> None:
     how = f"skipped: {ended.skipped}" if ended.skipped else ended.failed or "done"
-    print(f"{ended.stage}: {how} ({ended.took_s:.0f} s)", file=sys.stderr, flush=True)
+    echo(f"{ended.stage}: {how} ({ended.took_s:.0f} s)", err=True)
     for name, value in ended.facts.items():
-        print(f"    {name}: {value}", file=sys.stderr)
+        echo(f"    {name}: {value}", err=True)
     if ended.failed and ended.log:
-        print("\n".join(f"  | {line}" for line in ended.log.splitlines()), file=sys.stderr, flush=True)
+        echo(*(f"  | {line}" for line in ended.log.splitlines()), err=True)
 
 
 def _write(report: Report, file: Path | None) -> None:

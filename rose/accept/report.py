@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pynvml
-from rich.console import Console
 from rich.table import Table
+
+from rose.terminal import Screen, echo
 
 ROOT = Path(__file__).parents[2]
 #: Of a copy of the checkout: the commit that it was made from.
@@ -63,7 +63,7 @@ class Report:
             sign = "≤" if claim.better == "lower" else "≥"
             holds = "yes" if claim.holds else "NO"
             table.add_row(claim.name, f"{claim.value:,.4g}", claim.unit, f"{sign} {claim.target:,g}", holds)
-        Console(width=140).print(table)
+        Screen(width=140).print(table)
 
     def text(self) -> str:
         """What a file of the report holds."""
@@ -138,16 +138,16 @@ def finish(report: Report, file: Path | None) -> None:
     """Print the report, and write it to `file` if one was named; a run that measured nothing leaves the file alone."""
     report.show()
     if file is not None and not report.claims:
-        print(f"nothing was measured: {file} is left as it is", file=sys.stderr)
+        echo(f"nothing was measured: {file} is left as it is", err=True)
     elif file is not None:
         file.write_text(report.text())
-        print(f"written to {file}", file=sys.stderr)
+        echo(f"written to {file}", err=True)
 
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
     """Says on stderr what is being measured, and how long it took."""
-    print(f"{name} ...", file=sys.stderr, flush=True)
+    echo(f"{name} ...", err=True)
     began = time.perf_counter()
     yield
-    print(f"{name}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    echo(f"{name}: {time.perf_counter() - began:.1f} s", err=True)

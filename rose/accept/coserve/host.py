@@ -30,6 +30,7 @@ from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.training.policy_model import Policy as Model
 from rose.runtime.training.policy_model import PolicyShape
+from rose.terminal import echo
 
 SERVING, ROLLOUT = "serving", "rollout"
 CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
@@ -60,7 +61,7 @@ class Models:
         rollout = folder / "rollout-model"
         rollout.mkdir()
         Model(PolicyShape()).save(rollout)
-        return cls(models.resolve(models.SMOLLM2, CACHE, lambda text: print(text, file=sys.stderr)), rollout)
+        return cls(models.resolve(models.SMOLLM2, CACHE, lambda text: echo(text, err=True)), rollout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 from rose.accept.report import ROOT
 from rose.clock import monotonic_ns
+from rose.terminal import echo_data
 
 #: Prompts of rollouts: a prefix that all share, as the turns of a group do, and tokens of their own.
 SHARED_TOKENS, OWN_TOKENS = 24, 16
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def _say(answer: object) -> None:
-    print(json.dumps(answer), flush=True)
+    echo_data(json.dumps(answer))
 
 
 async def _serving(command: dict[str, Any]) -> None:

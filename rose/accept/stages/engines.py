@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 import threading
 import time
 import traceback
@@ -34,6 +33,7 @@ from rose.runtime.engines import gpu
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.traffic.trace import Trace
 from rose.runtime.training.policy_model import PolicyShape
+from rose.terminal import echo
 
 _NAME = "engines"
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16
@@ -285,7 +285,7 @@ def _play(stage: _Stage, rollout: Worker) -> None:
             arrivals = _arrivals(stage, number, lengths.round_s)
             one = _scene(stage, rollout).play(policy, number, arrivals, lengths.round_s, 16 * number + (policy == ROSE))
             stage.played[policy].append(one)
-            print(json.dumps(figures.round_figures(one, stage.budgets)), file=sys.stderr, flush=True)
+            echo(json.dumps(figures.round_figures(one, stage.budgets)), err=True)
 
 
 def _claim_rounds(stage: _Stage) -> None:

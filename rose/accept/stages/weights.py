@@ -29,6 +29,7 @@ from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.publisher import Publisher
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
+from rose.terminal import echo
 
 #: Shares of the elements that change, the most first: what the first commit does once is least seen there.
 SHARES = (0.2, 0.035, 0.014)
@@ -111,7 +112,7 @@ class _Run:
             try:
                 part()
             except Exception as error:
-                print(f"{part.__name__.strip('_')}: {type(error).__name__}: {error}", flush=True)
+                echo(f"{part.__name__.strip('_')}: {type(error).__name__}: {error}")
                 failed.append(error)
 
         attempt(self._bus)
@@ -234,7 +235,7 @@ class _Run:
         bits[bits.numel() // 2] ^= 1
         self._wait_for_device()
         after = self._engine.ask("audit", manifest.version)
-        print(f"audit of a flipped bit: {after}", flush=True)
+        echo(f"audit of a flipped bit: {after}")
         found = before.get("ok") and before["drift"] is None and repr(_FLIPPED) in str(after.get("drift"))
         self._report.claim("weights: flipped bit found", int(bool(found)), "bits", 1, "higher")
 
