@@ -7,6 +7,7 @@ one bit in each of the block's eight words. The hash is over the value's plain e
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,13 +55,14 @@ def has_all(content: bytes, offset: int, values: pa.ChunkedArray, physical_type:
 def _plain(values: pa.ChunkedArray, physical_type: str) -> list[bytes] | None:
     """The plain encoding of each distinct value; None for a type whose encoding is not known here."""
     if physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(values.type):
-        return list(pc.unique(values.drop_null()).to_pylist())
+        fixed: list[bytes] = pc.unique(values.drop_null()).to_pylist()
+        return fixed
     if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
         values = values.cast(pa.string())
     if (stored := _PLAIN.get((physical_type, values.type))) is None:
         return None
     chunks = [chunk.drop_null() for chunk in values.chunks]
-    distinct = pc.unique(pa.chunked_array([chunk.view(stored) for chunk in chunks], stored)).to_pylist()
+    distinct: list[Any] = pc.unique(pa.chunked_array([chunk.view(stored) for chunk in chunks], stored)).to_pylist()
     if stored == pa.binary():
         return distinct
     return [value.to_bytes(stored.bit_width // 8, "little", signed=True) for value in distinct]
