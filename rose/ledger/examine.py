@@ -22,7 +22,6 @@ from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
 CHANGED = "its bytes were changed after it was written"
-UNCHAINED = "it has no digest of its rows, and what was written before it has one: it was forged"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
 #: What events of these actions say at least, and of which type: it is relied on.
 _DETAILS: dict[str, dict[str, type]] = {
@@ -104,7 +103,7 @@ def segment(content: bytes, sha256: str) -> Segment:
         header = segments.read_header(content)
         link = segments.link(header, sha256)
         seqs = segments.read_rows(content, ["seq"])["seq"].to_numpy()
-        digests = ranges_sha256(content, [header.first_seq]) if link.chained else [""]
+        digests = ranges_sha256(content, [header.first_seq])
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return Segment(None, f"a foreign file: {error}")
     # The count first: what the header says may be more than fits in memory.
@@ -131,8 +130,6 @@ class Manifest:
     last: Link
     #: Of each run that one key signed, or nobody: the key, path and first seq of its first segment, and its events.
     signers: tuple[tuple[str, str, int, int], ...]
-    #: Events of segments without a digest, whose rows nothing proves.
-    unproved_events: int
     faults: tuple[str, ...]
 
 
@@ -170,13 +167,12 @@ def manifest(content: bytes) -> Manifest:
             entries[0],
             entries[-1],
             tuple(_signers(merged, entries)),
-            sum(link.events for link in entries if not link.chained),
             faults,
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # No event speaks of such bytes, and that is what is said of it.
         none = Link("", 0, -1, "", "", "", "", "")
-        return Manifest(sha256, {}, 0, "", "", none, none, (), 0, ())
+        return Manifest(sha256, {}, 0, "", "", none, none, (), ())
 
 
 def links(content: bytes) -> list[Link]:
@@ -199,16 +195,11 @@ def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
 
 def _content_faults(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[str]:
     previous: str | None = None
-    chained = False
     for entry, link in zip(merged, read_links, strict=True):
-        for fault in (
-            link.fault(previous),
-            link.signature_fault(),
-            UNCHAINED if chained and not link.chained else None,
-        ):
+        for fault in (link.fault(previous), link.signature_fault()):
             if fault is not None:
                 yield f"{entry['file']}: {fault}"
-        previous, chained = link.end, chained or link.chained
+        previous = link.chain_sha256
 
 
 def _signers(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:
@@ -242,7 +233,7 @@ def rows_fault(content: bytes, manifest_content: bytes) -> str | None:
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return f"its rows cannot be read: {error}"
     for link, digest in zip(merged, digests, strict=True):
-        if link.chained and link.rows_sha256 != digest:
+        if link.rows_sha256 != digest:
             return f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
     return None
 

@@ -187,13 +187,6 @@ def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
     ]
     return [
         *(
-            f"writer {one.writer}: {one.unproved_events:,} merged events have no digest, as older versions wrote "
-            "them. Nothing proves that they are those that were recorded: whoever may write to the folder can make "
-            "their file and all that names it"
-            for one in writers
-            if one.unproved_events
-        ),
-        *(
             f"writer {writer} is signed by {key}, which no known key endorsed for this writer: it may come from "
             f"another ledger; if it belongs here, run `rose ledger endorse {key} --writer {writer}`"
             for writer, key in loose
