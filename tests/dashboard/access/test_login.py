@@ -10,17 +10,6 @@ import pytest
 from joserfc.jwk import RSAKey
 
 CFO = {"email": "cfo@example.com", "email_verified": True}
-ALL_PAGES = [
-    "Overview",
-    "Fleet now",
-    "Preemptions and sync",
-    "Cost",
-    "Cost per correct",
-    "Bill",
-    "Books",
-    "Risk",
-    "SQL",
-]
 
 
 def is_login(screen: Any) -> bool:

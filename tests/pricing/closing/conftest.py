@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -54,8 +54,6 @@ BOOK_TOML = price_book.toml(
 )  # fmt: skip
 BOOK = pricebook.parse(BOOK_TOML, "book.toml")
 DEARER = pricebook.parse(BOOK_TOML.replace("3.60", "3.96").replace('version = "1"', 'version = "2"'), "dearer.toml")
-
-Charge = Callable[..., pl.DataFrame]
 
 
 def charges_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

@@ -10,8 +10,6 @@ from rose.pricing.closing import period
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.money import NS_PER_HOUR, PricingError
 
-NOVEMBER = period.of_month("2026-11")
-
 
 @pytest.mark.parametrize(
     ("from_text", "to_text", "label"),

@@ -18,8 +18,6 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 
 _PER = "million answer tokens"
-_UNKNOWN = "not enough data: a factor of the formula is not known"
-_BELOW = "does not apply: the borrow lowered the bill, and the formula takes a price"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
