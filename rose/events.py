@@ -3,8 +3,8 @@
 An event is a fact that happened; it is never changed. A correction is a new event. Times: `at_us` is UTC
 microseconds since the epoch, `*_ns` fields are integer nanoseconds (`t0_ns` and `t1_ns` are UTC nanoseconds),
 `*_bytes` are bytes. All times of what a device's agent records of the device, its engines, leases and syncs are by the
-device's clock, see `Clock`. Fields left at None are unknown or do not apply. What a field may hold is its type, and what the fields of a kind hold together are
-its `rules`; an event that breaks one is refused where it enters a ledger.
+device's clock, see `Clock`. Fields left at None are unknown or do not apply. What a field may hold is its type, and
+what the fields of a kind hold together are its `rules`; an event that breaks one is refused where it enters a ledger.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ CHANGED = "its bytes were changed after it was written"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
 #: What events of these actions say at least, and of which type: it is relied on.
 _DETAILS: dict[str, dict[str, type]] = {
-    "compacted": {"sha256": str, "manifest_sha256": str},
+    "compacted": {"writer": str, "last_seq": int, "sha256": str, "manifest_sha256": str},
     "archived": {"manifest_sha256": str, "deleted": bool},
     "restored": {"manifest_sha256": str},
     "rolled_up": {"coverage_sha256": str},
@@ -274,12 +274,7 @@ def detail_faults(root: Path, writer: str, seen: Seen | None = None) -> list[str
 def _says_all(action: str, detail: Any) -> bool:
     if not isinstance(detail, dict):
         return False
-    # Of the merged writer, which events of the first versions do not name.
-    if action == "compacted" and not (
-        isinstance(detail.get("writer", ""), str) and type(detail.get("last_seq", 0)) is int
-    ):
-        return False
-    return all(isinstance(detail.get(name), kind) for name, kind in _DETAILS.get(action, {}).items())
+    return all(type(detail.get(name)) is kind for name, kind in _DETAILS.get(action, {}).items())
 
 
 def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, Any]]:
