@@ -3,9 +3,8 @@
 An event is a fact that happened; it is never changed. A correction is a new event. Times: `at_us` is UTC
 microseconds since the epoch, `*_ns` fields are integer nanoseconds (`t0_ns` and `t1_ns` are UTC nanoseconds),
 `*_bytes` are bytes. All times of what a device's agent records of the device, its engines, leases and syncs are by the
-device's clock, see `Clock`; agents of older versions had `at_us` of some of it by their host's wall clock. Fields left
-at None are unknown or do not apply. What a field may hold is its type, and what the fields of a kind hold together are
-its `rules`; an event that breaks one is refused where it enters a ledger.
+device's clock, see `Clock`. Fields left at None are unknown or do not apply. What a field may hold is its type, and
+what the fields of a kind hold together are its `rules`; an event that breaks one is refused where it enters a ledger.
 """
 
 from __future__ import annotations
@@ -114,8 +113,8 @@ class Lease(Event):
 class Preemption(Event):
     """Serving took something back from a rollout engine.
 
-    `yield`: running rollout steps waited between layers: `count` times within a second, for `duration_ns` together
-    (one event for each of them, without a count, in older ledgers). `cut`: the KV budget was reduced and the requests
+    `yield`: running rollout steps waited between layers: `count` times within a second, for `duration_ns` together.
+    `cut`: the KV budget was reduced and the requests
     that no longer fit were ended with their tokens; it took `duration_ns`. `revoke`: the whole lease ended.
     """
 

@@ -13,7 +13,7 @@ from rose.ledger import catalog
 SAMPLE = ROOT / "sample_traces" / "ledger"
 #: A turn was recorded when it was over, after it had waited and run.
 _ARRIVED = """
-SELECT epoch_us(min("at")) - sum(queue_ns + duration_ns) // 1000 AS arrived_us
+SELECT epoch_us(min(event_time)) - sum(queue_ns + duration_ns) // 1000 AS arrived_us
 FROM turn
 GROUP BY run_id, trajectory_id, turn
 ORDER BY arrived_us

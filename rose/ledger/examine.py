@@ -22,11 +22,10 @@ from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
 CHANGED = "its bytes were changed after it was written"
-UNCHAINED = "it has no digest of its rows, and what was written before it has one: it was forged"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
 #: What events of these actions say at least, and of which type: it is relied on.
 _DETAILS: dict[str, dict[str, type]] = {
-    "compacted": {"sha256": str, "manifest_sha256": str},
+    "compacted": {"writer": str, "last_seq": int, "sha256": str, "manifest_sha256": str},
     "archived": {"manifest_sha256": str, "deleted": bool},
     "restored": {"manifest_sha256": str},
     "rolled_up": {"coverage_sha256": str},
@@ -107,7 +106,7 @@ def segment(content: bytes, sha256: str) -> Segment:
         header = segments.read_header(content)
         link = segments.link(header, sha256)
         seqs = segments.read_rows(content, ["seq"])["seq"].to_numpy()
-        digests, unchecked = ranges_sha256(content, [header.first_seq]) if link.chained else ([""], [])
+        digests, unchecked = ranges_sha256(content, [header.first_seq])
     except pa.ArrowNotImplementedError as error:
         return Segment(header, None, (_unreadable(error),))
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
@@ -136,8 +135,6 @@ class Manifest:
     last: Link
     #: Of each run that one key signed, or nobody: the key, path and first seq of its first segment, and its events.
     signers: tuple[tuple[str, str, int, int], ...]
-    #: Events of segments without a digest, whose rows nothing proves.
-    unproved_events: int
     faults: tuple[str, ...]
 
 
@@ -175,13 +172,12 @@ def manifest(content: bytes) -> Manifest:
             entries[0],
             entries[-1],
             tuple(_signers(merged, entries)),
-            sum(link.events for link in entries if not link.chained),
             faults,
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # No event speaks of such bytes, and that is what is said of it.
         none = Link("", 0, -1, "", "", "", "", "")
-        return Manifest(sha256, {}, 0, "", "", none, none, (), 0, ())
+        return Manifest(sha256, {}, 0, "", "", none, none, (), ())
 
 
 def links(content: bytes) -> list[Link]:
@@ -204,16 +200,11 @@ def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
 
 def _content_faults(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[str]:
     previous: str | None = None
-    chained = False
     for entry, link in zip(merged, read_links, strict=True):
-        for fault in (
-            link.fault(previous),
-            link.signature_fault(),
-            UNCHAINED if chained and not link.chained else None,
-        ):
+        for fault in (link.fault(previous), link.signature_fault()):
             if fault is not None:
                 yield f"{entry['file']}: {fault}"
-        previous, chained = link.end, chained or link.chained
+        previous = link.chain_sha256
 
 
 def _signers(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:
@@ -258,7 +249,7 @@ def rows(content: bytes, manifest_content: bytes) -> Rows:
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return Rows(f"its rows cannot be read: {error}")
     for link, digest in zip(merged, digests, strict=True):
-        if link.chained and link.rows_sha256 != digest:
+        if link.rows_sha256 != digest:
             fault = f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
             return Rows(fault)
     return Rows(None, tuple(unchecked))
@@ -304,12 +295,7 @@ def detail_faults(root: Path, writer: str, seen: Seen | None = None) -> list[str
 def _says_all(action: str, detail: Any) -> bool:
     if not isinstance(detail, dict):
         return False
-    # Of the merged writer, which events of the first versions do not name.
-    if action == "compacted" and not (
-        isinstance(detail.get("writer", ""), str) and type(detail.get("last_seq", 0)) is int
-    ):
-        return False
-    return all(isinstance(detail.get(name), kind) for name, kind in _DETAILS.get(action, {}).items())
+    return all(type(detail.get(name)) is kind for name, kind in _DETAILS.get(action, {}).items())
 
 
 def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, Any]]:

@@ -1,4 +1,4 @@
-"""What is no event, as SQL, for what a ledger holds already: written by an older version, another program, a host.
+"""What is no event, as SQL, for what a ledger holds already: written by another program, or a host.
 
 Made from the declarations that `record` and `append` check by. Each view leaves out rows whose numbers it could not
 reckon with, and the view `faulty_event` has every row that breaks a declaration. Both conditions stand written out in

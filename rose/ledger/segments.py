@@ -48,8 +48,7 @@ class Header:
     #: Digest of the rows, and the link of the chain that it makes (see `rose.ledger.evidence.content`).
     rows_sha256: str = ""
     chain_sha256: str = ""
-    #: The public key of who signed the link, and the signature. Empty where nobody signed; segments of the first
-    #: versions lack the digest and the link too.
+    #: The public key of who signed the link, and the signature. Empty where nobody signed.
     key: str = ""
     signature: str = ""
 
@@ -130,7 +129,9 @@ def recover(root: Path, writer: str) -> Tail | None:
     _write_head(root, writer, _relative(root, path))
     if not header.key or (key is not None and header.key == key.public):
         registry.note(root, writer, header.key, key)
-    return Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, newest.end, header.key, key)
+    return Tail(
+        writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, newest.chain_sha256, header.key, key
+    )
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
@@ -226,6 +227,8 @@ def read_header(content: bytes) -> Header:
     texts = (header.writer, header.previous_sha256, header.rows_sha256, header.chain_sha256, header.key)
     if not all(isinstance(text, str) for text in (*texts, header.signature)):
         raise LedgerError("not a segment: a name, digest, key or signature in its header is not text")
+    if not (header.rows_sha256 and header.chain_sha256):
+        raise LedgerError("not a segment: it has no digest of its rows")
     numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
     if not all(type(number) is int and -1 <= number < 2**63 for number in numbers):
         raise LedgerError("not a segment: a number in its header is not valid")

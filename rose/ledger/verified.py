@@ -137,8 +137,7 @@ def load(root: Path | str) -> Seen:
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
         content = json.loads((root / FOLDER / "files.json").read_bytes())
         if content["format"] == _FILES_FORMAT:
-            # Those of versions before lack it.
-            seen.full_until_us = int(content.get("full_until_us", 0))
+            seen.full_until_us = int(content["full_until_us"])
             for kind, path, stamp, plain in content["known"]:
                 seen.known[kind, str(root / path)] = tuple(stamp), _facts(kind, plain)
     return seen

@@ -130,7 +130,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         # A key that was endorsed since is read here.
         misused, first_used = _signers(registry.lines_or_none(root) or expected.lines or (), reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
-        notes = [*moved, *_unproved(reports), *first_used]
+        notes = [*moved, *first_used]
         report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
@@ -184,16 +184,6 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
     elif schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
         problems.append(f"{layout.SCHEMA_FILE}: {fault}")
     return problems
-
-
-def _unproved(writers: Sequence[WriterReport]) -> list[str]:
-    return [
-        f"writer {one.writer}: {one.unproved_events:,} merged events have no digest, as older versions wrote "
-        "them. Nothing proves that they are those that were recorded: whoever may write to the folder can make "
-        "their file and all that names it"
-        for one in writers
-        if one.unproved_events
-    ]
 
 
 def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) -> tuple[list[str], list[str]]:

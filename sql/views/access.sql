@@ -19,8 +19,7 @@ CREATE OR REPLACE VIEW access AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
-    who, peer, action, statement, statement_sha256, result_rows, duration_ns, outcome, coalesce(count, 1) AS count,
-    event_time AS "at"
+    who, peer, action, statement, statement_sha256, result_rows, duration_ns, outcome, coalesce(count, 1) AS count
 FROM event
 WHERE kind = 'access'
   AND (coalesce(policy_version, 0) | coalesce(result_rows, 0) | coalesce(duration_ns, 0) | coalesce(count, 0)) BETWEEN 0

@@ -14,8 +14,7 @@ CREATE OR REPLACE VIEW clock AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
-    host, action, offset_ns, device_time_offset_ns,
-    event_time AS "at"
+    host, action, offset_ns, device_time_offset_ns
 FROM event
 WHERE kind = 'clock'
   AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967

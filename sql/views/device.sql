@@ -19,7 +19,6 @@ SELECT
     arg_max(memory_bytes, n) AS memory_bytes,
     arg_max(hardware_id, n) AS hardware_id,
     min(t_ns) FILTER (action = 'joined') AS joined_ns,
-    CASE WHEN arg_max(action, n) = 'left' THEN max(t_ns) FILTER (action = 'left') END AS left_ns,
-    min(event_time) AS "at"
+    CASE WHEN arg_max(action, n) = 'left' THEN max(t_ns) FILTER (action = 'left') END AS left_ns
 FROM change
 GROUP BY run_id, provenance, device_id;

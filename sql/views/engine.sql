@@ -7,8 +7,7 @@ CREATE OR REPLACE VIEW engine AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,
     engine_id, device_id, lease_id, trajectory_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
-    memory_mechanism, compute_mechanism, reason, moved_bytes,
-    event_time AS "at"
+    memory_mechanism, compute_mechanism, reason, moved_bytes
 FROM event
 WHERE kind = 'engine'
   AND (coalesce(policy_version, 0) | coalesce(pid, 0) | coalesce(kv_bytes, 0) | coalesce(duration_ns, 0) |

@@ -9,7 +9,6 @@
 -- provenance: `live`, `replay` or `simulated`; never mix them in one figure.
 -- event_time: When it happened, UTC, to the microsecond.
 -- at_us: The same as microseconds since the Unix epoch.
--- at: The same as event_time (UTC) under its old name; the next release has it no more.
 -- kind: The kind of event; each has a view of its own.
 -- device_id: The device it happened on: a GPU, or a set of CPU cores.
 -- engine_id: The engine (one SGLang server) it happened to.
@@ -155,8 +154,7 @@
 CREATE OR REPLACE VIEW event AS
 SELECT
     stored.* REPLACE (coalesce(stored.event_id, stored.writer || '/' || stored.seq) AS event_id),
-    CASE WHEN stored.at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(stored.at_us) END AS event_time,
-    event_time AS "at"
+    CASE WHEN stored.at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(stored.at_us) END AS event_time
 FROM stored_event AS stored
 -- Only an id that a client chose can come twice. The first stays, by what no later record chooses: the writer's place
 -- and seq, not the time. A left join on run and kind, since DuckDB

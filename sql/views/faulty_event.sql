@@ -1,6 +1,6 @@
 -- Rows of the ledger that are no events as `rose/events.py` declares them, and events that contradict others: those
 -- with the `event_id` of another and other content, of which all views show only the first, and slices that
--- begin before an earlier one of their device ends. A sound program writes none; ledgers of older versions and of other
+-- begin before an earlier one of their device ends. A sound program writes none; those of other
 -- programs may hold some. Where a number is at fault the other views leave the row out.
 --
 -- event_time: When it happened, UTC, to the microsecond; NULL where `at_us` is no time.
@@ -398,8 +398,7 @@ slice AS (
 SELECT
     writer, seq, event_id, run_id, provenance,
     CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS event_time, at_us, kind,
-    device_id, engine_id, lease_id, trajectory_id, policy_version, fault, value,
-    event_time AS "at"
+    device_id, engine_id, lease_id, trajectory_id, policy_version, fault, value
 FROM (
     SELECT *, json_extract_string(to_json(broken), '$.' || split_part(fault, ' ', 1)) AS value
     FROM broken
@@ -411,7 +410,7 @@ FROM (
     WHERE content <> first_content
     UNION ALL BY NAME
     SELECT
-        * EXCLUDE (t0_ns, event_time, "at"),
+        * EXCLUDE (t0_ns, event_time),
         't0_ns must be at or after the end of the slice before it, ' || covered_to_ns AS fault,
         t0_ns::VARCHAR AS value
     FROM slice

@@ -13,8 +13,7 @@ CREATE OR REPLACE VIEW hold AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
-    coalesce(rl_run_id, run_id) AS rl_run_id, step, reason, count, duration_ns,
-    event_time AS "at"
+    coalesce(rl_run_id, run_id) AS rl_run_id, step, reason, count, duration_ns
 FROM event
 WHERE kind = 'hold'
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | count | duration_ns) BETWEEN 0 AND 36028797018963967;

@@ -21,7 +21,6 @@ SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     t0_ns, t1_ns, number, withheld, draw, holdout_share, holdout_seed, window_ns, washout_ns,
-    CASE WHEN lag(t1_ns) OVER device = t0_ns THEN lag(withheld) OVER device END AS after_withheld,
-    event_time AS "at"
+    CASE WHEN lag(t1_ns) OVER device = t0_ns THEN lag(withheld) OVER device END AS after_withheld
 FROM drawn
 WINDOW device AS (PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, writer, seq);

@@ -24,6 +24,5 @@ SELECT
     try_cast(detail ->> '$.duration_ns' AS BIGINT) AS duration_ns,
     try_cast(detail ->> '$.missed' AS BIGINT) AS missed,
     detail ->> '$.result' AS result_json,
-    detail ->> '$.error' AS error,
-    event_time AS "at"
+    detail ->> '$.error' AS error
 FROM said;

@@ -60,6 +60,5 @@ SELECT
     1000 * (epoch_us(closing.happened) - epoch_us(granted_at)) AS duration_ns,
     expires_at,
     kv_budget_granted_bytes, kv_budget_last_bytes, kv_budget_min_bytes,
-    compute_share, step, renewals, frozen,
-    event_time AS "at"
+    compute_share, step, renewals, frozen
 FROM state;

@@ -9,8 +9,7 @@ SELECT
     lease_id, action, device_id, engine_id, trajectory_id, policy_version,
     kv_budget_bytes, compute_share,
     CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END AS expires_at,
-    coalesce(rl_run_id, run_id) AS rl_run_id, step, reason,
-    event_time AS "at"
+    coalesce(rl_run_id, run_id) AS rl_run_id, step, reason
 FROM event
 WHERE kind = 'lease'
   AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND

@@ -12,8 +12,7 @@ SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     t0_ns, t1_ns, power_mw, source, energy_mj, package_energy_mj, busy_share, memory_used_bytes,
-    sm_clock_mhz, clock_reasons, mig_instances, reason,
-    event_time AS "at"
+    sm_clock_mhz, clock_reasons, mig_instances, reason
 FROM event
 WHERE kind = 'power'
   AND CASE WHEN (coalesce(policy_version, 0) | coalesce(power_mw, 0) | coalesce(energy_mj, 0) |

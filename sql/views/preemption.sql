@@ -1,5 +1,5 @@
 -- What serving took back from rollout engines. A cut or a revocation is one row; yields are one row for each lease and
--- second, which says how many there were (older ledgers have one row for each yield, and no count).
+-- second, which says how many there were.
 --
 -- event_time: When it happened, UTC, to the microsecond; for yields, when the first began.
 -- action: `yield` (a running rollout step waited between layers), `cut` (the KV budget was reduced) or `revoke` (the
@@ -14,8 +14,7 @@ SELECT
     action, reason, device_id, engine_id, lease_id, trajectory_id, policy_version,
     coalesce(rl_run_id, run_id) AS rl_run_id, step, duration_ns,
     requests, tokens_kept, tokens_lost, kv_budget_bytes_before, kv_budget_bytes_after,
-    count, longest_ns, latency_ns, latency_mean_ns, returned_bytes,
-    event_time AS "at"
+    count, longest_ns, latency_ns, latency_mean_ns, returned_bytes
 FROM event
 WHERE kind = 'preemption'
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) | coalesce(requests, 0) |

@@ -29,7 +29,6 @@ SELECT
     sent.ttft_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.e2e_ns,
     sent.ttft_budget_ns, sent.tpot_budget_ns, sent.send_delay_ns,
     sent.ttft_ok, sent.tpot_ok, sent.ttft_ok AND sent.tpot_ok AS slo_ok,
-    run.trace, run.trace_keep_share, run.trace_length_scale, run.trace_output_length_scale, run.trace_time_scale,
-    sent.event_time AS "at"
+    run.trace, run.trace_keep_share, run.trace_length_scale, run.trace_output_length_scale, run.trace_time_scale
 FROM sent
 LEFT JOIN run ON run.run_id = sent.run_id AND run.provenance = sent.provenance;

@@ -42,6 +42,5 @@ SELECT
     CASE last_action WHEN 'started' THEN 'running' ELSE last_action END AS status,
     CASE WHEN last_action <> 'started' THEN reason END AS reason,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
-    config_json, host_json, tags_json,
-    event_time AS "at"
+    config_json, host_json, tags_json
 FROM state;

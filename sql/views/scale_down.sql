@@ -11,8 +11,7 @@ CREATE OR REPLACE VIEW scale_down AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
-    decision, t0_ns, t1_ns, device_class, decided_by, reason,
-    event_time AS "at"
+    decision, t0_ns, t1_ns, device_class, decided_by, reason
 FROM event
 WHERE kind = 'scale_down'
   AND CASE WHEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND

@@ -15,8 +15,7 @@ SELECT
     step, policy_version, groups, trajectories, trajectories_accepted,
     trajectories_accepted / nullif(trajectories, 0) AS alpha,
     reward_mean, loss, entropy, kl, grad_norm, tokens_trained,
-    rollout_ns, train_ns, sync_ns, total_ns,
-    event_time AS "at"
+    rollout_ns, train_ns, sync_ns, total_ns
 FROM event
 WHERE kind = 'step'
   AND (coalesce(policy_version, 0) | step | groups | trajectories | trajectories_accepted | tokens_trained |

@@ -7,8 +7,7 @@
 CREATE OR REPLACE VIEW step_time AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
-    device_id, engine_id, lease_id, trajectory_id, policy_version, role, mode, steps, error_share,
-    event_time AS "at"
+    device_id, engine_id, lease_id, trajectory_id, policy_version, role, mode, steps, error_share
 FROM event
 WHERE kind = 'step_time'
   AND (coalesce(policy_version, 0) | steps) BETWEEN 0 AND 36028797018963967 AND isfinite(error_share);

@@ -12,8 +12,7 @@ SELECT
     ok, reason, device_id, engine_id, lease_id, trajectory_id, policy_version, base_version,
     coalesce(rl_run_id, run_id) AS rl_run_id, step,
     encoding, wire_bytes, dense_bytes, changed_elements, total_elements,
-    encode_ns, fetch_ns, verify_ns, stage_ns, pause_ns, acknowledge_ns, total_ns, source, route, sha256,
-    event_time AS "at"
+    encode_ns, fetch_ns, verify_ns, stage_ns, pause_ns, acknowledge_ns, total_ns, source, route, sha256
 FROM event
 WHERE kind = 'sync'
   AND (coalesce(policy_version, 0) | coalesce(base_version, 0) | wire_bytes | dense_bytes |

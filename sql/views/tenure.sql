@@ -57,7 +57,6 @@ SELECT
     run_id, provenance, min(event_time) AS event_time,
     device_id, pool, device_class, hardware_id,
     min(t_ns) AS joined_ns,
-    CASE WHEN count(until_ns) = count(*) THEN max(until_ns) END AS left_ns,
-    min(event_time) AS "at"
+    CASE WHEN count(until_ns) = count(*) THEN max(until_ns) END AS left_ns
 FROM numbered
 GROUP BY run_id, provenance, device_id, tenure, pool, device_class, hardware_id;

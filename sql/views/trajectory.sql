@@ -7,8 +7,7 @@ CREATE OR REPLACE VIEW trajectory AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, group_id, step, task, outcome, turns, policy_version, staleness,
-    prompt_tokens, output_tokens, answer_tokens, duration_ns,
-    event_time AS "at"
+    prompt_tokens, output_tokens, answer_tokens, duration_ns
 FROM event
 WHERE kind = 'trajectory'
   AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | coalesce(answer_tokens, 0) |

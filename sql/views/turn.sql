@@ -11,8 +11,7 @@ SELECT
     writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,
     trajectory_id, group_id, step, turn, attempt, outcome, placement,
     device_id, engine_id, lease_id, policy_version,
-    prompt_tokens, cached_tokens, output_tokens, answer_tokens, queue_ns, duration_ns,
-    event_time AS "at"
+    prompt_tokens, cached_tokens, output_tokens, answer_tokens, queue_ns, duration_ns
 FROM event
 WHERE kind = 'turn'
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |

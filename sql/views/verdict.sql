@@ -3,8 +3,7 @@ CREATE OR REPLACE VIEW verdict AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, group_id, step, policy_version, verifier,
-    reward, threshold, accepted, correct, stale,
-    event_time AS "at"
+    reward, threshold, accepted, correct, stale
 FROM event
 WHERE kind = 'verdict'
   AND (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND isfinite(reward) AND

@@ -69,7 +69,7 @@ def test_every_view_and_every_column_of_it_is_explained(root: Path) -> None:
 def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
     with catalog.connect(root) as connection:
         named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
-    assert named == [*all_columns(), "event_time", "at"]
+    assert named == [*all_columns(), "event_time"]
 
 
 @pytest.mark.long

@@ -67,7 +67,7 @@ def _damage() -> list[rows.Row]:
 
 
 def _write(root: Path, items: list[rows.Row], writer: str = "w") -> None:
-    """As an older or a foreign program would: no check but that of the file."""
+    """As a foreign program would: no check but that of the file."""
     LedgerWriter.open(root, writer, "r").close()
     for first in range(0, len(items), 100):
         tail = segments.recover(root, writer)

@@ -37,7 +37,15 @@ def test_a_folder_without_marker_is_not_a_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("marker", "says"), [(json.dumps({"rose_ledger": 2}), "format 2"), ("[", "damaged"), ("{}", "damaged")]
+    ("marker", "says"),
+    [
+        (
+            json.dumps({"rose_ledger": 2}),
+            "format 2 and this version of ROSE reads format 1; use the version of ROSE that wrote it, or a newer one",
+        ),
+        ("[", "damaged"),
+        ("{}", "damaged"),
+    ],
 )
 def test_a_newer_or_damaged_marker_is_refused(tmp_path: Path, marker: str, says: str) -> None:
     layout.create(tmp_path)

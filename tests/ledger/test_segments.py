@@ -99,15 +99,6 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) 
         assert "its signature is not by the key" in str(segments.link(forged, "").signature_fault())
 
 
-def test_the_chain_of_content_goes_on_from_segments_that_have_none(tmp_path: Path, lease: Any) -> None:
-    """Of an older version: the first link is to their file."""
-    root = layout.create(tmp_path)
-    tail = replace(segments.append(root, segments.first_epoch(root, "w"), _one(0, lease)), link="older", signed_by="")
-    after = segments.append(root, tail, _one(1, lease))
-    header = segments.read_header(max(root.glob("live/w/*/*.parquet")).read_bytes())
-    assert after.link == chain_sha256("older", "w", 1, 1, header.rows_sha256)
-
-
 def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path: Path, lease: Any) -> None:
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import catalog, layout, segments, sources
+from rose.ledger import catalog, layout, rows, segments, sources
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
-from tests.ledger.older import OLDER_LEDGER
 from tests.long_form import usual
 
 NAMES = ["plain", 'it\'s "quoted"', "台帳 für alle", "year=2026", "{braces} $HOME %20", "live/w/000000"]
@@ -76,19 +75,27 @@ def test_any_client_reads_from_any_working_directory(make: Callable[[str], Path]
     assert _client(Path(layout.CATALOG), root) == "l"
 
 
-def test_many_merged_files_are_read_as_few_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever columns they have: those of an older version lack some."""
-    root = copied(OLDER_LEDGER, tmp_path / "ledger")
-    for writer in layout.writers(root):
-        _close_epoch(root, writer)
+def test_many_merged_files_are_read_as_few_are(
+    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, lease: Callable[..., Any]
+) -> None:
+    """Also files that lack a column."""
+    root, schema = make("plain"), rows.schema()
+    fewer = schema.remove(schema.get_field_index("power_mw"))
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "schema", lambda: fewer)
+        with LedgerWriter.open(root, "fewer", "r") as writer:
+            writer.record(lease())
+        _close_epoch(root, "fewer")
     assert compaction.compact(root).files_written
+    (merged,) = root.glob("compacted/fewer/*.parquet")
+    assert "power_mw" not in pq.read_schema(merged).names
     answers = []
     for many in (10**9, 1):
         monkeypatch.setattr(sources, "_MERGED_MANY", many)
         with catalog.connect(root) as connection:
             views = (connection.execute(f"DESCRIBE {view}").fetchall() for view in ("stored_event", *catalog.VIEWS))
-            rows = connection.execute("FROM event ORDER BY writer, seq").fetchall()
-            answers.append((list(views), rows, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
+            stored = connection.execute("FROM event ORDER BY writer, seq").fetchall()
+            answers.append((list(views), stored, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
         assert verify(root).problems == []
     assert answers[0] == answers[1]
     assert answers[0][1]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rose.clock import utc_us
+from rose.errors import did_you_mean
 from rose.ledger import catalog, layout
 from rose.ledger.approvals import proposals, records, state
 from rose.ledger.approvals.state import Hold
 from rose.ledger.layout import LedgerError
-from rose.ledger.reading.hints import did_you_mean
 
 
 def add(
@@ -47,9 +47,7 @@ def _check_run(root: Path, run_id: str) -> None:
         if connection.execute("SELECT 1 FROM stored_event WHERE run_id = ? LIMIT 1", [run_id]).fetchone() is None:
             rows = connection.execute("SELECT DISTINCT run_id FROM stored_event WHERE run_id IS NOT NULL").fetchall()
             near = did_you_mean(run_id, [name for (name,) in rows])
-            raise LedgerError(
-                f"no event in this ledger is of run {run_id!r}{near or '; `rose ledger runs` lists them'}"
-            )
+            raise LedgerError(f"no event in this ledger is of run {run_id!r}{near}")
 
 
 def release(root: Path | str, text: str, reason: str) -> Hold:

@@ -49,8 +49,6 @@ class WriterReport:
     archived_events: int = 0
     #: Those of `events` that are signed.
     signed_events: int = 0
-    #: Those of `events` that were merged and have no digest: nothing proves their rows.
-    unproved_events: int = 0
     #: Who signed, in order.
     signers: list[Signer] = field(default_factory=list)
     #: The seq of the next event, and the link of the newest segment that it goes on from.
@@ -82,8 +80,6 @@ class Chain:
         self.next_seq: int | None = 0
         self.sha256: str | None = ""
         self.link: str | None = ""
-        #: Whether a segment before has a digest of its rows.
-        self.chained = False
         self.newest = ""
         self.parts: list[Part] = []
         self.head_names_one = False
@@ -251,7 +247,7 @@ class Chain:
         self._content(path, link)
         self._signed(Signer(link.key, path, link.first_seq), link.events)
         self._mark(link)
-        self.link = link.end
+        self.link = link.chain_sha256
 
     def _merged(self, part: Part) -> None:
         manifest = self._facts(part.manifest, "manifest", examine.manifest)
@@ -277,9 +273,7 @@ class Chain:
                 listed = (self.root / part.manifest).read_bytes()
                 for link in examine.links(listed) if examine.sha256_of(listed) == manifest.sha256 else ():
                     self._mark(link)
-        self.link = manifest.last.end
-        self.chained = self.chained or manifest.last.chained
-        self.report.unproved_events += manifest.unproved_events
+        self.link = manifest.last.chain_sha256
         if part.state == "archived":
             self.report.archived_events += last_seq - first_seq + 1
             return
@@ -328,13 +322,10 @@ class Chain:
     def _content(self, path: str, link: Link) -> None:
         if (fault := link.fault(self.link)) is not None:
             self._problem(path, fault)
-        if self.chained and not link.chained:
-            self._problem(path, examine.UNCHAINED)
-        self.chained = self.chained or link.chained
 
     def _mark(self, link: Link) -> None:
         if (next_seq := link.last_seq + 1) in self.marks:
-            self.report.links[next_seq] = (*self.report.links.get(next_seq, ()), link.mark)
+            self.report.links[next_seq] = (*self.report.links.get(next_seq, ()), link.chain_sha256)
 
     def _signed(self, signer: Signer, events: int) -> None:
         """Note who signed some events, and hold it against who signed before and who may."""

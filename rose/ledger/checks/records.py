@@ -31,9 +31,7 @@ class Records:
         #: The last seq of each writer that is known to have been merged.
         self.last_seqs: dict[str, int] = {}
         for detail in merged:
-            # Events of the first versions do not name the writer.
-            if "writer" in detail and "last_seq" in detail:
-                self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
+            self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
         #: Whether each manifest was archived last, or brought back.
         self._archived: dict[str, bool] = {}
         self._last = ""

@@ -183,7 +183,7 @@ def _print(done: Checkpoint, as_json: bool) -> None:
     if as_json:
         facts: dict[str, Any] = {"file": str(done.path), "at": iso(receipt.at_us), "ledger": receipt.ledger}
         facts |= {"writers": len(receipt.writers), "events": receipt.events, "new_events": done.new_events}
-        facts |= {"new_writers": done.new_writers, "without_chain": done.without_chain, "key": receipt.key}
+        facts |= {"new_writers": done.new_writers, "key": receipt.key}
         # A line each: there is one every so often.
         echo_data(json.dumps(facts))
         return
@@ -191,9 +191,3 @@ def _print(done: Checkpoint, as_json: bool) -> None:
         f"{iso(receipt.at_us)} ledger {receipt.ledger}: {len(receipt.writers):,} writers, {receipt.events:,} events "
         f"(+{done.new_events:,}); countersigned in {done.path}"
     )
-    if done.without_chain:
-        count, first = len(done.without_chain), done.without_chain[0]
-        echo(
-            f"Not covered, since an older version of ROSE writes them: {count} writers, such as {first}.",
-            err=True,
-        )

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from rose.ledger.reading.named import NamedQuery, Value
     from rose.ledger.reading.query import Result
 
-#: Rows that are shown unless --limit says otherwise: of one query, and of each in the shell.
-_LIMIT, _SHELL_LIMIT = 1000, 100
+#: Rows that are shown unless --limit says otherwise.
+_LIMIT = 1000
 
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")]
 TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after this many seconds.")]
@@ -42,9 +42,7 @@ TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after thi
 def sql_command(
     query: Annotated[
         str | None,
-        typer.Argument(
-            help="One SELECT over the ledger's views; `-` reads it from standard input. Without it, a shell opens."
-        ),
+        typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input."),
     ] = None,
     ledger: LedgerOption = None,
     *,
@@ -56,23 +54,20 @@ def sql_command(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     raw: RawOption = False,
-    limit: Annotated[
-        int | None, typer.Option(min=0, help=f"Print at most this many rows; else {_LIMIT}, in a shell {_SHELL_LIMIT}.")
-    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Run one read-only SELECT on the ledger, also while it is being written; or open a shell."""
+    """Run one read-only SELECT on the ledger, also while it is being written."""
     _one_format(as_json, as_csv)
-    if query is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        fail("no query was given, and a shell needs a terminal; give a SELECT, or - to read it from standard input")
-    if query is None and (as_json or as_csv):
-        fail("--json and --csv are for one query, and none was given; a shell prints tables")
-    rows_max = limit if limit is not None else _SHELL_LIMIT if query is None else _LIMIT
+    if query is None:
+        from rose.ledger.layout import CATALOG
+
+        fail(
+            "no query was given; give a SELECT, or - to read it from standard input. "
+            f"For a shell, use DuckDB's own: duckdb -readonly {ledger_root(ledger) / CATALOG}"
+        )
     with clear_errors():
-        run = _runner(ledger, server, token_file, tls_ca, rows_max, timeout)
-        if query is None:
-            _open_shell(run, None if server else ledger_root(ledger), server, rows_max, timeout, raw=raw)
-            return
+        run = _runner(ledger, server, token_file, tls_ca, limit, timeout)
         result = run(sys.stdin.read() if query == "-" else query)
     _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
 
@@ -179,18 +174,6 @@ def _runner(
 
     token = read_token(token_file, "ROSE_LEDGER_TOKEN")
     return lambda text: remote.query(server, text, token=token, limit=limit, timeout_s=timeout_s, tls_ca=tls_ca)
-
-
-def _open_shell(
-    run: Callable[[str], Result], root: Path | None, server: str | None, limit: int, timeout_s: float, *, raw: bool
-) -> None:
-    from rose.ledger.reading import dictionary, named, shell
-
-    def run_named(query: NamedQuery, texts: dict[str, str]) -> Result:
-        return _run_named(root, query, named.values(query, texts, now=datetime.now(UTC)), limit, timeout_s)
-
-    opened = shell.Shell(dictionary.read(root), run, None if root is None else run_named, raw=raw)
-    shell.interact(opened, f"{server or root}: statements end with a semicolon; .help says more")
 
 
 def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:

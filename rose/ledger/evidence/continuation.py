@@ -128,7 +128,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
             if _passes(root, kept, named, trusted, done):
                 done.events += kept.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
                 _signed_since(kept, trusted, done)
-            _digested(kept, named, done)
         _sums(root, named, done)
         _no_state_of_pricing(root, done)
         done.late_events = _late(root, newest)
@@ -207,19 +206,6 @@ class _Trusted:
             if end > seq or signer.first_seq >= seq
         ]
         return next((signer for signer in later if signer.key not in known), None)
-
-
-def _digested(writer_report: WriterReport, named: Mapping[str, Receipt], done: Continuation) -> None:
-    """A problem if events have no digest of which a receipt says that they had one: others may be in their place."""
-    for name, receipt in named.items():
-        writer, unproved = writer_report.writer, writer_report.unproved_events
-        mark = receipt.writers.get(writer)
-        if mark is not None and mark.digested and unproved:
-            done.problems.append(
-                f"live/{writer}: writer {writer}: {name} says that all its events had digests, and "
-                f"{min(unproved, mark.next_seq):,} of those before seq {mark.next_seq} have none: forged"
-            )
-            return
 
 
 def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continuation) -> None:

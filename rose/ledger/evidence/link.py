@@ -12,7 +12,7 @@ from rose.ledger.evidence.content import chain_sha256, link_message
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The link of one segment. All but the numbers, the writer and the file's hash are empty in old segments."""
+    """The link of one segment."""
 
     writer: str
     first_seq: int
@@ -27,24 +27,12 @@ class Link:
 
     @classmethod
     def read(cls, writer: str, entry: Mapping[str, Any]) -> Link:
-        """From what a manifest lists of a segment. Raises KeyError."""
-        texts = (str(entry.get(name, "")) for name in ("rows_sha256", "chain_sha256", "key", "signature"))
-        return cls(writer, entry["first_seq"], entry["last_seq"], entry["sha256"], *texts)
-
-    @property
-    def chained(self) -> bool:
-        """Whether the segment says anything of its content; those of the first versions do not."""
-        return bool(self.rows_sha256 or self.chain_sha256 or self.key or self.signature)
-
-    @property
-    def mark(self) -> str:
-        """What a receipt's mark must be to be met by it: the hash of a file is never taken for a link."""
-        return self.chain_sha256 if self.chained else f"file {self.sha256}"
-
-    @property
-    def end(self) -> str:
-        """What the next link goes on from."""
-        return self.chain_sha256 or self.sha256
+        """Read the link from what a manifest lists of a segment. Raises KeyError, and ValueError without digests."""
+        names = ("sha256", "rows_sha256", "chain_sha256", "key", "signature")
+        link = cls(writer, entry["first_seq"], entry["last_seq"], *(str(entry[name]) for name in names))
+        if not (link.rows_sha256 and link.chain_sha256):
+            raise ValueError("a segment without a digest of its rows")
+        return link
 
     @property
     def events(self) -> int:
@@ -57,7 +45,7 @@ class Link:
 
     def fault(self, previous: str | None) -> str | None:
         """What is wrong with the link after one that ends in `previous`, None where that is unknown."""
-        if self.chained and previous is not None and self.chain_sha256 != self.expected(previous):
+        if previous is not None and self.chain_sha256 != self.expected(previous):
             return "its content does not follow what was written before it: it was replaced, or something before it was"
         return None
 

@@ -51,8 +51,8 @@ class Link(NamedTuple):
 
     @property
     def value(self) -> str:
-        """What the next link commits to: `chain_sha256`, or of what an older version wrote the file's SHA-256."""
-        return self.chain_sha256 or segments.sha256_in(self.path)
+        """What the next link commits to."""
+        return self.chain_sha256
 
 
 def newest(root: Path, writer: str) -> Link | None:
@@ -149,7 +149,7 @@ def _live(root: Path, folder: str) -> Iterator[Link]:
 
 def _link(path: str, file: str, header: dict[str, Any]) -> Link:
     try:
-        texts = (header.get(name, "") for name in ("rows_sha256", "chain_sha256", "key"))
+        texts = (header[name] for name in ("rows_sha256", "chain_sha256", "key"))
         return Link(path, file, header["first_seq"], header["last_seq"], *texts)
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(path) from error
@@ -177,7 +177,7 @@ def _segment(file: str, path: str) -> Link:
         return Link(
             path, path, int(first_seq), int(last_seq), rows_sha256.decode(), chain_sha256.decode(), key.decode()
         )
-    # An older version wrote it, or it is damaged.
+    # It is damaged, or longer than what was read.
     try:
         header = segments.read_header(Path(file).read_bytes())
     except LedgerError as error:

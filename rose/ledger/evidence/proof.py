@@ -64,9 +64,6 @@ def _read(root: Path, writer: str, next_seq: int, value: str, until: str) -> byt
         return b""
     packed = []
     for link in links.since(root, writer, next_seq, value) or ():
-        # A link without a digest is of an older version's segment, and nothing can be computed from it.
-        if not link.rows_sha256:
-            return None
         packed.append(LINK.pack(link.next_seq - link.first_seq, bytes.fromhex(link.rows_sha256)))
         if link.value == until:
             return b"".join(packed)

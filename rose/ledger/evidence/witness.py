@@ -49,8 +49,6 @@ class Checkpoint:
     receipt: Receipt
     new_events: int
     new_writers: tuple[str, ...]
-    #: Writers that an older version wrote last: nothing can be computed from their segments.
-    without_chain: tuple[str, ...]
 
 
 class Witness:
@@ -103,7 +101,7 @@ class Witness:
         is another one, or if its receipt was signed by another key; OSError.
         """
         last = self.newest()
-        asked = {} if last is None else {name: mark for name, mark in last.writers.items() if mark.chained}
+        asked = {} if last is None else last.writers
         content = ask(proof.question(asked))
         answer = proof.read(content)
         self._check_signer(answer.receipt, last, signed_by)
@@ -149,7 +147,6 @@ class Witness:
             signed,
             signed.events - sum(mark.next_seq for mark in before.values()),
             tuple(sorted(set(signed.writers) - set(before))),
-            tuple(writer for writer, mark in signed.writers.items() if not mark.chained),
         )
 
     def _prune(self) -> None:
@@ -182,7 +179,7 @@ class Witness:
             middle = (low + high) // 2
             mark = self._read(files[middle]).writers.get(writer)
             passes = mark is None
-            if mark is not None and mark.chained:
+            if mark is not None:
                 answer = proof.read(ask(proof.question({writer: mark})))
                 passes = _problem(writer, mark, answer) is None
             if passes:
@@ -221,8 +218,6 @@ def _problem(writer: str, mark: Mark, answer: Answer) -> str | None:
         return (
             f"writer {writer} was set back: it ends at seq {now.next_seq - 1}, and had events up to {mark.next_seq - 1}"
         )
-    if not mark.chained:
-        return None
     packed = answer.links.get(writer)
     if packed is None or not proof.leads(writer, mark, packed, now):
         return f"writer {writer} was rewritten: its events up to seq {mark.next_seq - 1} are not what they were"

@@ -229,10 +229,10 @@ def _archived(root: Path) -> list[Part]:
 
 
 def _within(root: Path, part: Part, since_us: int | None, until_us: int | None) -> bool:
-    """A manifest that is older than these fields may hold anything."""
+    """Return whether a part may hold events of [`since_us`, `until_us`)."""
     manifest, _ = compaction.read_manifest(root, part)
-    early = until_us is None or manifest.get("at_us_min", until_us - 1) < until_us
-    return early and (since_us is None or manifest.get("at_us_max", since_us) >= since_us)
+    early = until_us is None or manifest["at_us_min"] < until_us
+    return bool(early and (since_us is None or manifest["at_us_max"] >= since_us))
 
 
 def _own_files(root: Path) -> set[str]:

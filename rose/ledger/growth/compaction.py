@@ -261,9 +261,6 @@ def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes
 def newest_at_us(root: Path, part: Part) -> int | None:
     """`at_us` of the newest event of a compacted part; None without events. Raises LedgerError if it is damaged."""
     manifest, _ = read_manifest(root, part)
-    if "at_us_max" not in manifest:
-        # The manifest is older than this field.
-        return _times(read_compacted(root, part)[0])[1]
     newest: int | None = manifest["at_us_max"]
     return newest
 

@@ -61,7 +61,7 @@ def export(
     """Write each of `views` (all public ones if None) to `<to>/<view>.<format>`, a folder or a URL fsspec opens.
 
     Rows with `event_time` (or the day) in [`since`, `until`), taken for UTC if they name no zone, and of `run_id` if
-    given. No file has `at`, the old name of `event_time`. Times are UTC; what the views and columns mean goes along as
+    given. Times are UTC; what the views and columns mean goes along as
     metadata, but for CSV. Every file is made beside its place first, so a failure leaves what was there. Events that
     arrive meanwhile may show in a later view and not in an earlier one.
 
@@ -113,13 +113,11 @@ def _write(
     """Write the rows of one view; returns how many."""
     source = connection.view(view)
     # A view of days has no time of its own; a day belongs to the period in which it begins.
-    timed = "event_time" in source.columns
-    time = "event_time" if timed else "day"
+    time = "event_time" if "event_time" in source.columns else "day"
     limits = {f"{time} >= ?": _utc(wanted.since), f"{time} < ?": _utc(wanted.until), "run_id = ?": wanted.run_id}
     given = {condition: value for condition, value in limits.items() if value is not None}
-    columns = '* EXCLUDE ("at")' if timed else "*"
-    select = f"SELECT {columns} FROM {view} WHERE {' AND '.join(given) or 'true'}"
-    schema = _described(source.project(columns).limit(0).to_arrow_table().schema, view, verification)
+    select = f"SELECT * FROM {view} WHERE {' AND '.join(given) or 'true'}"
+    schema = _described(source.limit(0).to_arrow_table().schema, view, verification)
     rows = 0
     with _WRITERS[format](path, schema) as file:
         for batch in connection.sql(select, params=list(given.values())).to_arrow_reader(_BATCH_ROWS):

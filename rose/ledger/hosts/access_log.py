@@ -18,7 +18,7 @@ from rose.ledger.writer import LedgerWriter
 
 #: Refusals of one peer become one event in this time.
 DENIALS_S = 1.0
-#: So do looks at how far writers are, which an older forwarder takes every 2 s, after the first.
+#: So do looks at how far writers are, after the first.
 LOOKS_S = 60.0
 #: Counted at a time; what more peers do is counted together.
 _COUNTED_MAX = 1024

@@ -1,1 +1,1 @@
-"""How people read a ledger: bounded SQL, named queries, the shell, the dictionary."""
+"""How people read a ledger: bounded SQL, named queries, the dictionary."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import sql
+from rose.errors import did_you_mean
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import named
 
@@ -68,11 +69,7 @@ def one(views: Sequence[View], name: str) -> View:
     for view in views:
         if view.name == name.lower():
             return view
-    from rose.ledger.reading import hints
-
-    names = [view.name for view in views]
-    near = hints.did_you_mean(name, names)
-    raise LedgerError(f"the ledger has no view {name!r}{near or '; it has ' + ', '.join(names)}")
+    raise LedgerError(f"the ledger has no view {name!r}{did_you_mean(name.lower(), [view.name for view in views])}")
 
 
 def markdown() -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 import duckdb
 
+from rose.errors import did_you_mean
 from rose.ledger import catalog
-from rose.ledger.reading import hints
 from rose.ledger.reading.query import QueryError
 
 #: Longest text of a query, in characters.
@@ -114,12 +114,12 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
         tree = json.loads(serialized)
     except duckdb.Error as error:
-        raise QueryError(explained(connection, str(error), statement)) from error
+        raise QueryError(explained(str(error))) from error
     except RecursionError as error:
         raise QueryError("the query is nested too deeply; split it into parts with WITH") from error
     if tree["error"]:
         message = f"{tree['error_type'].title()} Error: {tree['error_message']}"
-        raise QueryError(explained(connection, message, statement))
+        raise QueryError(explained(message))
     if len(tree["statements"]) != 1:
         raise QueryError(f"{len(tree['statements'])} statements were given. {_ALLOWED}")
     check(tree["statements"][0], Names(connection))
@@ -165,8 +165,8 @@ def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names
         own = not qualifier and table in visible
         # The first look saves the second, which takes longer than most queries.
         if not own and not (qualifier in _QUALIFIERS and (table in catalog.VIEWS or table in names.views)):
-            near = hints.did_you_mean(table, {*catalog.VIEWS, *visible})
-            raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger{near or f'. {_ALLOWED}'}")
+            near = did_you_mean(table, {*catalog.VIEWS, *visible})
+            raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger{near}")
     if kind == "TABLE_FUNCTION":
         function = node["function"]
         *qualifier, name = _path(function)
@@ -196,7 +196,7 @@ def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     try:
         statements = connection.extract_statements(text)
     except duckdb.Error as error:
-        raise QueryError(explained(connection, str(error), text)) from error
+        raise QueryError(explained(str(error))) from error
     if len(statements) != 1:
         raise QueryError(f"{len(statements)} statements were given. {_ALLOWED}")
     kind = _kind(statements[0])
@@ -218,8 +218,6 @@ def _kind(statement: duckdb.Statement) -> str:
         return "non-SELECT"
 
 
-def explained(connection: duckdb.DuckDBPyConnection, message: str, text: str) -> str:
-    """One of DuckDB's messages about `text`, with what helps to mend it."""
-    if "Permission Error" in message:
-        return f"{message}\n{_ALLOWED}"
-    return hints.explained(connection, message, text)
+def explained(message: str) -> str:
+    """Return DuckDB's message about a statement, with what is allowed where it refused permission."""
+    return f"{message}\n{_ALLOWED}" if "Permission Error" in message else message

@@ -127,7 +127,7 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         except duckdb.InterruptException as error:
             raise QueryError(too_slow(request.timeout_s), "timeout") from error
         except duckdb.Error as error:
-            raise QueryError(query_check.explained(connection, str(error), request.text)) from error
+            raise QueryError(query_check.explained(str(error))) from error
         except (MemoryError, pa.ArrowMemoryError) as error:
             raise QueryError(too_large(request.memory_limit_gb)) from error
         except pa.ArrowException as error:

@@ -203,7 +203,6 @@ def fork_engine(
     now, for one.
     """
     message = {
-        # Older servers, which look at no code, look for another name, and refuse.
         "engine_arguments": list(arguments),
         "environment": dict(environment),
         "own_session": own_session,

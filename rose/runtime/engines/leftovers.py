@@ -76,7 +76,7 @@ class Segments:
 def remove_unused() -> int:
     """Remove this user's segments and semaphores that no process has, whoever left them; returns how many there were.
 
-    For those of runs that nobody noted: of older versions, of tests, of SGLang without ROSE.
+    For those of runs that nobody noted: of tests, of SGLang without ROSE.
     """
     removed = 0
     for path in sorted(_SHARED_MEMORY.iterdir()):

@@ -53,8 +53,7 @@ class ControllerClient:
     def undrain(self, device_id: str) -> bool:
         """Lend of a device again; whether it was drained."""
         answer = self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})
-        # An older controller does not say.
-        return bool(answer.get("was_drained", True))
+        return bool(answer["was_drained"])
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}

@@ -274,17 +274,14 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         new: Any = now
         for name in path:
             old, new = old[name], new[name]
-        # Older versions noted a path as it was written.
-        if old != new and not (path == ("ledger",) and new.endswith(f"/{old}")):
+        if old != new:
             raise UserError(
                 f"{'.'.join(path)} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
                 "that back; or, to have the new one, start the fleet with the old file and end the run by `rose down`"
             )
-    # Older versions noted nothing but the last file.
-    had = _placed(before) | remembered.placed
     for device_id, host in _placed(now).items():
         # It may have got another name, or another address.
-        if (other := had.get(device_id, host)) != host and not set(other) & set(host):
+        if (other := remembered.placed.get(device_id, host)) != host and not set(other) & set(host):
             raise UserError(
                 f"device {device_id!r} is on {_shown(host)}, and fleet run {remembered.run_id} had it on "
                 f"{_shown(other)}: a host knows its own leases alone, and would give out names of theirs. Give it "

@@ -200,9 +200,9 @@ def _put(state: Path, record: dict[str, Any]) -> None:
 
 
 def _ports(record: dict[str, Any]) -> dict[str, int]:
-    """Where devices' engines have answered, now or before; older versions told where they do now."""
-    had: dict[str, int] = record.get("ports", {})
-    return {name: _port(url) for name, url in record.get("urls", {}).items()} | had
+    """Return the ports at which devices' engines have answered, now or before."""
+    ports: dict[str, int] = record.get("ports", {})
+    return ports
 
 
 def _port(url: str) -> int:

@@ -168,8 +168,7 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
 
 def end(fleet: Fleet, *, keep_runs: bool = False) -> None:
     """Put down a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
-    # A keeper that was started with an older version knows how to end a fleet, and no more.
-    fleet.ask("stop", *([True] if keep_runs else []))
+    fleet.ask("stop", keep_runs)
     _wait_stopped(fleet)
     _end_keeper(fleet)
 
@@ -243,15 +242,13 @@ def _has_file(fleet: Fleet) -> bool:
     """Whether the keeper goes by the fleet file as it is now."""
     if fleet.ask("config") != recorded_config(fleet.config):
         return False
-    # Older keepers do not say whether the secret is theirs.
-    return not hasattr(fleet.keeper, "has_token") or bool(fleet.ask("has_token", fleet.config.gateway.token))
+    return bool(fleet.ask("has_token", fleet.config.gateway.token))
 
 
 def _wait_end(fleet: Fleet) -> bool:
     """Whether the fleet was put down, or is being put down: then returns at its end."""
     state = fleet.state()
-    # Older keepers do not say that they are at it.
-    if not (state.stopped or getattr(state, "ending", False)):
+    if not (state.stopped or state.ending):
         return False
     fleet.say(f"fleet {fleet.config.name!r} is being put down: its end is waited for")
     _wait_stopped(fleet)

@@ -6,8 +6,7 @@
 -- device_id (VARCHAR): only this device.
 --
 -- Newest first. A cut halves the budget once and freezes it for the rest of the lease. `took_ns` is from serving's
--- crossing the watermark until the memory was free, and `returned_bytes` what of it went back to the system. In older
--- ledgers a budget that did not change means that only requests were taken back.
+-- crossing the watermark until the memory was free, and `returned_bytes` what of it went back to the system.
 SELECT
     event_time, provenance, run_id, device_id, engine_id, lease_id, step, reason,
     kv_budget_bytes_before, kv_budget_bytes_after,

@@ -21,7 +21,7 @@ from rose.ledger import layout, rows, segments, verified
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import WriterReport
 from rose.ledger.checks.records import COMPACTED_ACTION
-from rose.ledger.evidence import continuation, keys, receipt
+from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import link_message, rows_sha256
 from rose.ledger.evidence.link import Link
 from rose.ledger.growth import archive, compaction, rollup
@@ -29,7 +29,6 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.older import OLDER_LEDGER
 
 
 def _rows(first_seq: int, count: int, power_mw: int = 7) -> pa.Table:
@@ -106,7 +105,7 @@ def test_what_a_verification_saw_serves_the_next_one(root: Path) -> None:
     assert dataclasses.asdict(_of_a(root, seen=verified.load(root))) == before
     content = json.loads((root / "verified/files.json").read_bytes())
     (root / "verified/files.json").write_text(json.dumps({**content, "format": 1}))
-    assert verified.load(root).known == {}, "an older version looked at no digest"
+    assert verified.load(root).known == {}, "a file of another format is not read"
 
 
 def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], None], until: int = 100) -> None:
@@ -176,8 +175,9 @@ def test_so_are_they_with_signatures_of_another_key(root: Path, stranger: keys.K
 
 def test_so_are_they_without_any_signature(root: Path) -> None:
     def unsigned(manifest: dict[str, Any], table: pa.Table) -> None:
+        _rebuild(manifest, table, None)
         for entry in manifest["segments"]:
-            entry.update(dict.fromkeys(("rows_sha256", "chain_sha256", "key", "signature"), ""))
+            entry |= {"key": "", "signature": ""}
 
     compaction.compact(root, grace_s=0)
     _forge_compacted(root, unsigned)
@@ -200,53 +200,26 @@ def _written_anew(root: Path, key: keys.Key | None) -> None:
     shutil.rmtree(root / "verified")
 
 
-def test_a_link_is_not_hidden_behind_what_looks_like_an_older_version_s_file(tmp_path: Path, monkeypatch: Any) -> None:
-    root = layout.create(tmp_path / "upgraded")
-    with monkeypatch.context() as patch:
-        # So its first line of the registry has no key, as one of an older version.
-        patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
-        _append(root, segments.first_epoch(root, "a"))
-    tail = segments.recover(root, "a")
-    assert tail is not None
-    tail = _append(root, tail)
-    within = receipt.take(root)
-    tail = _append(root, tail)
-    behind = receipt.take(root)
-    segments.begin_epoch(root, tail)
-    for _ in range(2):
-        compaction.compact(root, grace_s=0)
-    bare = dict.fromkeys(("rows_sha256", "chain_sha256", "key", "signature"), "")
-
-    def hide(manifest: dict[str, Any], _: pa.Table) -> None:
-        first, *_, last, after = manifest["segments"]
-        forged = {**first, **bare, "sha256": last["chain_sha256"], "last_seq": last["last_seq"]}
-        manifest["segments"] = [forged, {**after, "previous_sha256": forged["sha256"]}]
-
-    _forge_compacted(root, hide, until=4)
-    for taken in (within, behind):
-        named = {"receipt": taken}
-        report = verify(root, marks=continuation.marks(named))
-        held = continuation.check(report, named)
-        assert report.problems == []
-        *rewritten, undigested = held.problems
-        assert "receipt says that all its events had digests, and 4 of those before seq" in undigested
-        assert any("writer a: 4 merged events have no digest" in note for note in report.notes)
-        if taken is within:
-            (problem,) = rewritten
-            assert "its events up to seq 3 are not those of receipt" in problem
-        else:
-            assert rewritten == []
-
-
-def test_what_comes_without_a_digest_after_one_that_has_it_was_forged(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("kept", ["rows_sha256", "chain_sha256", "neither"])
+def test_a_merged_segment_without_digests_was_forged(tmp_path: Path, monkeypatch: Any, kept: str) -> None:
+    """Nobody signs here, so that only the digests speak for the rows."""
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
         root = layout.create(tmp_path / "unsigned")
-        segments.begin_epoch(root, _append(root, segments.first_epoch(root, "a")))
+        tail = _append(root, _append(root, segments.first_epoch(root, "a")))
+        segments.begin_epoch(root, tail)
         for _ in range(2):
             compaction.compact(root, grace_s=0)
-        _forge_compacted(root, lambda manifest, _: manifest["segments"][-1].update(rows_sha256="", chain_sha256=""))
-        assert any("it has no digest of its rows, and what was written" in problem for problem in verify(root).problems)
+        assert verify(root).problems == []
+        bare = {name: "" for name in ("rows_sha256", "chain_sha256") if name != kept}
+
+        def hide(manifest: dict[str, Any], _: pa.Table) -> None:
+            first, *_, last, after = manifest["segments"]
+            forged = {**first, **bare, "sha256": last["chain_sha256"], "last_seq": last["last_seq"]}
+            manifest["segments"] = [forged, {**after, "previous_sha256": forged["sha256"]}]
+
+        _forge_compacted(root, hide, until=4)
+        assert any("it is not a manifest: it was forged" in problem for problem in verify(root).problems)
 
 
 def test_an_end_that_was_written_anew_without_the_key_is_found(root: Path, stranger: keys.Key) -> None:
@@ -266,34 +239,6 @@ def test_a_key_that_registers_itself_is_a_note_until_it_is_endorsed(root: Path, 
     assert note.startswith(f"key {stranger.public}, of a, was taken on first use")
     registry.endorse(root, stranger.public, _key())
     assert verify(root).notes == []
-
-
-def test_a_ledger_of_an_older_version_is_sound_and_unsigned(tmp_path: Path) -> None:
-    # A catalog that another reader made there says where it lies.
-    root = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger", ignore=shutil.ignore_patterns("ledger.duckdb"))
-    report = verify(root)
-    assert (report.problems, report.notes) == ([], [])
-    assert sum(of_writer.events for of_writer in report.writers) > 0
-    assert {of_writer.signed_events for of_writer in report.writers} == {0}
-    assert all(of_writer.chain_sha256 for of_writer in report.writers)
-    assert layout.ledger_id(root) == ""
-
-
-def test_a_writer_of_an_older_version_signs_from_now_on(tmp_path: Path) -> None:
-    root = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger")
-    with LedgerWriter.open(root, "trainer", "r"), LedgerWriter.open(root, "deployment", "r") as writer:
-        writer.record(Ledger(action="note"))
-    report = verify(root)
-    assert (report.problems, report.notes) == ([], [])
-    (of_writer,) = (of_writer for of_writer in report.writers if of_writer.writer == "deployment")
-    assert of_writer.signed_events == 1 < of_writer.events
-    assert [signer.key for signer in of_writer.signers] == ["", _key().public]
-    assert len(layout.ledger_id(root)) == 32
-    marks = {"deployment": range(of_writer.next_seq + 1)}
-    links = {of_writer.writer: of_writer.links for of_writer in verify(root, marks=marks).writers}["deployment"]
-    compaction.compact(root, grace_s=0)
-    assert {of_writer.writer: of_writer.links for of_writer in verify(root, marks=marks).writers}["deployment"] == links
-    assert verify(root).problems == []
 
 
 def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root: Path) -> None:

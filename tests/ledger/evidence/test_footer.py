@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,19 +90,6 @@ def test_a_filter_of_an_older_version_is_sound_and_one_that_hides_rows_is_named(
     assert hidden == (0,), "a reader trusts it"
     of_lying = manifest.replace(examine.sha256_of(content).encode(), examine.sha256_of(lying).encode())
     assert "the Bloom filter of column 'power_mw' hides some of its values" in str(examine.rows(lying, of_lying).fault)
-
-
-def test_footers_of_merged_segments_without_digests_are_held_against_their_rows(tmp_path: Path) -> None:
-    content, manifest = _with_filters(tmp_path)
-    said = json.loads(manifest)
-    for entry in said["segments"]:
-        for name in ("rows_sha256", "chain_sha256", "key", "signature"):
-            del entry[name]
-    old = json.dumps(said).encode()
-    assert examine.rows(content, old) == examine.Rows(None)
-    lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")
-    of_lying = old.replace(examine.sha256_of(content).encode(), examine.sha256_of(lying).encode())
-    assert "the statistics of column 'kind' are not those" in str(examine.rows(lying, of_lying).fault)
 
 
 @pytest.mark.parametrize("rows", [1, 40, 3000])

@@ -10,26 +10,27 @@ from rose.ledger.evidence.content import link_message
 from rose.ledger.evidence.link import Link
 
 ENTRY = {"file": "live/w/000000/0", "first_seq": 3, "last_seq": 5, "sha256": "f", "previous_sha256": ""}
+ENTRY |= {"rows_sha256": "r", "chain_sha256": "c", "key": "", "signature": ""}
 
 
 def _signed(previous: str = "before") -> Link:
     key = keys.load_or_make()
     assert key is not None
-    link = replace(Link.read("w", ENTRY), rows_sha256="r")
+    link = Link.read("w", ENTRY)
     link = replace(link, chain_sha256=link.expected(previous))
     return replace(link, key=key.public, signature=key.sign(link_message(link.chain_sha256)))
 
 
-def test_a_segment_of_an_older_version_is_a_link_by_the_hash_of_its_file() -> None:
-    link = Link.read("w", ENTRY)
-    assert (link.chained, link.end, link.events) == (False, "f", 3)
-    assert (link.fault("whatever"), link.signature_fault()) == (None, None)
+@pytest.mark.parametrize("lacks", ["rows_sha256", "chain_sha256"])
+def test_a_segment_without_a_digest_is_no_link(lacks: str) -> None:
+    assert Link.read("w", ENTRY).events == 3
+    with pytest.raises(ValueError, match="without a digest of its rows"):
+        Link.read("w", ENTRY | {lacks: ""})
 
 
 def test_a_link_goes_on_from_one_end_alone() -> None:
     link = _signed()
     assert (link.fault("before"), link.fault(None), link.signature_fault()) == (None, None, None)
-    assert link.end == link.chain_sha256
     assert "does not follow what was written before it" in str(link.fault("f"))
 
 

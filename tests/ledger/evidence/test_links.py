@@ -13,7 +13,6 @@ from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.evidence import ledgers
-from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -66,13 +65,6 @@ def test_the_text_of_an_event_is_not_taken_for_a_header(root: Path) -> None:
     newest = links.newest(root, "w")
     assert newest is not None
     assert newest.last_seq == 0
-
-
-def test_segments_of_an_older_version_have_the_hash_of_their_file() -> None:
-    for writer in layout.writers(OLDER_LEDGER):
-        for link in links.back(OLDER_LEDGER, writer):
-            assert (link.chain_sha256, link.key) == ("", "")
-            assert link.value in link.path
 
 
 def test_a_file_that_is_none_is_named(root: Path) -> None:

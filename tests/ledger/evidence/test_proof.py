@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from rose.ledger.evidence.proof import leads
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.layout import LedgerError
 from tests.ledger.evidence import ledgers
-from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -49,14 +47,6 @@ def test_from_another_history_there_is_no_way(root: Path) -> None:
     ledgers.rewritten(root, lambda other: ledgers.write(other, "a", epochs=2, power_mw=lambda seq: 8))
     answer = proof.read(proof.answer(root, proof.question(before.writers)))
     assert answer.links == {"a": None, "b": None}
-
-
-def test_segments_of_an_older_version_prove_nothing(tmp_path: Path) -> None:
-    sample = shutil.copytree(OLDER_LEDGER, tmp_path / "sample")
-    before = receipt.take(sample)
-    answer = proof.read(proof.answer(sample, b'{"writers": {"trainer": [0, ""]}}'))
-    assert answer.receipt.writers == before.writers
-    assert answer.links == {"trainer": None}
 
 
 @pytest.mark.parametrize(

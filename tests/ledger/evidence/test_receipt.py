@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +12,11 @@ import pytest
 from rose.clock import utc_us
 from rose.ledger import layout, segments
 from rose.ledger.checks import registry
-from rose.ledger.evidence import continuation, keys, receipt
+from rose.ledger.evidence import keys, receipt
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from tests.ledger.evidence import ledgers
-from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -154,23 +152,6 @@ def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "file" / "key"))
     with pytest.raises(LedgerError, match="a receipt is signed, and there is no key"):
         receipt.take(root)
-
-
-def test_a_ledger_of_an_older_version_has_one_too(tmp_path: Path) -> None:
-    """Its segments have no link, so the hash of the newest file stands for it."""
-    sample = shutil.copytree(OLDER_LEDGER, tmp_path / "ledger")
-    assert layout.ledger_id(sample) == ""
-    taken = receipt.take(sample)
-    assert taken.ledger == layout.ledger_id(sample) != ""
-    assert taken.writers
-    for mark in taken.writers.values():
-        assert not mark.chained
-        assert mark.chain_sha256 in mark.segment
-        assert mark.keys == ()
-        assert mark.digested is False
-    # What an older version rolled up before any epoch was closed is read by nobody.
-    named = {"receipt": taken}
-    assert continuation.check(verify(sample, marks=continuation.marks(named)), named).problems == []
 
 
 def test_a_damaged_newest_segment_is_named(root: Path) -> None:

@@ -19,7 +19,6 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.evidence import ledgers
-from tests.ledger.older import OLDER_LEDGER
 
 
 @pytest.fixture
@@ -202,13 +201,6 @@ def test_of_earlier_days_one_checkpoint_stays_and_after_a_refusal_all(
     monkeypatch.setattr(witness, "utc_us", lambda: began_us + 9 * day_us)
     _countersign(root, state)
     assert len(list(state.glob("*.json"))) == len(numbers) + 1
-
-
-def test_writers_of_an_older_version_are_named(state: Path, tmp_path: Path) -> None:
-    sample = shutil.copytree(OLDER_LEDGER, tmp_path / "sample")
-    done = _countersign(sample, state)
-    assert set(done.without_chain) == set(done.receipt.writers)
-    assert _countersign(sample, state).new_events == 0
 
 
 def test_through_a_gateway_while_writers_write(root: Path, state: Path) -> None:

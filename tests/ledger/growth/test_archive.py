@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from pathlib import Path
@@ -160,16 +159,6 @@ def test_a_copy_that_decayed_is_written_again_and_never_restored(root: Path, tmp
     with pytest.raises(LedgerError, match="is not what was archived"):
         restore(root, str(away))
     assert not list(root.glob(f"compacted/w/{copy.stem}*"))
-
-
-def test_an_older_manifest_without_times_is_understood(root: Path, tmp_path: Path) -> None:
-    # What compaction wrote before its manifests said when: made by a real one, then the ledger's own words redone.
-    path = next(iter(sorted(root.glob("compacted/w/*.json"))))
-    part = layout.parts(root, "w")[0]
-    manifest = json.loads(path.read_bytes())
-    newest = manifest.pop("at_us_max")
-    path.write_text(json.dumps(manifest))
-    assert compaction.newest_at_us(root, part) == newest
 
 
 def test_two_ledgers_do_not_share_a_place(root: Path, tmp_path: Path, lease: Any) -> None:

@@ -333,14 +333,14 @@ def own_key_of(spool: Path) -> str:
 
 
 def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed_ones(spool, receiver):
-    """An older version's: neither digest nor link."""
-    plain = dict.fromkeys(("rows_sha256", "chain_sha256", "key", "signature"), "")
-    first = forged(spool / shipped(spool)[0][0], **plain)
+    path, content = shipped(spool)[0]
+    header = segments.read_header(content)
+    first = forged(spool / path, key="", signature="")
     receiver.receive(*first)
     sha256 = segments.sha256_in(first[0])
     second = spool / shipped(spool)[1][0]
     digest = rows_sha256(pq.read_table(second))
-    link = chain_sha256(sha256, "far", 0, 0, digest)
+    link = chain_sha256(header.chain_sha256, "far", 0, 0, digest)
     receiver.receive(
         *forged(
             second,

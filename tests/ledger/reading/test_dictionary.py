@@ -57,7 +57,7 @@ def test_a_ledger_s_own_comments_are_read(tmp_path: Path) -> None:
     lease = dictionary.one(found, "LEASE")
     assert next(each for each in lease.columns if each.name == "renewals").about == "Ours."
     assert next(each for each in lease.columns if each.name == "granted_at").type == "TIMESTAMP"
-    with pytest.raises(LedgerError, match=r"the ledger has no view 'leases'; did you mean lease"):
+    with pytest.raises(LedgerError, match=r"the ledger has no view 'leases'; did you mean 'lease'"):
         dictionary.one(found, "leases")
     with pytest.raises(LedgerError, match="is not a ledger"):
         dictionary.read(tmp_path)

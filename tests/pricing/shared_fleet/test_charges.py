@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from rose.cli import app
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
-from rose.pricing.price_books import choice
-from tests.ledger.older import OLDER_LEDGER
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
 from tests.pricing.shared_fleet.ledger import BOOK, RUNS, slice_, us
 
@@ -99,14 +96,3 @@ def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -
     assert frame["hour"].n_unique() == 2
     assert frame.filter(run_id="red").height == 2
     assert charges.price(root, BOOK, run_id="red").stays[0].t1_ns <= T0_NS + 2 * HOUR_NS
-
-
-@pytest.mark.long
-def test_a_ledger_from_before_rl_runs_shared_fleets_is_charged_to_the_runs_of_its_devices(tmp_path: Path) -> None:
-    root = tmp_path / "ledger"
-    shutil.copytree(OLDER_LEDGER, root)
-    frame = charges.price(root, choice.choose(root, None)).frame
-    assert frame["cost_nano"].sum() > 0
-    assert (frame["run_id"] == frame["fleet_run_id"]).all()
-    run_id = frame["run_id"][0]
-    assert charges.price(root, choice.choose(root, None), run_id=run_id).frame.equals(frame.filter(run_id=run_id))

@@ -254,7 +254,7 @@ def test_a_host_whose_events_wait_is_told_of_and_gets_turns_all_the_same():
                 session, report("http://x", "e2", device_id="d2"), device_id="d2", host="rack-2", host_facts=lately
             )
             _, shown = await call(session, "GET", "/status")
-            # An agent of an older version says nothing of its host.
+            # The other agent says nothing of its host.
             (host,) = shown["hosts"]
             assert {name: host[name] for name in lately} == lately
             assert (host["host"], shown["warnings"]) == ("rack-2", [])

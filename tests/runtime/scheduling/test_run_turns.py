@@ -11,9 +11,8 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.engines import load
 from rose.runtime.scheduling.gateway import turns
 from rose.runtime.scheduling.messages import PreemptRequest
-from rose.runtime.scheduling.runs.answers import Kept
 from rose.runtime.scheduling.turns import turn_queue, turn_service
-from tests.runtime.scheduling.stand_ins import SERVERS, call, events, fleet, gateway, open_run, post, publish
+from tests.runtime.scheduling.stand_ins import call, events, fleet, gateway, open_run, post, publish
 
 
 def turn(tokens=3, *, prompt=(1, 2), **labels):
@@ -110,17 +109,6 @@ def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
             # Another run's key is another one.
             _, other = await opened_run(session)
             assert (await post(session, other, turn(3, key="k")))[0] == 200
-
-    asyncio.run(scenario())
-
-
-def test_a_turn_that_an_older_version_kept_is_found_by_its_key():
-    async def scenario():
-        async with gateway() as (session, _):
-            opened, path = await opened_run(session)
-            kept = Kept(opened["run_id"], "k", b"of 16 bytes each", b'{"output_ids":[7]}', b"[]")
-            SERVERS[0].controller.answers.keep(kept)
-            assert await post(session, path, turn(10, key="k")) == (200, {"output_ids": [7]})
 
     asyncio.run(scenario())
 

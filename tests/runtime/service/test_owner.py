@@ -88,20 +88,6 @@ def test_one_whose_engine_waits_for_a_fork_server_that_still_loads_is_ended_too(
     assert owners(made) == []
 
 
-def test_it_is_known_and_ended_though_the_wall_clock_was_set_since_and_by_what_older_versions_said(made):
-    owner.ensure(made)
-    until(serves(made))
-    (pid,), urls = owners(made), owner.urls(made)
-    # An older version's, an hour after the clock was set: a process's start is counted from the boot, which moved.
-    older = {"pid": pid, "started": psutil.Process(pid).create_time() - 3600, "urls": urls, "failures": {}}
-    (made.state / "serving.json").write_text(json.dumps(older | {"fork_server": None}))
-    assert owner.urls(made) == owner.ensure(made) == urls
-    assert owners(made) == [pid]
-    owner.stop(made)
-    assert owners(made) == []
-    assert not serving.answers(urls["s"])
-
-
 def test_an_engine_that_keeps_failing_has_one_port_and_serves_there_once_it_can(made):
     broken = failing(made)
     owner.ensure(made)

@@ -176,7 +176,7 @@ def test_who_stops_waiting_for_the_end_leaves_the_ray_that_carries_it(tmp_path, 
     monkeypatch.setattr(up.local_ray, "find", lambda _: cluster.address)
     monkeypatch.setattr(up.local_ray, "stop", stopped.append)
     cluster.actors[up.KEEPER] = Actor(Keeper(1_000_000))
-    cluster.actors[up.KEEPER]._body.stop = lambda: None
+    cluster.actors[up.KEEPER]._body.stop = lambda keep_runs: None
 
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt

@@ -33,7 +33,7 @@ class Answer:
     drained: bool = False
     #: The RL run that trains on the device.
     train_run_id: str | None = None
-    #: The run that each engine is assigned to, None: to none. An older gateway names none of them.
+    #: The run that each engine is assigned to, None: to none.
     rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
 
 

@@ -106,7 +106,7 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
         rows = connection.execute(sql.read("device/ended_leases.sql"), since).fetchall()
     offset_ns, now_ns = anchor.utc_minus_monotonic_ns, monotonic_ns()
     changes: list[LeaseChange] = []
-    # Nothing is after now, but where agents of older versions went by a wall clock that was ahead.
+    # Nothing is after now.
     for lease_id, granted_ns, closed_ns in rows:
         began_ns = known.until_ns if granted_ns is None else granted_ns
         changes.append(LeaseChange(min(began_ns - offset_ns, now_ns), lease_id, None))

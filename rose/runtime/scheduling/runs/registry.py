@@ -147,8 +147,7 @@ class Runs:
     def trainer_of(self, device_id: str) -> Run | None:
         """The open run that trains on the device: of several, the one that was opened or resumed last."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
-        # Of those from before openings were counted, the one that was opened last.
-        return max(reversed(trainers), key=lambda run: run.facts.opening, default=None)
+        return max(trainers, key=lambda run: run.facts.opening, default=None)
 
     def _next_opening(self) -> int:
         return 1 + max((run.facts.opening for run in self), default=0)

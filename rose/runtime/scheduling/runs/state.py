@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class RunFacts:
     priority: int = 0
     expires_s: float = 60.0
     trainer_device: str | None = None
-    #: The number of its last opening or resumption among those of all runs; 0: from before these were counted.
+    #: The number of its last opening or resumption among those of all runs.
     opening: int = 0
     #: The newest version that was published, and where it is fetched.
     version: int | None = None
@@ -70,7 +70,7 @@ class RunFacts:
     #: The last step that was recorded.
     step: int | None = None
     closed_us: int | None = None
-    #: The number of its last end among those of all runs, whatever the clock said; 0: from before these were counted.
+    #: The number of its last end among those of all runs, whatever the clock said.
     ending: int = 0
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
@@ -113,9 +113,7 @@ class State:
     def runs(self) -> list[RunFacts]:
         """All runs that are remembered, in the order in which they were opened."""
         rows = self._read("SELECT facts_json FROM run ORDER BY opened_us, run_id")
-        known = {field.name for field in fields(RunFacts)}  # a later version may have kept more
-        kept = [json.loads(facts) for (facts,) in rows]
-        return [RunFacts(**{name: value for name, value in facts.items() if name in known}) for facts in kept]
+        return [RunFacts(**json.loads(facts)) for (facts,) in rows]
 
     def keep(self, run: RunFacts, due: Iterable[dict[str, Any]] = ()) -> None:
         """Write a run as it is now, and events that must be recorded for it: both or neither."""

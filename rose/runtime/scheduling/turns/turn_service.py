@@ -24,7 +24,6 @@ from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Turn
 
 #: A turn with a key goes on for so long after its client went away: it may come back for it.
 KEY_GRACE_S = 10.0
-#: Turns that an older version kept have shorter digests, of other bytes: these tell nothing.
 _DIGEST_BYTES = 21
 
 _SORTED = msgspec.json.Encoder(order="sorted")
@@ -256,7 +255,7 @@ def _digest(turn: Turn) -> bytes:
 
 
 def _check(turn: Turn, digest: bytes, before: bytes) -> None:
-    if digest != before and len(before) == _DIGEST_BYTES:
+    if digest != before:
         raise KeyReusedError(f"key {turn.key!r} is that of another turn of run {turn.run_id!r}; give each its own")
 
 

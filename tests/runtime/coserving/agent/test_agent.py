@@ -498,7 +498,7 @@ def test_what_becomes_of_an_engine_once_its_run_is_over_is_not_that_runs(start, 
     device = start(serving=False, pool="rollout", heartbeat_s=0.05)
     gateway.aim(r0=("a", 3, "http://127.0.0.1:1"))
     gateway.wait(lambda: bool(gateway.heard) and gateway.heard[-1].engines[0].failed is not None)
-    # By a gateway of an older version, which does not say whose the engine is.
+    # The gateway does not say whose the engine is.
     gateway.aim()
     gateway.wait_until_heeded()
     assert device.agent._rollout_runs.now == "a"

@@ -194,18 +194,6 @@ def test_a_device_is_trained_on_by_the_run_that_was_opened_or_resumed_last(runs,
     other.close()
 
 
-def test_a_state_from_before_openings_were_counted_has_its_last_run_on_the_device(runs, state, tmp_path):
-    first = runs.open(request(trainer_device="gpu-1"), 0)
-    second = runs.open(request(trainer_device="gpu-1"), 0)
-    state._connection.execute("UPDATE run SET facts_json = json_remove(facts_json, '$.opening')")
-    other = State(left_by_killed(tmp_path))
-    again = Runs(other, 0)
-    assert again.trainer_of("gpu-1").run_id == second.run_id
-    again.open(request(resume=first.run_id, trainer_device="gpu-1"), 0)
-    assert again.trainer_of("gpu-1").run_id == first.run_id
-    other.close()
-
-
 def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, state, monkeypatch):
     monkeypatch.setattr(registry, "ENDED_MAX", 2)
     opened = [runs.open(request(expires_s=100), 0) for _ in range(3)]

@@ -91,14 +91,6 @@ def test_a_run_that_is_forgotten_is_gone(tmp_path):
     state.close()
 
 
-def test_a_run_of_a_later_version_is_read(tmp_path):
-    state = State(tmp_path)
-    state.keep(facts(1))
-    state._connection.execute("UPDATE run SET facts_json = json_set(facts_json, '$.colour', 'red')")
-    assert state.runs() == [facts(1)]
-    state.close()
-
-
 def test_without_a_folder_nothing_is_kept():
     state = State(None)
     state.keep(facts(1))
