@@ -109,18 +109,21 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def altered(draw: st.DrawFn, message: Any) -> Any:
-    """The message with up to three of its parts replaced, left out or doubled."""
+    """The message with up to three of its parts replaced, mostly by one of their kind, left out or added."""
     whole = [copy.deepcopy(message)]
-    for _ in range(draw(st.integers(0, 3))):
-        *way, key = (0, *draw(st.sampled_from(_places(whole[0]))))
+    for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
+        inner = [place for place in _places(whole[0]) if place] if draw(st.integers(0, 9)) else []
+        *way, key = (0, *draw(st.sampled_from(inner or [()])))
         target: Any = whole
         for step in way:
             target = target[step]
-        kind = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
+        kind = draw(st.sampled_from(["alike", "alike", "alike", "other", "remove", "add"]))
         if kind == "add" and isinstance(target[key], dict):
             target[key][draw(TEXTS)] = copy.deepcopy(draw(VALUES))
         elif kind == "remove" and way and isinstance(target, dict):
             del target[key]
+        elif kind == "alike" and isinstance(target[key], (int, float, str)):
+            target[key] = draw(TEXTS if isinstance(target[key], str) else NUMBERS)
         else:
             target[key] = copy.deepcopy(draw(VALUES))
     return whole[0]
@@ -131,7 +134,7 @@ def bodies(draw: st.DrawFn, message: Any) -> bytes:
     """An altered message as JSON, or what is none."""
     text = json.dumps(draw(altered(message)))
     kind = draw(
-        st.sampled_from(["json"] * 12 + ["utf-16", "utf-8-sig", "cut", "raw", "depth", "twice", "latin", "zeros"])
+        st.sampled_from(["json"] * 40 + ["utf-16", "utf-8-sig", "cut", "raw", "depth", "twice", "latin", "zeros"])
     )
     match kind:
         case "utf-16" | "utf-8-sig":
@@ -175,13 +178,18 @@ HEADERS = st.lists(
     ),
     max_size=2,
 )
-METHODS = st.sampled_from([b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"TRACE"])
+METHODS = [b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"TRACE"]
+
+
+def methods(method: str) -> st.SearchStrategy[bytes]:
+    """Mostly this one."""
+    return st.sampled_from([method.encode()] * 60 + METHODS)
 
 
 @st.composite
 def paths(draw: st.DrawFn, path: str) -> bytes:
     """The path, sometimes with a part of it altered."""
-    if draw(st.integers(0, 4)):
+    if draw(st.integers(0, 9)):
         return path.encode()
     parts = path.split("/")
     parts[draw(st.integers(0, len(parts) - 1))] = draw(

@@ -22,20 +22,22 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.relay import RelayServer
 from rose.runtime.transfer.wire.server import StoreServer
-from tests.hostile import HEADERS, METHODS, TEXTS, answered, bodies, paths, request
+from tests.hostile import HEADERS, TEXTS, answered, bodies, methods, paths, request
 from tests.long_form import usual
 
-#: Over four servers: 10,000 in the long form.
-EXAMPLES = usual(75, long=2500)
 RSS_MIB_MAX = 800
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
-hostile = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=[*HealthCheck],
-    derandomize=not usual(False, long=True),
-    database=None,
-)
+
+
+def hostile(examples: int, *, long: int) -> settings:
+    """So many requests, the same ones in each run of the suite. The long form has 10,000 of all servers together."""
+    return settings(
+        max_examples=usual(examples, long=long),
+        deadline=None,
+        database=None,
+        derandomize=usual(True, long=False),
+        suppress_health_check=[*HealthCheck],
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,8 +138,7 @@ TURN = {
     "rose": {"trajectory_id": "t", "version_min": 0, "group_id": "g", "step": 1, "turn": 0, "key": "k"},
 }
 CONTROLLER = [
-    ("POST", "/heartbeat", HEARTBEAT),
-    ("POST", "/heartbeat", HEARTBEAT),
+    *[("POST", "/heartbeat", HEARTBEAT)] * 6,
     ("POST", "/preempt", {"engine_id": "e0", "kv_tokens": 5, "reason": "r"}),
     ("POST", "/runs", OPEN),
     ("POST", "/runs/RUN/renew", {"fence": 1, "expires_s": 3600.0}),
@@ -205,7 +206,7 @@ def named_in(value: object, names: dict[str, str]) -> object:
     return json.loads(text)
 
 
-@hostile
+@hostile(200, long=4000)
 @given(data=st.data())
 def test_the_controller_answers_whatever_it_is_sent(
     controller: tuple[Controller, dict[str, str]], data: st.DataObject
@@ -215,7 +216,7 @@ def test_the_controller_answers_whatever_it_is_sent(
     for name, meant in names.items():
         path = path.replace(name, meant)
     body = data.draw(bodies(named_in(message, {**names, "KEY": data.draw(st.sampled_from(["k0", "k1", "k2"]))})))
-    way = data.draw(st.sampled_from([method.encode()] * 9 + [b"GET"]) | METHODS)
+    way = data.draw(methods(method))
     # Turns wait for an engine, and heartbeats for as long as they say: who asked goes away.
     wait_s = 0.3 if "generate" in path or "heartbeat" in path else 60.0
     check(running.port, request(way, data.draw(paths(path)), data.draw(HEADERS), body), wait_s)
@@ -259,19 +260,19 @@ WEIGHTS = [
 def ask_for_weights(server: StoreServer | RelayServer, data: st.DataObject) -> None:
     port = int(server.url.rpartition(":")[2])
     method, path, message = data.draw(st.sampled_from(WEIGHTS))
-    way = data.draw(st.sampled_from([method.encode()] * 9 + [b"GET"]) | METHODS)
+    way = data.draw(methods(method))
     body = data.draw(bodies(message))
     check(port, request(way, data.draw(paths(path)), data.draw(HEADERS), body))
     assert answered(port, request(b"GET", b"/v1/packages", [], b""))[0] == 200
 
 
-@hostile
+@hostile(60, long=2000)
 @given(data=st.data())
 def test_a_store_answers_whatever_it_is_sent(store: StoreServer, data: st.DataObject) -> None:
     ask_for_weights(store, data)
 
 
-@hostile
+@hostile(60, long=2000)
 @given(data=st.data())
 def test_a_relay_answers_whatever_it_is_sent(relay: RelayServer, data: st.DataObject) -> None:
     ask_for_weights(relay, data)
@@ -336,7 +337,7 @@ def quoted(text: str) -> bytes:
     return b"".join(b"%%%02x" % byte for byte in text.encode(errors="surrogatepass"))
 
 
-@hostile
+@hostile(60, long=2000)
 @given(data=st.data())
 def test_the_api_answers_whatever_it_is_asked(api_port: int, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from([*QUERIES]))
@@ -346,7 +347,7 @@ def test_the_api_answers_whatever_it_is_asked(api_port: int, data: st.DataObject
     pairs = [quoted(name[:200]) + b"=" + quoted(value[:5000]) for name, value in query.items()]
     # A longer head is refused, as a test of its own says.
     target = (data.draw(paths(path)) + b"?" + b"&".join(pairs))[:60_000]
-    way = data.draw(st.just(b"GET") | METHODS)
-    body = data.draw(st.just(b"") | st.binary(max_size=100))
+    way = data.draw(methods("GET"))
+    body = data.draw(st.sampled_from([b""] * 9 + [b"x" * 100]))
     check(api_port, request(way, target, data.draw(HEADERS), body))
     assert answered(api_port, request(b"GET", b"/healthz", [], b""))[0] == 200

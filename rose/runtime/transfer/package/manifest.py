@@ -19,38 +19,31 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from rose.runtime.transfer.codec.dtypes import bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.checks import check_sound
-from rose.runtime.transfer.package.tables import Number, Tables, canonical, columns, pack, rows, unpack
+from rose.runtime.transfer.package.tables import (
+    Head,
+    Name,
+    Number,
+    Tables,
+    canonical,
+    columns,
+    pack,
+    rows,
+    split,
+    unpack,
+)
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 #: Columns of the table of pieces, beside the hashes, and each piece's tensor.
 _PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
-#: What the line before the tables may have.
-_HEAD_BYTES_MAX = 8192
-#: Larger than the manifest of any model, whose hashes cannot be compressed.
-MANIFEST_BYTES_MAX = 64 << 20
 #: A hundred thousand packages.
 INDEX_BYTES_MAX = 8 << 20
-_RunId = Annotated[str, msgspec.Meta(max_length=1024)]
-_Sha256 = Annotated[str, msgspec.Meta(max_length=64)]
-
-
-class _Head(msgspec.Struct, forbid_unknown_fields=True):
-    """The line before the tables."""
-
-    version: Number
-    base_version: Number | None
-    encode_ns: Number
-    blob_bytes: Number
-    total_elements: Number
-    changed_elements: Number
-    manifest_sha256: _Sha256
-    run_id: _RunId = ""
 
 
 class PackageRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,19 +52,10 @@ class PackageRow(msgspec.Struct, forbid_unknown_fields=True):
     version: Number
     base_version: Number | None
     blob_bytes: Number
-    run_id: _RunId = ""
-
-    @property
-    def package(self) -> Package:
-        """The package."""
-        return Package(self.version, self.base_version, self.blob_bytes, self.run_id)
+    run_id: Name = ""
 
 
 PackageRows = Annotated[list[PackageRow], msgspec.Meta(max_length=INDEX_BYTES_MAX)]
-
-
-class _Index(msgspec.Struct, forbid_unknown_fields=True):
-    packages: PackageRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +222,8 @@ class Manifest:
         Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
         """
         try:
-            if len(data) > MANIFEST_BYTES_MAX or (end := data.find(b"\n", 0, _HEAD_BYTES_MAX)) < 0:
-                raise ValueError(f"{len(data)} bytes do not begin with a line of at most {_HEAD_BYTES_MAX}")
-            packed = data[end + 1 :]
-            head, tables = msgspec.json.decode(data[:end], type=_Head), unpack(packed)
+            head, packed = split(data)
+            tables = unpack(packed)
             manifest = cls._of_tables(head, Tables.read(tables))
             # Whatever was altered, the bytes made anew differ from those received.
             intact = manifest._sealed(packed) == data and canonical(manifest._tables()) == tables
@@ -276,7 +258,7 @@ class Manifest:
         }
 
     @classmethod
-    def _of_tables(cls, head: _Head, tables: Tables) -> Manifest:
+    def _of_tables(cls, head: Head, tables: Tables) -> Manifest:
         chunks = tuple(Chunk(sha256, size) for size, sha256 in rows(tables.chunks, ("size_bytes",), ("sha256",)))
         if None in {chunk.sha256 for chunk in chunks}:
             raise ValueError("a chunk has no SHA-256")
@@ -387,10 +369,12 @@ def read_index(data: bytes) -> list[Package]:
     try:
         if len(data) > INDEX_BYTES_MAX:
             raise ValueError(f"{len(data)} bytes, and a list has at most {INDEX_BYTES_MAX}")
-        packages = [row.package for row in msgspec.json.decode(data, type=_Index).packages]
+        packages = [
+            Package(*astuple(row)) for row in msgspec.json.decode(data, type=dict[str, PackageRows])["packages"]
+        ]
         if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
-    except ValueError as error:
+    except (ValueError, LookupError) as error:
         raise TransferError(f"this is not a list of packages ({error}); is it a weight store's?")
     return packages
 

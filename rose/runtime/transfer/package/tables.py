@@ -11,6 +11,10 @@ import msgspec
 
 from rose.runtime.transfer.codec.header import Encoding
 
+#: What the line before the tables may have.
+_HEAD_BYTES_MAX = 8192
+#: Larger than the manifest of any model, whose hashes cannot be compressed.
+MANIFEST_BYTES_MAX = 64 << 20
 #: Those of a hundred billion weights on a thousand ranks take two thirds of it.
 BYTES_MAX = 160 << 20
 #: Numbers, texts and lists take far more memory than their JSON. A piece of a matrix is 15 of them, so this is 800,000
@@ -26,9 +30,22 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Numbers = Annotated[list[Number], msgspec.Meta(max_length=_VALUES_MAX)]
 _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 _Places = Annotated[list[_Place], msgspec.Meta(max_length=_VALUES_MAX)]
-_Name = Annotated[str, msgspec.Meta(max_length=1024)]
-_Names = Annotated[list[_Name], msgspec.Meta(max_length=_VALUES_MAX)]
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
+_Names = Annotated[list[Name], msgspec.Meta(max_length=_VALUES_MAX)]
 _Hashes = Annotated[str, msgspec.Meta(max_length=BYTES_MAX)]
+
+
+class Head(msgspec.Struct, forbid_unknown_fields=True):
+    """The line before the tables of a manifest."""
+
+    version: Number
+    base_version: Number | None
+    encode_ns: Number
+    blob_bytes: Number
+    total_elements: Number
+    changed_elements: Number
+    manifest_sha256: Name
+    run_id: Name = ""
 
 
 class _Chunks(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,6 +105,14 @@ def rows(table: msgspec.Struct, names: Sequence[str], hashes: Sequence[str]) -> 
         raise ValueError(f"there are more hashes than the {len(lists[0])} rows of {names[0]}")
     columns_of_hashes = [[None if text == "-" else text for text in joined.split(" ") if joined] for joined in texts]
     return zip(*lists, *columns_of_hashes, strict=True)
+
+
+def split(data: bytes) -> tuple[Head, bytes]:
+    """The line of a manifest's file, and its packed tables. Raises ValueError."""
+    end = data.find(b"\n", 0, _HEAD_BYTES_MAX)
+    if end < 0 or len(data) > MANIFEST_BYTES_MAX:
+        raise ValueError(f"{len(data)} bytes do not begin with a line of at most {_HEAD_BYTES_MAX}")
+    return msgspec.json.decode(data[:end], type=Head), data[end + 1 :]
 
 
 def pack(content: bytes) -> bytes:

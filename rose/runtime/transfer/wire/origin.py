@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import (
     INDEX_BYTES_MAX,
-    MANIFEST_BYTES_MAX,
     Chunk,
     Package,
     PackageRows,
@@ -25,6 +25,7 @@ from rose.runtime.transfer.package.manifest import (
     plan,
     read_index,
 )
+from rose.runtime.transfer.package.tables import MANIFEST_BYTES_MAX
 from rose.runtime.transfer.wire.connections import Connections
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.throttle import Throttle
@@ -79,7 +80,7 @@ class Route:
         """Parse and check. Raises TransferError."""
         try:
             body = msgspec.json.decode(data, type=_PinAnswer)
-            route = cls(tuple(row.package for row in body.packages), body.pin, body.ttl_s)
+            route = cls(tuple(Package(*astuple(row)) for row in body.packages), body.pin, body.ttl_s)
             if route.pin is not None and not PIN.fullmatch(route.pin):
                 raise ValueError(f"pin {route.pin!r}")
         except ValueError as error:
