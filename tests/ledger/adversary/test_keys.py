@@ -39,6 +39,11 @@ REPORT_EVERY = 20
 class _SeenByContent(Seen):
     """Remembers what bytes say, whichever file has them: a full verification, of bytes that were looked at before."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # One that knows nothing is kept for the next process, by the paths of files.
+        self.known["", ""] = (), None
+
     def facts(self, path: Path, kind: str, look: Callable[[bytes], Any]) -> Any:
         content = path.read_bytes()
         key = (kind, hashlib.sha256(content).hexdigest())
