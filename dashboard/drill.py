@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboard import amounts, escape
 from dashboard.books import AMORTIZED
+from rose.pricing.charges.sums import exact
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
@@ -97,7 +98,7 @@ def invoiced(frame: pl.DataFrame) -> pl.DataFrame:
     beside = frame.filter(pl.col("kind") != "capacity").with_columns(pl.col("route").fill_null("none"))
     keys = ["kind", "route", "team"]
     quantities = [
-        pl.when((pl.col("kind") == kind).any()).then(pl.col(name).sum()).alias(name)
+        pl.when((pl.col("kind") == kind).any()).then(exact(name)).alias(name)
         for name, kind in (("bytes", "transfer"), ("energy_mw_ns", "energy"))
     ]
     sums = beside.group_by(keys).agg(quantities)

@@ -21,6 +21,7 @@ from rose.pricing.audit.evidence import Evidence, Row
 from rose.pricing.audit.sharing import Held
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.charges.state import owned
+from rose.pricing.charges.sums import total
 from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
@@ -107,7 +108,7 @@ def capacity(
             ),
         )
         if held is not None and held.others:
-            yield _part(_total(rows, "ns"), held)
+            yield _part(total(rows, "ns"), held)
         says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
     else:
@@ -186,12 +187,12 @@ def energy(
     """
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
-    metered = _total(rows, "energy_mw_ns")
+    metered = total(rows, "energy_mw_ns")
     shared = everybodys is not None and everybodys.height > rows.height
     yield Step(
         title="price",
         says=f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}",
-        sums=(Sum(f"{metered:,} mW ns at that price, rounded once", _total(rows, "cost_nano"), round(metered * rate)),),
+        sums=(Sum(f"{metered:,} mW ns at that price, rounded once", total(rows, "cost_nano"), round(metered * rate)),),
     )
     yield Step(
         title="readings",
@@ -312,10 +313,6 @@ def _by(rows: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], dict[s
     grouped = rows.group_by(*keys, maintain_order=True).agg(pl.col(name).sum() for name in names)
     width = len(grouped.columns) - len(names)
     return {row[:width]: dict(zip(names, map(int, row[width:]), strict=True)) for row in grouped.iter_rows()}
-
-
-def _total(rows: pl.DataFrame, name: str) -> int:
-    return int(rows[name].sum())
 
 
 def _named(key: tuple[Any, ...]) -> str:

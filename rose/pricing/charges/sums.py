@@ -11,9 +11,14 @@ _AMOUNTS = ("cost_nano", "ns", "tokens", "bytes")
 _BOUND = 2**63
 
 
+def exact(amount: str) -> pl.Expr:
+    """The sum of a column of integers, of any size. Metered energy passes 64 bits after five hours at 500 W."""
+    return pl.col(amount).cast(pl.Int128).sum()
+
+
 def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
     """The sum of a column of integers, of any size."""
-    return int(frame[amount].cast(pl.Int128).sum())
+    return int(frame.select(exact(amount)).item())
 
 
 def refuse_too_large(frame: pl.DataFrame) -> None:

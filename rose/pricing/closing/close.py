@@ -19,6 +19,7 @@ from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.preconditions import verified
+from rose.pricing.charges.sums import exact
 from rose.pricing.closing import approval, bill, charge_algebra, coverage, statement, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
@@ -183,7 +184,7 @@ def make_posting(
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Sums of the amounts by kind and bucket, in order of their names."""
-    summed = frame.group_by("kind", "bucket").agg(pl.col(name).sum() for name in charge_algebra.AMOUNTS)
+    summed = frame.group_by("kind", "bucket").agg(exact(name) for name in charge_algebra.AMOUNTS)
     return summed.sort("kind", "bucket").to_dicts()
 
 

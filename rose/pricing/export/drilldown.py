@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from rose.pricing import charges
+from rose.pricing.charges.sums import exact
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.export import prices
 from rose.pricing.export.bill import Bill
@@ -51,7 +52,7 @@ def by_bucket(frame: pl.DataFrame) -> dict[str, tuple[int, int]]:
 def _grouped(frame: pl.DataFrame, by: Sequence[str | pl.Expr], *sums: str) -> tuple[Row, ...]:
     """Rows of the values of `by`, a null among them as "unallocated", with sums; in the order of `by`."""
     keys = [(pl.col(key) if isinstance(key, str) else key).cast(pl.String).fill_null(UNALLOCATED) for key in by]
-    summed = frame.group_by(keys).agg(pl.col(name).sum() for name in sums)
+    summed = frame.group_by(keys).agg(map(exact, sums))
     return tuple(summed.sort(summed.columns[: len(keys)]).iter_rows())
 
 

@@ -14,6 +14,7 @@ from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger import catalog, layout
 from rose.pricing.charges import NothingChargedError
+from rose.pricing.charges.sums import exact
 from rose.pricing.closing import bill, charge_algebra, coverage, store
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import Period
@@ -220,7 +221,7 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     summed = (
         frame.with_columns(_team())
         .group_by(_KEYS)
-        .agg(*(pl.col(name).sum() for name in (*_COUNTS.values(), "cost_nano")), amounts=pl.len())
+        .agg(*map(exact, (*_COUNTS.values(), "cost_nano")), amounts=pl.len())
         # What is free is no line, but for time: a team sees all of its own.
         .filter((pl.col("cost_nano") != 0) | (pl.col("ns") != 0))
         .with_columns(run_nano=pl.col("cost_nano").sum().over("team", "run_id"))
