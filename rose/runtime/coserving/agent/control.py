@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import threading
+import urllib.error
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +17,13 @@ from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbe
 from rose.runtime.scheduling.messages import Target as WantedTarget
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 
+logger = logging.getLogger(__name__)
+
 #: No two heartbeats begin closer together than this, however often the gateway changes its mind.
 _SPACING_S = 0.01
 #: A gateway holds no heartbeat for longer.
 _HOLD_S_MAX = 10.0
+_REFUSAL_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Control:
         self._hold_s = min(hold_s, _HOLD_S_MAX)
         self._client = client
         self._seen = 0
+        self._refusal: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"control-{device_id}", daemon=True)
 
@@ -88,10 +94,13 @@ class Control:
         )
         try:
             reply = self._client.heartbeat(heartbeat)
+        except urllib.error.HTTPError as error:
+            self._log_refusal(f"{error.code}: {error.read(_REFUSAL_BYTES_MAX).decode(errors='replace')}")
+            return False
         except (OSError, http.client.HTTPException, ValueError):
             # Away, or no gateway of this version: it has asked for nothing.
             return False
-        self._seen = reply.seq
+        self._seen, self._refusal = reply.seq, None
         self.answer = Answer(
             monotonic_ns(),
             frozenset(reply.renew),
@@ -103,6 +112,12 @@ class Control:
             reply.rollout_run_ids,
         )
         return True
+
+    def _log_refusal(self, refusal: str) -> None:
+        """Log why the controller refuses this device, once for each reason."""
+        if refusal != self._refusal:
+            logger.warning("the controller refuses heartbeats of device %s: %s", self._device_id, refusal)
+        self._refusal = refusal
 
     def take_back(self, engine_id: str, reason: str) -> int:
         """Have the gateway take all turns off an engine; returns how many. A gateway that is away has none there."""

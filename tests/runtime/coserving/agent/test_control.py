@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -10,6 +11,8 @@ from rose.runtime.coserving.agent.control import Answer, Control
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN
+from tests.runtime.scheduling.stand_ins import gateway as controller
 
 #: Longer than any test: only news ends a heartbeat.
 HOLD_S = 10.0
@@ -111,3 +114,15 @@ def test_the_clocks_of_a_heartbeat_are_those_of_one_moment(gateway, monkeypatch)
     clock = gateway.heard[0].clock
     assert time.time_ns is read
     assert abs(clock.utc_ns - anchor.utc_ns(clock.monotonic_ns)) < 20_000_000
+
+
+def test_why_the_controller_refuses_a_device_is_logged_once(caplog):
+    async def refused():
+        async with controller(devices={"d0": "local"}) as (_, url):
+            control = Control("d9", ControlClient(url, AGENT_TOKEN), HOLD_S, list, lambda: None)
+            return [await asyncio.to_thread(control.beat) for _ in range(2)]
+
+    assert asyncio.run(refused()) == [False, False]
+    (record,) = caplog.records
+    assert "403" in record.getMessage()
+    assert "d9" in record.getMessage()
