@@ -13,10 +13,12 @@ Entry = tuple[str, Mapping[str, Any]]
 LENDING: Entry = (
     "lending",
     {
-        "idle_anyway": True, "scheduler_usd_per_lease_s": 0, "kv_recompute_usd_per_million_tokens": 0,
+        "idle_anyway": True,
+        "scheduler_usd_per_lease_s": 0,
+        "kv_recompute_usd_per_million_tokens": 0,
         "violation_usd": 0,
     },
-)  # fmt: skip
+)
 TOKENS: Entry = ("tokens", {"input_usd_per_million": 1, "output_usd_per_million": 3})
 
 

@@ -28,8 +28,10 @@ _WIDTH_PX = 190
 _NOT_USED = "This page does not depend on it."
 _VIEWS: Mapping[str | None, str] = {link.AMORTIZED: "amortized", link.FULLY_LOADED: "fully loaded"}
 _COMPARED: Mapping[str | None, str] = {
-    link.BEFORE: "the period before", link.YEAR: "the year before", link.NONE: "nothing"
-}  # fmt: skip
+    link.BEFORE: "the period before",
+    link.YEAR: "the year before",
+    link.NONE: "nothing",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,16 +159,23 @@ def _known(ledger: Path, runs: list[Run]) -> Known:
     span = books.span(ledger)
     teams, tags = data.tags(ledger)
     return Known(
-        runs={run.run_id: run for run in runs}, run_count=data.run_count(ledger), span=span, teams=teams, tags=tags,
+        runs={run.run_id: run for run in runs},
+        run_count=data.run_count(ledger),
+        span=span,
+        teams=teams,
+        tags=tags,
         currencies=data.currencies(ledger),
-    )  # fmt: skip
+    )
 
 
 def _there(now: Link, there: Known) -> tuple[Link, list[str]]:
     """The link without what the ledger does not have."""
     known: Mapping[str, Collection[str]] = {
-        "run": there.runs, "team": there.teams, "tag": there.tags, "currency": there.currencies
-    }  # fmt: skip
+        "run": there.runs,
+        "team": there.teams,
+        "tag": there.tags,
+        "currency": there.currencies,
+    }
     default, unknown = Link(), []
     for name, values in known.items():
         value = getattr(now, name)
@@ -187,10 +196,16 @@ def _choice(name: str, there: Known, uses: Collection[str]) -> str | None:
     if current not in options:
         options = [*options, current]
     made = st.selectbox(
-        label, options, key=_key(name), format_func=lambda value: visible(texts.get(value, str(value))),
-        disabled=disabled, help=_NOT_USED if disabled else about, width=_WIDTH_PX, accept_new_options=typed,
+        label,
+        options,
+        key=_key(name),
+        format_func=lambda value: visible(texts.get(value, str(value))),
+        disabled=disabled,
+        help=_NOT_USED if disabled else about,
+        width=_WIDTH_PX,
+        accept_new_options=typed,
         placeholder=texts.get(None),
-    )  # fmt: skip
+    )
     return made
 
 

@@ -95,11 +95,18 @@ def bill(asked: Asked) -> Priced[Bill]:
     """The bill of a period: closed hours as they were closed and corrected, open ones at the book's prices."""
     return data.kept(
         lambda: bills.bill(
-            asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified,
+            asked.ledger,
+            asked.period,
+            asked.book,
+            provenance=asked.provenance,
+            allow_unverified=asked.unverified,
             seen=data.seen(str(asked.ledger)),
         ),
-        asked.ledger, "bill", *asked.key, large=True,
-    )  # fmt: skip
+        asked.ledger,
+        "bill",
+        *asked.key,
+        large=True,
+    )
 
 
 def loaded(asked: Asked, billed: Bill) -> pl.DataFrame:
@@ -118,8 +125,15 @@ def stated(ledger: Path, close_id: str, by: Sequence[str], view: str, as_of_ns: 
     """A close as it is known now, or was at a time. Its files are read again when one of them was touched."""
     return data.kept(
         lambda: statement.state(store.read(ledger, close_id, as_of_ns), by, view),
-        ledger, "stated", close_id, by, view, as_of_ns, _frozen(ledger), large=True,
-    )  # fmt: skip
+        ledger,
+        "stated",
+        close_id,
+        by,
+        view,
+        as_of_ns,
+        _frozen(ledger),
+        large=True,
+    )
 
 
 def checked(ledger: Path) -> Priced[Check]:
@@ -135,7 +149,7 @@ def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
             return []
         return budget.show(
             asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified
-        )  # fmt: skip
+        )
 
     return data.kept(show, asked.ledger, "budgets", *asked.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
 

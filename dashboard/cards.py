@@ -67,18 +67,27 @@ def grid(count: int) -> list[st.delta_generator.DeltaGenerator]:
 def show(card: Card) -> None:
     """Draw a card."""
     st.metric(
-        card.label, "unknown" if card.value is None else card.value, card.change, delta_color=card.sense,
-        chart_data=list(card.course) if len(card.course) > 1 else None, chart_type="area", border=True,
-    )  # fmt: skip
+        card.label,
+        "unknown" if card.value is None else card.value,
+        card.change,
+        delta_color=card.sense,
+        chart_data=list(card.course) if len(card.course) > 1 else None,
+        chart_type="area",
+        border=True,
+    )
     if card.good is not None:
         st.badge(card.verdict, color="green" if card.good else "red", icon=":material/check:" if card.good else _WRONG)
     st.caption(escape.prose(card.terms if card.value is not None else card.why))
     opened = bar.chosen().figure == card.name
     label = "Close" if opened else "How is it made?"
     st.button(
-        label, key=f"figure-{card.name}", type="tertiary", on_click=_toggle, args=(None if opened else card.name,),
+        label,
+        key=f"figure-{card.name}",
+        type="tertiary",
+        on_click=_toggle,
+        args=(None if opened else card.name,),
         icon=":material/expand_less:" if opened else ":material/expand_more:",
-    )  # fmt: skip
+    )
 
 
 def change(now: Fraction | int | None, before: Fraction | int | None, name: str) -> str | None:

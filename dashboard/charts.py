@@ -28,8 +28,11 @@ BUCKET_COLOURS: Mapping[str, str] = {
 BORROWED, DEDICATED = "#E69F00", "#0F6E84"
 COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
 CLOSING_COLOURS: Mapping[str, str] = {
-    "released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE",
-}  # fmt: skip
+    "released": "#117733",
+    "preempted": "#882255",
+    "expired": "#999933",
+    "open": "#88CCEE",
+}
 PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
 #: Kinds of the steps of a waterfall.
 WHOLE, MORE, LESS, UNKNOWN = "sum so far", "costs more", "costs less", "not known"
@@ -169,10 +172,17 @@ def waterfall(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     ends = [*frame["from"], *frame["to"]]
     base = alt.Chart(frame, height=28 * frame.height + 80)
     x = alt.X("from:Q", title=title, scale=alt.Scale(domain=from_zero(ends)), axis=alt.Axis(tickCount=6))
-    bars = base.transform_filter(f"datum.kind != '{UNKNOWN}'").mark_bar(size=16).encode(
-        y=y, x=x, x2="to:Q", color=coloured("kind", STEP_COLOURS, columns=1),
-        tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
-    )  # fmt: skip
+    bars = (
+        base.transform_filter(f"datum.kind != '{UNKNOWN}'")
+        .mark_bar(size=16)
+        .encode(
+            y=y,
+            x=x,
+            x2="to:Q",
+            color=coloured("kind", STEP_COLOURS, columns=1),
+            tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
+        )
+    )
     texts = base.mark_text(align="left", dx=6, color=ink()).encode(y=y, x="right:Q", text="text:N")
     return bars + texts
 

@@ -47,14 +47,20 @@ _newest_lock = threading.Lock()
 #: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
 LONG = timedelta(days=7)
 _DAILY = {
-    "dashboard/time_totals", "dashboard/fleet_states", "dashboard/fleet_latency", "dashboard/fleet_preemptions",
+    "dashboard/time_totals",
+    "dashboard/fleet_states",
+    "dashboard/fleet_latency",
+    "dashboard/fleet_preemptions",
     "run/preemption_totals",
-}  # fmt: skip
+}
 #: Queries that read macros, and what makes these.
 _OF_MACROS = (
-    "dashboard/fleet_latency", "dashboard/fleet_leases", "dashboard/fleet_now", "dashboard/fleet_states",
+    "dashboard/fleet_latency",
+    "dashboard/fleet_leases",
+    "dashboard/fleet_now",
+    "dashboard/fleet_states",
     "dashboard/time_totals",
-)  # fmt: skip
+)
 _MACROS = sql.read("dashboard/own_device_time.sql") + sql.read("borrowing/lease_parts_by_run.sql")
 #: A file that somebody changed is found out after so many seconds; new ones at once.
 CHECKED_S = 10
@@ -109,11 +115,14 @@ class Run:
         heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
             heard.silent(
-                status=self.status, provenance=provenance, heard_us=heard_us, expires_s=self.expires_s,
+                status=self.status,
+                provenance=provenance,
+                heard_us=heard_us,
+                expires_s=self.expires_s,
                 now_us=utc_us(),
             )
             for provenance in self.provenances
-        )  # fmt: skip
+        )
 
     @property
     def long(self) -> bool:
@@ -246,8 +255,13 @@ def in_window(
     """
     if by_day(window) and query in _DAILY:
         query = f"{query}_daily"
-    asked = (("run_id", run.run_id), ("from_ns", window.from_ns), ("to_ns", window.to_ns), ("blocks", blocks),
-             ("part", part))  # fmt: skip
+    asked = (
+        ("run_id", run.run_id),
+        ("from_ns", window.from_ns),
+        ("to_ns", window.to_ns),
+        ("blocks", blocks),
+        ("part", part),
+    )
     return _as_it_is(ledger, query, *asked)
 
 
@@ -276,11 +290,14 @@ def charged(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Charg
     if (book := chosen.value) is None:
         return Priced(None, chosen.error)
     return kept(
-        lambda: charges.price(
-            ledger, book, run_id=run.run_id, allow_unverified=unverified, seen=seen(str(ledger))
-        ),
-        ledger, "charged", run.run_id, *book_key(book), unverified, large=True,
-    )  # fmt: skip
+        lambda: charges.price(ledger, book, run_id=run.run_id, allow_unverified=unverified, seen=seen(str(ledger))),
+        ledger,
+        "charged",
+        run.run_id,
+        *book_key(book),
+        unverified,
+        large=True,
+    )
 
 
 def between(ledger: Path, query: str, period: Period, provenance: str) -> pl.DataFrame:
@@ -371,8 +388,12 @@ def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]
         return Priced(None, chosen.error)
     return kept(
         lambda: report.build(ledger, run.run_id, book, unverified, seen(str(ledger))),
-        ledger, "report", run.run_id, *book_key(book), unverified,
-    )  # fmt: skip
+        ledger,
+        "report",
+        run.run_id,
+        *book_key(book),
+        unverified,
+    )
 
 
 def document(
@@ -384,8 +405,13 @@ def document(
         return Priced(None, chosen.error)
     return kept(
         lambda: build(ledger, run.run_id, book, unverified, seen(str(ledger))),
-        ledger, build.__module__, build.__qualname__, run.run_id, *book_key(book), unverified,
-    )  # fmt: skip
+        ledger,
+        build.__module__,
+        build.__qualname__,
+        run.run_id,
+        *book_key(book),
+        unverified,
+    )
 
 
 def book_key(book: PriceBook) -> tuple[str, str]:

@@ -59,11 +59,18 @@ def holding(entries: Sequence[Entry]) -> pl.DataFrame:
 def newest(entries: Sequence[Entry]) -> pl.DataFrame:
     """The newest messages, each with its outcome."""
     rows = [
-        {"queued": _at(entry.message.at_us), "channel": entry.message.channel, "kind": entry.message.kind,
-         "title": entry.message.title, "provenance": entry.message.provenance, "outcome": entry.state,
-         "tries": entry.tries, "error": entry.error}
+        {
+            "queued": _at(entry.message.at_us),
+            "channel": entry.message.channel,
+            "kind": entry.message.kind,
+            "title": entry.message.title,
+            "provenance": entry.message.provenance,
+            "outcome": entry.state,
+            "tries": entry.tries,
+            "error": entry.error,
+        }
         for entry in reversed(entries[-SHOWN_MAX:])
-    ]  # fmt: skip
+    ]
     return pl.DataFrame(rows, schema_overrides={"error": pl.String})
 
 

@@ -70,9 +70,13 @@ def csv(bill: Bill) -> str:
     """Every charge as a row of CSV, amounts in whole nano-dollars, with what must stand beside them."""
     stamp = bill.stamp
     terms = {
-        "currency": stamp.currency, "view": AMORTIZED, "verified": bill.verified, "price_book": stamp.book.text,
-        "price_book_chosen": stamp.book.chosen, "example_prices": stamp.book.example,
-    }  # fmt: skip
+        "currency": stamp.currency,
+        "view": AMORTIZED,
+        "verified": bill.verified,
+        "price_book": stamp.book.text,
+        "price_book_chosen": stamp.book.chosen,
+        "example_prices": stamp.book.example,
+    }
     frame = bill.frame.with_columns(pl.lit(value).alias(name) for name, value in terms.items())
     return escape.csv(frame)
 

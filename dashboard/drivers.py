@@ -91,6 +91,12 @@ def _label(from_ns: int, to_ns: int) -> str:
 
 def _row(name: str, amount: int, start: int, kind: str, text: str) -> dict[str, object]:
     return {
-        "name": name, "amount": amount / 1e9, "from": start / 1e9, "to": (start + amount) / 1e9,
-        "right": max(start, start + amount) / 1e9, "kind": kind, "text": text, "why": _WHY.get(name, ""),
-    }  # fmt: skip
+        "name": name,
+        "amount": amount / 1e9,
+        "from": start / 1e9,
+        "to": (start + amount) / 1e9,
+        "right": max(start, start + amount) / 1e9,
+        "kind": kind,
+        "text": text,
+        "why": _WHY.get(name, ""),
+    }

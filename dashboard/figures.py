@@ -67,9 +67,13 @@ def cost(made: Overview) -> Card:
     if before is None:
         terms += f". Not compared: {spent.why_not}"
     return Card(
-        name="cost", label="Rollout cost", value=Money(spent.rate).text(spent.now.rollout_nano), terms=terms,
-        change=change(spent.now.rollout_nano, before, made.before_name), course=_daily(spent.now, "amount_nano"),
-    )  # fmt: skip
+        name="cost",
+        label="Rollout cost",
+        value=Money(spent.rate).text(spent.now.rollout_nano),
+        terms=terms,
+        change=change(spent.now.rollout_nano, before, made.before_name),
+        course=_daily(spent.now, "amount_nano"),
+    )
 
 
 def saved(made: Overview, answer: Priced[Saved]) -> Card:
@@ -78,9 +82,12 @@ def saved(made: Overview, answer: Priced[Saved]) -> Card:
     why = answer.error or "No run of this period has enough data; the page Risk says what is missing."
     known = _saved_text(made, answer, money)
     return Card(
-        name="saved", label="Borrowing saved", value=None if known is None else known[0], why=why,
+        name="saved",
+        label="Borrowing saved",
+        value=None if known is None else known[0],
+        why=why,
         terms="" if known is None else known[1],
-    )  # fmt: skip
+    )
 
 
 def correct(made: Overview) -> Card:
@@ -93,14 +100,19 @@ def correct(made: Overview) -> Card:
     if spent.before is not None and earlier is not None and (earlier.correct_share is not None) == audited:
         before = earlier.per_thousand(spent.before.rollout_nano)
     how = f"{made.view}; {answers.accepted:,} accepted"
-    how += f", {percent(answers.correct_share)} of {answers.audited:,} audited ones correct" if audited else (
-        "; none was audited, so it is not known how many are correct"
-    )  # fmt: skip
+    how += (
+        f", {percent(answers.correct_share)} of {answers.audited:,} audited ones correct"
+        if audited
+        else ("; none was audited, so it is not known how many are correct")
+    )
     return Card(
-        name="correct", label="Cost per 1,000 correct" if audited else "Cost per 1,000 accepted",
-        value=None if now is None else Money(spent.rate).text(now), terms=how, why=_NO_ANSWERS,
+        name="correct",
+        label="Cost per 1,000 correct" if audited else "Cost per 1,000 accepted",
+        value=None if now is None else Money(spent.rate).text(now),
+        terms=how,
+        why=_NO_ANSWERS,
         change=change(now, before, made.before_name),
-    )  # fmt: skip
+    )
 
 
 def borrowed(made: Overview) -> Card:
@@ -111,10 +123,15 @@ def borrowed(made: Overview) -> Card:
     days = spent.now.by_day(ns.filter(own, "lent").sum().alias("on_lent"), ns.filter(own).sum().alias("whole"))
     course = [] if days.is_empty() else (days["on_lent"] / days["whole"]).fill_nan(None).drop_nulls().to_list()
     return Card(
-        name="borrowed", label="Share borrowed", value=percent(now), sense="off", course=course,
-        terms="of rollout time ran on lent serving devices", change=points(now, before, made.before_name),
+        name="borrowed",
+        label="Share borrowed",
+        value=percent(now),
+        sense="off",
+        course=course,
+        terms="of rollout time ran on lent serving devices",
+        change=points(now, before, made.before_name),
         why="No rollout ran in this period.",
-    )  # fmt: skip
+    )
 
 
 def slo(kept: Kept, before: Kept | None, period: Period | None, target: Decimal) -> Card:
@@ -124,13 +141,17 @@ def slo(kept: Kept, before: Kept | None, period: Period | None, target: Decimal)
     days = kept.days.filter(pl.col("requests") > 0)
     label = "Serving within its latency budgets"
     return Card(
-        name="slo", label=label, value=percent(share), sense="normal",
+        name="slo",
+        label=label,
+        value=percent(share),
+        sense="normal",
         change=points(share, None if before is None else before.share, "" if period is None else words.period(period)),
-        terms=f"of {kept.requests:,} requests, whole fleet; target {target:f}%", good=None if share is None else met,
+        terms=f"of {kept.requests:,} requests, whole fleet; target {target:f}%",
+        good=None if share is None else met,
         verdict="target met" if met else "target missed",
         course=(days["kept"] / days["requests"]).to_list(),
         why="No serving request was recorded in this period: clients or gateways record them.",
-    )  # fmt: skip
+    )
 
 
 def trusted(ledger: Path) -> Card:
@@ -140,9 +161,15 @@ def trusted(ledger: Path) -> Card:
     if state.problems is not None:
         value, good = f"{len(state.problems):,} problem{'' if len(state.problems) == 1 else 's'}", not state.problems
     return Card(
-        name="trust", label="Trust in the ledger", value=value, terms=state.text, sense="off", good=good,
-        verdict="verified" if good else "not to be trusted", why=state.why or state.text,
-    )  # fmt: skip
+        name="trust",
+        label="Trust in the ledger",
+        value=value,
+        terms=state.text,
+        sense="off",
+        good=good,
+        verdict="verified" if good else "not to be trusted",
+        why=state.why or state.text,
+    )
 
 
 def sentence(made: Overview, answer: Priced[Saved] | None) -> str:
@@ -159,9 +186,10 @@ def sentence(made: Overview, answer: Priced[Saved] | None) -> str:
         parts.append("what borrowing saved is not known" if known is None else f"borrowing saved {_short(known)}")
     share = percent(made.kept.share)
     parts.append(
-        "how serving did is not known" if share is None else
-        f"serving kept **{share}** of its requests within their latency budgets (target {made.chosen.target:f}%)"
-    )  # fmt: skip
+        "how serving did is not known"
+        if share is None
+        else f"serving kept **{share}** of its requests within their latency budgets (target {made.chosen.target:f}%)"
+    )
     return words.plain(f"{'; '.join(parts)}.")
 
 
@@ -177,8 +205,10 @@ def opened(made: Overview, answer: Priced[Saved] | None) -> None:
         case "borrowed":
             _opened_borrowed(made)
         case "slo":
-            _head("Serving within its latency budgets",
-                  "requests whose first and further tokens came within their budgets / all requests")  # fmt: skip
+            _head(
+                "Serving within its latency budgets",
+                "requests whose first and further tokens came within their budgets / all requests",
+            )
             _choose_target(made.chosen.target)
             frame.table(made.kept.days, "`daily_request`, whole fleet, by UTC day. Events: `request`.")
         case "trust":
@@ -188,9 +218,11 @@ def opened(made: Overview, answer: Priced[Saved] | None) -> None:
 
 
 def _opened_cost(made: Overview) -> None:
-    work = "the work rollout, with its part of idle time" if made.chosen.view == FULLY_LOADED else (
-        "the buckets rollout, sync, activation and transfer"
-    )  # fmt: skip
+    work = (
+        "the work rollout, with its part of idle time"
+        if made.chosen.view == FULLY_LOADED
+        else ("the buckets rollout, sync, activation and transfer")
+    )
     _head("Rollout cost", f"sum of all charges of {work}")
     rows = made.spending.now.rollout
     if rows.is_empty():
@@ -215,9 +247,12 @@ def _opened_saved(made: Overview, answer: Priced[Saved]) -> None:
         pl.DataFrame(
             [
                 {
-                    "run": run.run_id, "team": run.team, "status": run.status,
-                    "cash saved": "unknown" if run.cash_nano is None else " or ".join(
-                        dict.fromkeys(money.text(end) for end in run.cash_nano)),
+                    "run": run.run_id,
+                    "team": run.team,
+                    "status": run.status,
+                    "cash saved": "unknown"
+                    if run.cash_nano is None
+                    else " or ".join(dict.fromkeys(money.text(end) for end in run.cash_nano)),
                     "95% interval": _interval(run.cash_interval, money) or run.no_interval or "unknown",
                     "capacity avoided": "unknown" if run.capacity_nano is None else money.text(run.capacity_nano),
                     "why": run.why or "",
@@ -226,14 +261,16 @@ def _opened_saved(made: Overview, answer: Priced[Saved]) -> None:
             ]
         ),
         "the price of each run; the page Risk has every term of it. Events: `lease`, `turn`, `verdict`, `power`.",
-    )  # fmt: skip
+    )
 
 
 def _opened_correct(made: Overview) -> None:
     audited = made.answers.correct_share is not None
     share = " x share of audited ones that are correct" if audited else ""
-    _head("Cost per 1,000 correct" if audited else "Cost per 1,000 accepted",
-          f"1,000 x rollout cost / (accepted answers{share})")  # fmt: skip
+    _head(
+        "Cost per 1,000 correct" if audited else "Cost per 1,000 accepted",
+        f"1,000 x rollout cost / (accepted answers{share})",
+    )
     frame.table(made.answers.days, "`verdict`: the last one on each trajectory, without stale ones, by UTC day.")
 
 
@@ -243,8 +280,10 @@ def _opened_borrowed(made: Overview) -> None:
     if rows.is_empty():
         st.info("No rollout ran in this period.")
         return
-    frame.drilled(drill.table(rows, ["pool", "device-class"], made.chosen.view),
-                  f"charges of the bucket rollout, {made.view}, {made.spending.bill.stamp}, in USD")  # fmt: skip
+    frame.drilled(
+        drill.table(rows, ["pool", "device-class"], made.chosen.view),
+        f"charges of the bucket rollout, {made.view}, {made.spending.bill.stamp}, in USD",
+    )
     _events(rows)
 
 

@@ -71,9 +71,7 @@ def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) 
     with _opened(title, asks, uses=uses) as opened:
         if opened is not None:
             ledger, runs = opened
-            _follow(
-                lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), _every(ledger, runs, QUIET_S)
-            )  # fmt: skip
+            _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), _every(ledger, runs, QUIET_S))
 
 
 @contextmanager
@@ -175,9 +173,11 @@ def _status(ledger: Path, run: Run) -> None:
         st.markdown(
             f"Run {name} is not heard of since **{words.when(run.last_event_at)}**, and has no end in the ledger."
         )
-        allowed = "how long it may be silent is not known" if run.expires_s is None else (
-            f"it expires after {words.duration(run.expires_s)} of silence"
-        )  # fmt: skip
+        allowed = (
+            "how long it may be silent is not known"
+            if run.expires_s is None
+            else (f"it expires after {words.duration(run.expires_s)} of silence")
+        )
         st.warning(f"It goes on no more as far as can be told: {allowed}. Figures are as of its last event.")
     elif run.status == "running":
         quiet_s = data.quiet_s(ledger)
@@ -311,8 +311,7 @@ def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = 
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    display.table(shown, height=height,
-                 column_config=columns)  # fmt: skip
+    display.table(shown, height=height, column_config=columns)
     st.caption(words.plain(f"Source: {source}"))
     download(frame, source)
 
@@ -321,6 +320,11 @@ def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None
     """The rows of a table or a chart to take along. `name` tells it apart on its page."""
     key = hashlib.sha256(f"{name} {frame.columns}".encode()).hexdigest()[:16]
     session.download_button(
-        label, lambda: escape.csv(frame), "rose.csv", "text/csv", key=f"csv-{key}", type="tertiary",
+        label,
+        lambda: escape.csv(frame),
+        "rose.csv",
+        "text/csv",
+        key=f"csv-{key}",
+        type="tertiary",
         icon=":material/download:",
-    )  # fmt: skip
+    )

@@ -24,8 +24,9 @@ _OWN_SECONDS = (
 #: What the price of an opened lease is of, and what that leaves out: on the page of the fleet, and of an RL run.
 _PRICED = ("All of its time, amortized", "Of the device under the lease, whatever it did: serving has a part of it.")
 _PRICED_OWN = (
-    "This run's part, amortized", "What is charged to this run: serving and idle time and other runs have the rest."
-)  # fmt: skip
+    "This run's part, amortized",
+    "What is charged to this run: serving and idle time and other runs have the rest.",
+)
 
 
 def table(run: Run, leases: pl.DataFrame, count: int) -> None:
@@ -36,9 +37,11 @@ def table(run: Run, leases: pl.DataFrame, count: int) -> None:
     st.header("Which leases?")
     shown = leases.drop("leases", "run_id", *(["own_seconds"] if run.is_of_fleet else []))
     display.table(
-        shown.rename(lambda name: name.replace("_", " ")), key=_TABLE,
-        on_select=lambda: _pick(leases), selection_mode="single-row",
-    )  # fmt: skip
+        shown.rename(lambda name: name.replace("_", " ")),
+        key=_TABLE,
+        on_select=lambda: _pick(leases),
+        selection_mode="single-row",
+    )
     which = "all" if leases.height == count else f"the newest {leases.height:,} of {count:,}"
     whose = "" if run.is_of_fleet else f" {_OWN_SECONDS}"
     st.caption(f"Source: `lease`, {which} of this time, newest first, times in UTC.{whose} Click a row to open it.")

@@ -21,8 +21,14 @@ _DAYS_SHOWN = 5
 def show(made: Overview, now: datetime) -> None:
     """The list, or that there is nothing in it."""
     st.header("What needs you?")
-    found = [*_untrusted(made), *_late(made), *_over_budget(made), *_days(made, now), *_not_delivered(made, now),
-             *_not_closed(made, now)]  # fmt: skip
+    found = [
+        *_untrusted(made),
+        *_late(made),
+        *_over_budget(made),
+        *_days(made, now),
+        *_not_delivered(made, now),
+        *_not_closed(made, now),
+    ]
     if found:
         st.markdown("\n".join(f"- {line}" for line in found))
     else:

@@ -29,14 +29,26 @@ RUNNING_MAX = 4
 _slots = threading.BoundedSemaphore(RUNNING_MAX)
 
 _INTEGERS = (
-    "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
-    "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT",
-)  # fmt: skip
+    "TINYINT",
+    "SMALLINT",
+    "INTEGER",
+    "BIGINT",
+    "HUGEINT",
+    "UTINYINT",
+    "USMALLINT",
+    "UINTEGER",
+    "UBIGINT",
+    "UHUGEINT",
+)
 _OTHERS: Mapping[str, pl.DataType] = {
-    "FLOAT": pl.Float64(), "DOUBLE": pl.Float64(), "BOOLEAN": pl.Boolean(), "DATE": pl.Date(),
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
-                    pl.Datetime("us")),
-}  # fmt: skip
+    "FLOAT": pl.Float64(),
+    "DOUBLE": pl.Float64(),
+    "BOOLEAN": pl.Boolean(),
+    "DATE": pl.Date(),
+    **dict.fromkeys(
+        ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"), pl.Datetime("us")
+    ),
+}
 
 
 class BusyError(UserError):
@@ -124,9 +136,11 @@ def run(ledger: Path, asked: Asked, who: str | None, cancel: Cancel) -> Result:
 
 def frame(result: Result) -> pl.DataFrame:
     """The rows with columns that sort as what they are; what polars or a screen has no type for is text."""
-    columns = zip(result.columns, result.types, zip(*result.rows, strict=True), strict=True) if result.rows else (
-        (name, kind, ()) for name, kind in zip(result.columns, result.types, strict=True)
-    )  # fmt: skip
+    columns = (
+        zip(result.columns, result.types, zip(*result.rows, strict=True), strict=True)
+        if result.rows
+        else ((name, kind, ()) for name, kind in zip(result.columns, result.types, strict=True))
+    )
     return pl.DataFrame([_column(name, kind, cells) for name, kind, cells in columns])
 
 

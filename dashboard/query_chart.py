@@ -71,4 +71,4 @@ def chart(rows: pl.DataFrame, drawn: Drawn) -> alt.Chart:
         x=alt.X(f"x:{kind}", title=titles["x"], sort=None, axis=alt.Axis(labelLimit=160, labelOverlap=True, **times)),
         y=alt.Y("y:Q", title=titles["y"]),
         tooltip=[alt.Tooltip("text:N", title=titles["x"]), alt.Tooltip("y:Q", title=titles["y"], format=",")],
-    )  # fmt: skip
+    )

@@ -229,12 +229,17 @@ def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
     rate, no_rate = _rate(asked, chosen)
     return Priced(
         Spending(
-            asked=asked, bill=bill, now=_rows(asked, bill, asked.period, chosen, own_runs), before=rows_before,
+            asked=asked,
+            bill=bill,
+            now=_rows(asked, bill, asked.period, chosen, own_runs),
+            before=rows_before,
             before_stamp=None if rows_before is None or earlier is None else _stamp(earlier, rows_before.period),
-            why_not=why_not, rate=rate, no_rate=no_rate,
+            why_not=why_not,
+            rate=rate,
+            no_rate=no_rate,
         ),
         None,
-    )  # fmt: skip
+    )
 
 
 def kept(asked: Asked, period: Period) -> Kept:
@@ -265,11 +270,16 @@ def saved(asked: Asked) -> Priced[Saved]:
     """What borrowing saved in the runs that ended in the period, and in those that go on in it."""
     return data.kept(
         lambda: spend_saved.saved(
-            asked.ledger, asked.period, provenance=asked.provenance, allow_unverified=asked.unverified,
+            asked.ledger,
+            asked.period,
+            provenance=asked.provenance,
+            allow_unverified=asked.unverified,
             seen=data.seen(str(asked.ledger)),
         ),
-        asked.ledger, "saved", *asked.key,
-    )  # fmt: skip
+        asked.ledger,
+        "saved",
+        *asked.key,
+    )
 
 
 def budgets(spending: Spending, chosen: Link) -> Budgets | None:
@@ -282,9 +292,11 @@ def budgets(spending: Spending, chosen: Link) -> Budgets | None:
     of_month = _rows(spending.asked, spending.bill, month, Link(), None)
     spent = dict(of_month.summed.group_by("team").agg(pl.col("amount_nano").sum()).iter_rows())
     return Budgets(
-        month=month, by_team=own, spent_by_team={team: int(spent.get(team, 0)) for team in own},
+        month=month,
+        by_team=own,
+        spent_by_team={team: int(spent.get(team, 0)) for team in own},
         to_ns=min(month.to_ns, spending.asked.period.to_ns),
-    )  # fmt: skip
+    )
 
 
 def watched(spending: Spending, now: datetime) -> Priced[Watch] | None:
@@ -328,8 +340,15 @@ def _rows(asked: Asked, bill: Bill, period: Period, chosen: Link, own_runs: list
 
     summed = data.kept(
         lambda: _summed(charges()),
-        asked.ledger, "summed", period, bill.period, chosen.view, chosen.team, chosen.tag, *asked.key,
-    )  # fmt: skip
+        asked.ledger,
+        "summed",
+        period,
+        bill.period,
+        chosen.view,
+        chosen.team,
+        chosen.tag,
+        *asked.key,
+    )
     assert summed.value is not None, summed.error
     return Rows(period=period, charges=charges, summed=summed.value)
 

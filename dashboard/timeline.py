@@ -16,15 +16,21 @@ from rose.events import BUCKETS
 
 #: Of lines, by whether the page is dark: both stand out from shaded time too.
 LINES_COLOURS: Mapping[bool, Mapping[str, str]] = {
-    False: {"p99": "#004C7A", "p50": "#0080C7"}, True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
-}  # fmt: skip
+    False: {"p99": "#004C7A", "p50": "#0080C7"},
+    True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
+}
 #: What is dragged over the strip, and the field that it is told of.
 BRUSH, BRUSHED = "time", "t0"
 #: Of an axis whose labels stand in the plot.
 _INSIDE: Mapping[str, Any] = {
-    "labelAlign": "left", "labelPadding": -2, "ticks": False, "domain": False,
-    "minExtent": 0, "maxExtent": 0, "zindex": 1,
-}  # fmt: skip
+    "labelAlign": "left",
+    "labelPadding": -2,
+    "ticks": False,
+    "domain": False,
+    "minExtent": 0,
+    "maxExtent": 0,
+    "zindex": 1,
+}
 _LANE_PX, _LANE_MIN_PX = 30, 40
 #: Streamlit gives each part the width of the page: whatever stands beside its plot would be cut off.
 _WHOLE_WIDTH: Mapping[str, int] = {"left": 0, "right": 0, "top": 5, "bottom": 5}
@@ -58,9 +64,11 @@ class Lanes:
 
 def shares(states: pl.DataFrame) -> pl.DataFrame:
     """How much of the serving devices' time was lent in each bin: t0, t1, share."""
-    summed = states.filter(pl.col("pool") == "serving").group_by("bin").agg(
-        pl.col("t0").min(), pl.col("t1").max(), pl.col("lent").sum(), pl.sum_horizontal(BUCKETS).sum().alias("ns")
-    )  # fmt: skip
+    summed = (
+        states.filter(pl.col("pool") == "serving")
+        .group_by("bin")
+        .agg(pl.col("t0").min(), pl.col("t1").max(), pl.col("lent").sum(), pl.sum_horizontal(BUCKETS).sum().alias("ns"))
+    )
     return summed.filter(pl.col("ns") > 0).select("t0", "t1", share=pl.col("lent") / pl.col("ns")).sort("t0")
 
 
@@ -112,9 +120,11 @@ def states(frame: pl.DataFrame) -> pl.DataFrame:
     whole = pl.sum_horizontal(BUCKETS)
     state = pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS))
     return frame.filter(whole > 0).with_columns(
-        state=state, share=most / whole, **{f"{bucket}_share": pl.col(bucket) / whole for bucket in BUCKETS},
+        state=state,
+        share=most / whole,
+        **{f"{bucket}_share": pl.col(bucket) / whole for bucket in BUCKETS},
         lent_share=pl.col("lent") / whole,
-    )  # fmt: skip
+    )
 
 
 def _states(lanes: Lanes) -> alt.Chart:
@@ -129,10 +139,13 @@ def _states(lanes: Lanes) -> alt.Chart:
         alt.Chart(shown.select(names), title=title("What each device did most"), height=height)
         .mark_rect(clip=True)
         .encode(
-            x=lanes.x("t0"), x2="t1:T", y=_lane("lane"), tooltip=tips,
+            x=lanes.x("t0"),
+            x2="t1:T",
+            y=_lane("lane"),
+            tooltip=tips,
             color=_colour("state", colours),
         )
-    )  # fmt: skip
+    )
 
 
 def _leases(lanes: Lanes) -> alt.Chart:
@@ -151,15 +164,16 @@ def _leases(lanes: Lanes) -> alt.Chart:
         alt.Chart(shown, title=title("Leases, by how they ended"), height=_height(shown["device_id"].n_unique()))
         .mark_bar(clip=True, height=10)
         .encode(
-            x=lanes.x("granted_at"), x2="until:T", y=_lane("device_id"), tooltip=tips,
+            x=lanes.x("granted_at"),
+            x2="until:T",
+            y=_lane("device_id"),
+            tooltip=tips,
             color=_colour("closed_by", present(CLOSING_COLOURS, shown["closed_by"])),
         )
-    )  # fmt: skip
+    )
 
 
-def _latency(
-    lanes: Lanes, name: str, budget_ms: float | None, pointed: alt.Parameter
-) -> alt.LayerChart:  # fmt: skip
+def _latency(lanes: Lanes, name: str, budget_ms: float | None, pointed: alt.Parameter) -> alt.LayerChart:
     """p99 and p50; a bin without a request is a gap. Behind them, how much of serving was lent; across, the budget."""
     shown = lanes.latency.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
@@ -206,9 +220,12 @@ def _preemptions(lanes: Lanes) -> alt.Chart:
         alt.Chart(shown, title=title("What serving took back"), height=_height(shown["action"].n_unique()))
         .mark_tick(thickness=2, clip=True)
         .encode(
-            x=lanes.x("t"), y=_lane("action"), tooltip=tips, color=colour,
+            x=lanes.x("t"),
+            y=_lane("action"),
+            tooltip=tips,
+            color=colour,
         )
-    )  # fmt: skip
+    )
 
 
 def _shares(lent: pl.DataFrame, x: alt.X) -> alt.Chart:

@@ -68,9 +68,16 @@ def slider(run: Run) -> Window:
         # The end of a run that goes on moves: a slider that remembers it would cut off what is new.
         st.session_state.pop(key, None)
     st.slider(
-        "Time (UTC)", begin, end, now, step, format="YYYY-MM-DD HH:mm", key=key, on_change=moved,
+        "Time (UTC)",
+        begin,
+        end,
+        now,
+        step,
+        format="YYYY-MM-DD HH:mm",
+        key=key,
+        on_change=moved,
         help="What is drawn. A shorter time is drawn finer, and shows rows that are too many for a longer one.",
-    )  # fmt: skip
+    )
     return shown
 
 
@@ -87,9 +94,11 @@ def strip(run: Run, states: pl.DataFrame) -> None:
     shown = within(run, control.begun)
     marked = None if shown == every else (naive(shown.from_ns), naive(shown.to_ns))
     display.chart(
-        timeline.strip(states, begin, end, marked), key=key, on_select=dragged,
+        timeline.strip(states, begin, end, marked),
+        key=key,
+        on_select=dragged,
         about="Lent share of the whole run; the slider above chooses a time of it too",
-    )  # fmt: skip
+    )
 
 
 def _brushed(milliseconds: list[float], begin: datetime, end: datetime) -> str | None:

@@ -33,9 +33,17 @@ class Access(Event):
     who: Id
     #: `info`: views were listed, or how far writers are. `*_denied`: the token, or a scope of it, was missing.
     action: Literal[
-        "query", "info", "export", "verify", "report", "receipt",
-        "token_denied", "read_denied", "append_denied", "admin_denied",
-    ]  # fmt: skip
+        "query",
+        "info",
+        "export",
+        "verify",
+        "report",
+        "receipt",
+        "token_denied",
+        "read_denied",
+        "append_denied",
+        "admin_denied",
+    ]
     outcome: Literal["ok", "refused", "failed", "timeout"]
     #: Address that a call came from; None for a command on the folder.
     peer: str | None = None

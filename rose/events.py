@@ -373,7 +373,25 @@ class Step(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Run, Device, Engine, Lease, Preemption, Hold, Holdout, StepTime, Sync, Turn, Trajectory, Verdict, Request,
-        DeviceSlice, Step, Power, ScaleDown, Clock, Ledger, Access,
+        Run,
+        Device,
+        Engine,
+        Lease,
+        Preemption,
+        Hold,
+        Holdout,
+        StepTime,
+        Sync,
+        Turn,
+        Trajectory,
+        Verdict,
+        Request,
+        DeviceSlice,
+        Step,
+        Power,
+        ScaleDown,
+        Clock,
+        Ledger,
+        Access,
     )
-}  # fmt: skip
+}

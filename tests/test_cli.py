@@ -193,8 +193,16 @@ def test_a_run_without_a_finished_step_has_a_harvest_share_of_its_own(tmp_path):
         writer.record(Device(at_us=1, action="joined", t_ns=0, device_id="d", pool="serving", device_class="any"))
         writer.record(
             DeviceSlice(
-                device_id="d", t0_ns=0, t1_ns=40, serving_ns=20, rollout_ns=5, headroom_ns=5, idle_ns=10,
-                train_ns=0, sync_ns=0, activation_ns=0,
+                device_id="d",
+                t0_ns=0,
+                t1_ns=40,
+                serving_ns=20,
+                rollout_ns=5,
+                headroom_ns=5,
+                idle_ns=10,
+                train_ns=0,
+                sync_ns=0,
+                activation_ns=0,
             )
-        )  # fmt: skip
+        )
     assert _harvest(tmp_path / "ledger", "run") == ("Idle serving time put to work (harvest share): 25.0% over the run")

@@ -39,10 +39,30 @@ SAMPLE = "sample_traces/ledger"
 #: `rose` commands that end by themselves within seconds: these are run. `rose doctor` takes longer, since it loads
 #: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/accept/test_harness.py.
 CHEAP = (
-    "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
-    "cost", "changes", "forecast", "saved", "reconcile", "invoice", "explain", "alerts", "export",
-    "attach", "api",
-)  # fmt: skip
+    "--help",
+    "config",
+    "price",
+    "borrow",
+    "correct",
+    "sql",
+    "query",
+    "schema",
+    "report",
+    "ledger",
+    "jobs",
+    "books",
+    "cost",
+    "changes",
+    "forecast",
+    "saved",
+    "reconcile",
+    "invoice",
+    "explain",
+    "alerts",
+    "export",
+    "attach",
+    "api",
+)
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
     ("ledger", "serve"): None,

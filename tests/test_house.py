@@ -18,9 +18,11 @@ TERMINAL = "rose/terminal.py"
 #: Processes whose output is a log or a pipe, and the client inside a trainer, which loads no terminal; they print no
 #: text from outside.
 PRINTERS = {
-    "rose/client/run.py", "rose/runtime/engines/adoption.py", "rose/runtime/engines/detach.py",
+    "rose/client/run.py",
+    "rose/runtime/engines/adoption.py",
+    "rose/runtime/engines/detach.py",
     "rose/runtime/engines/forkserver_main.py",
-}  # fmt: skip
+}
 #: Calls that print text, and names of rich that take text for markup.
 PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
 RICH = {"rich.console.Console", "rich.text.Text", "rich.markup", "rich.print"}
@@ -53,8 +55,11 @@ def kept_files() -> list[Path]:
         pytest.skip("not a git checkout")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
@@ -116,3 +121,9 @@ def test_live_tests_lie_where_the_makefile_looks_for_them():
         name for name in live if not name.startswith(("tests/runtime/", "tests/benchmarks/", "tests/accept/"))
     } == set()
     assert "tests/runtime tests/benchmarks tests/accept -m live" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_the_formatter_is_off_nowhere():
+    marks = ("# fmt: " + "skip", "# fmt: " + "off")
+    texts = {relative(path): path.read_text(encoding="utf-8") for path in kept_files() if path.suffix == ".py"}
+    assert [path for path, text in texts.items() if any(mark in text for mark in marks)] == []

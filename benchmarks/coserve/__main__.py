@@ -97,9 +97,13 @@ def measure(report: Report, scope: Scope) -> None:
     trace = traffic.load(scope.trace, *(traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX))
     cores = Cores.available(scope.gpu)
     report.detail["setup"] = {
-        "trace": trace.name, "rounds": scope.rounds, "seconds": scope.seconds, "turns_in_flight": scope.turns,
-        "device_cores": cores.device, "host_cores": cores.host,
-    }  # fmt: skip
+        "trace": trace.name,
+        "rounds": scope.rounds,
+        "seconds": scope.seconds,
+        "turns_in_flight": scope.turns,
+        "device_cores": cores.device,
+        "host_cores": cores.host,
+    }
     with (
         tempfile.TemporaryDirectory(prefix="coserve-benchmark-", dir=home) as folder,
         opened(Path(folder), cores, scope.gpu, scope.models) as host,
@@ -124,9 +128,13 @@ def _compare(
     longest = int(trace.prompt_tokens.max())
     cap = (traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX)[0]
     scene = Scene(
-        host=host, serving=workers[0], rollout=workers[1], turns=scope.turns, budgets=_UNLIMITED,
+        host=host,
+        serving=workers[0],
+        rollout=workers[1],
+        turns=scope.turns,
+        budgets=_UNLIMITED,
         max_prompt_tokens=min(longest, cap),
-    )  # fmt: skip
+    )
     with phase("warm-up"):
         for index, name in enumerate(policies):
             warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
@@ -134,9 +142,13 @@ def _compare(
     with phase("calibration: serving alone"):
         rate, budgets = _calibrate(report, scope, scene, trace)
     scene = Scene(
-        host=host, serving=workers[0], rollout=workers[1], turns=scope.turns, budgets=budgets,
+        host=host,
+        serving=workers[0],
+        rollout=workers[1],
+        turns=scope.turns,
+        budgets=budgets,
         max_prompt_tokens=scene.max_prompt_tokens,
-    )  # fmt: skip
+    )
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
         for number in range(scope.rounds):

@@ -40,8 +40,11 @@ def measure(report: Report, host: Host, client: Worker, starts: int, trials: int
             print(f"TPOT ratio {statistics.median(_ratios(started[-1], figures.tpot)):.3f}", file=sys.stderr)
     every = [trial for trials_of in started for trial in trials_of]
     detail: dict[str, Any] = {
-        "starts": starts, "trials": trials, "prompt_tokens": _PROMPT_TOKENS, "output_tokens": _OUTPUT_TOKENS,
-    }  # fmt: skip
+        "starts": starts,
+        "trials": trials,
+        "prompt_tokens": _PROMPT_TOKENS,
+        "output_tokens": _OUTPUT_TOKENS,
+    }
     for what, latency in figures.LATENCIES.items():
         ratios = _ratios(every, latency)
         report.claim(f"{what}, plugin attached / detached, nothing lent", statistics.median(ratios), "x", 1.01, "lower")

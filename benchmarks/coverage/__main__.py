@@ -93,10 +93,13 @@ def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
         why = Counter(one.why for one in each if one.low is None)
         covered = 100 * sum(one.covers for one in with_interval) / len(with_interval) if with_interval else None
         report.detail[figure] = {
-            "case": case, "ledgers": len(each), "shown": len(with_interval), "covered_percent": covered,
+            "case": case,
+            "ledgers": len(each),
+            "shown": len(with_interval),
+            "covered_percent": covered,
             "truth_below": sum(one.low is not None and one.truth < one.low for one in with_interval),
             "not_shown_because": why.most_common(1)[0][0] if why else None,
-        }  # fmt: skip
+        }
         if covered is not None and len(with_interval) >= LEDGERS_MIN:
             report.claim(f"{figure}: coverage away from 95%", abs(covered - 95), "points", AWAY_MAX, "lower")
     report.claim(f"{case}: intervals shown where none is honest", dishonest, "", 0, "lower")
@@ -110,9 +113,12 @@ def _show(report: Report) -> None:
         if "covered_percent" in told:
             covered = told["covered_percent"]
             table.add_row(
-                figure, "-" if covered is None else f"{covered:.1f}%", f"{told['truth_below']:,}",
-                f"{told['shown']:,} of {told['ledgers']:,}", told["not_shown_because"] or "",
-            )  # fmt: skip
+                figure,
+                "-" if covered is None else f"{covered:.1f}%",
+                f"{told['truth_below']:,}",
+                f"{told['shown']:,} of {told['ledgers']:,}",
+                told["not_shown_because"] or "",
+            )
     Console(width=140).print(table)
 
 

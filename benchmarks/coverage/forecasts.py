@@ -59,10 +59,15 @@ def some_days(random: np.random.Generator, days: int) -> Floats:
 
 
 PROCESSES = {
-    "independent days": independent, "skewed days": skewed, "AR(0.7)": carried, "weekdays": weekdays,
-    "weekdays, AR(0.7)": weekdays_carried, "2% growth a day": growing, "free weekends": free_weekends,
+    "independent days": independent,
+    "skewed days": skewed,
+    "AR(0.7)": carried,
+    "weekdays": weekdays,
+    "weekdays, AR(0.7)": weekdays_carried,
+    "2% growth a day": growing,
+    "free weekends": free_weekends,
     "runs on some days": some_days,
-}  # fmt: skip
+}
 KNOWN_DAYS = (3, 13, 14, 28, 56)
 
 

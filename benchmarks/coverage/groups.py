@@ -66,24 +66,33 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
     ns = {place: np.rint(tokens * NS_PER_TOKEN * _speed(random, size)) for place, tokens in made.items()}
     rows = [
         {
-            "group_id": f"g{n:06}", "step": n // 8, "trajectories": int(trajectories[n]),
-            "judged": 0 if stale[n] else int(trajectories[n]), "accepted": 0 if stale[n] else int(accepted[n]),
-            "audited": 0 if stale[n] else int(audited[n]), "audited_correct": 0 if stale[n] else int(correct_[n]),
-            "output_tokens": int(output[n]), "answer_tokens": int(answer[n]),
+            "group_id": f"g{n:06}",
+            "step": n // 8,
+            "trajectories": int(trajectories[n]),
+            "judged": 0 if stale[n] else int(trajectories[n]),
+            "accepted": 0 if stale[n] else int(accepted[n]),
+            "audited": 0 if stale[n] else int(audited[n]),
+            "audited_correct": 0 if stale[n] else int(correct_[n]),
+            "output_tokens": int(output[n]),
+            "answer_tokens": int(answer[n]),
             **{f"{place}_tokens": int(made[place][n]) for place in made},
             **{f"{place}_useful": 0 if stale[n] else int(made[place][n]) for place in made},
         }
         for n in range(size)
-    ]  # fmt: skip
+    ]
     block = np.arange(size) * token_spread.BLOCKS // size
     blocks = [
         {
-            "placement": place, "device_class": "simulated", "block": number,
-            "rollout_ns": int(ns[place][block == number].sum()), "ns": int(ns[place][block == number].sum() * 1.5),
+            "placement": place,
+            "device_class": "simulated",
+            "block": number,
+            "rollout_ns": int(ns[place][block == number].sum()),
+            "ns": int(ns[place][block == number].sum() * 1.5),
             "tokens": int(made[place][block == number].sum()),
         }
-        for place in made for number in range(token_spread.BLOCKS)
-    ]  # fmt: skip
+        for place in made
+        for number in range(token_spread.BLOCKS)
+    ]
     tokens = {
         place: Tokens(
             dict.fromkeys(FATES, 0)
@@ -195,8 +204,13 @@ def few(random: np.random.Generator) -> Iterator[Shown]:
         run = simulate(random, size)
         drawn, price = cost_per_correct.resample(run.groups), priced(run, random)
         interval, _ = cost_per_correct.measured_interval(price, run.tokens, run.groups, drawn, "blended")
-        yield shown(f"per accepted, {size} groups", truth["per accepted, blended"], interval, bootstrap.TOO_FEW,
-                    never=size < bootstrap.UNITS_MIN)  # fmt: skip
+        yield shown(
+            f"per accepted, {size} groups",
+            truth["per accepted, blended"],
+            interval,
+            bootstrap.TOO_FEW,
+            never=size < bootstrap.UNITS_MIN,
+        )
 
 
 ETA_T, STEPS, PER_STEP = 0.25, 14, 24
@@ -243,9 +257,15 @@ def verdicts(random: np.random.Generator) -> Iterator[Shown]:
             right = bool(random.random() < chance)
             accepts = bool(random.random() < (0.9 if right else 0.2))
             probes.append(
-                Probe(probe=f"{group}-{n}", group=str(group), verifier="v", probability=0.5, accepted=accepts,
-                      correct=right)
-            )  # fmt: skip
+                Probe(
+                    probe=f"{group}-{n}",
+                    group=str(group),
+                    verifier="v",
+                    probability=0.5,
+                    accepted=accepts,
+                    correct=right,
+                )
+            )
     draws = cost_per_correct.judged_draws(price, run.tokens, run.groups, drawn)
     compared = verifiers.compare(probes, each, {"v": Fraction(1, 100_000)}, draws)
     per_judged = truth["per accepted, blended"] * truth["accept_rate"]

@@ -92,10 +92,18 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
     cached = random.binomial(CACHED, np.where(under >= 0, CACHED_LENT, CACHED_ALONE))
     busy = random.lognormal(0.0, 0.4, len(arrived)) * 0.2
     return Served(
-        arrived=arrived, cost=cost_nano(took), cost_alone=cost_nano(alone), missed=(took > 1).astype(np.int64),
-        lent=(under == 1).astype(np.int64), clean=clean.astype(np.int64), load=load[arrived], cached=cached,
-        busy=busy * (1 + 0.1 * (under >= 0)), busy_alone=busy, keys=number,
-    )  # fmt: skip
+        arrived=arrived,
+        cost=cost_nano(took),
+        cost_alone=cost_nano(alone),
+        missed=(took > 1).astype(np.int64),
+        lent=(under == 1).astype(np.int64),
+        clean=clean.astype(np.int64),
+        load=load[arrived],
+        cached=cached,
+        busy=busy * (1 + 0.1 * (under >= 0)),
+        busy_alone=busy,
+        keys=number,
+    )
 
 
 def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats) -> Ints:
@@ -124,24 +132,38 @@ def measured(devices: list[Served]) -> Harm:
             named = {"device_id": str(name), "withheld": clean}
             ones = np.ones(len(one.arrived), np.int64)
             sums.append(
-                named | {
-                    "day": DAY, "lease_id": None, "requests": int(side.sum()), "misses": int(one.missed[side].sum()),
-                    "cost_nano": int(one.cost[side].sum()), "known_prompt_tokens": int(PROMPT * side.sum()),
-                    "cached_tokens": int(one.cached[side].sum()), "tokens": int(PROMPT * side.sum()),
+                named
+                | {
+                    "day": DAY,
+                    "lease_id": None,
+                    "requests": int(side.sum()),
+                    "misses": int(one.missed[side].sum()),
+                    "cost_nano": int(one.cost[side].sum()),
+                    "known_prompt_tokens": int(PROMPT * side.sum()),
+                    "cached_tokens": int(one.cached[side].sum()),
+                    "tokens": int(PROMPT * side.sum()),
                 }
-            )  # fmt: skip
+            )
             for measure, x, y, events in (
                 ("cost", ones, one.cost, float(one.cost[side].astype(float) @ one.cost[side])),
-                ("cache", PROMPT * ones, one.cached, None), ("busy", PROMPT * ones, one.busy * 1e9, None),
-            ):  # fmt: skip
+                ("cache", PROMPT * ones, one.cached, None),
+                ("busy", PROMPT * ones, one.busy * 1e9, None),
+            ):
                 windows = [np.bincount(one.keys[side], weights=value[side].astype(float)) for value in (x, y)]
                 xs, ys = (value[windows[0] > 0] for value in windows)
                 clusters.append(
-                    named | {
-                        "measure": measure, "clusters": len(xs), "x": xs.sum(), "y": ys.sum(), "squares": events,
-                        "yy": ys @ ys, "yx": ys @ xs, "xx": xs @ xs,
+                    named
+                    | {
+                        "measure": measure,
+                        "clusters": len(xs),
+                        "x": xs.sum(),
+                        "y": ys.sum(),
+                        "squares": events,
+                        "yy": ys @ ys,
+                        "yx": ys @ xs,
+                        "xx": xs @ xs,
                     }
-                )  # fmt: skip
+                )
     strata = {
         name: made
         for name in ("cost", "cache", "busy")
@@ -162,9 +184,15 @@ def by_unlent_time(devices: list[Served]) -> Term:
                 side = (fifth == load_bin) & (one.lent == lent)
                 if side.any():
                     bins.append(
-                        {"lease_id": None, "day": DAY, "load_bin": load_bin, "lent": lent, "requests": int(side.sum()),
-                         "violations": int(one.missed[side].sum())}
-                    )  # fmt: skip
+                        {
+                            "lease_id": None,
+                            "day": DAY,
+                            "load_bin": load_bin,
+                            "lent": lent,
+                            "requests": int(side.sum()),
+                            "violations": int(one.missed[side].sum()),
+                        }
+                    )
     return provision.confounded(bins, STRETCHES, BOOK, "confounded: leases were never withheld at random")
 
 

@@ -67,13 +67,18 @@ def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]
                 sums[load_bin, lent].append([drawn * 1000, 300.0])
     return [
         {
-            "device_class": CLASS, "load_bin": load_bin, "lent": lent,
-            "energy_mw_ns": int(sum(y for y, _ in pairs) * 1e9), "duration_ns": len(pairs) * 300 * 10**9,
-            "clusters": len(pairs), "yy": sum(y * y for y, _ in pairs), "yx": sum(y * x for y, x in pairs),
+            "device_class": CLASS,
+            "load_bin": load_bin,
+            "lent": lent,
+            "energy_mw_ns": int(sum(y for y, _ in pairs) * 1e9),
+            "duration_ns": len(pairs) * 300 * 10**9,
+            "clusters": len(pairs),
+            "yy": sum(y * y for y, _ in pairs),
+            "yx": sum(y * x for y, x in pairs),
             "xx": sum(x * x for _, x in pairs),
         }
         for (load_bin, lent), pairs in sums.items()
-    ]  # fmt: skip
+    ]
 
 
 def leased(work: float = 1) -> list[dict[str, Any]]:
@@ -86,11 +91,20 @@ def lent(work: float = 1) -> list[dict[str, Any]]:
     ns = round(work * 1000) * 5 * 10**9
     return [
         {
-            "lease_id": None, "device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, "base_piece": 0,
-            "busy_piece": 0, "ns": ns, "rollout_ns": BORROWED_S * 10**9, "base_ns": ns // 5, "busy_ns": 4 * ns // 5,
+            "lease_id": None,
+            "device_class": CLASS,
+            "segment": 0,
+            "t0_ns": None,
+            "t1_ns": None,
+            "base_piece": 0,
+            "busy_piece": 0,
+            "ns": ns,
+            "rollout_ns": BORROWED_S * 10**9,
+            "base_ns": ns // 5,
+            "busy_ns": 4 * ns // 5,
             "unexplained_ns": 0,
         }
-    ]  # fmt: skip
+    ]
 
 
 def assumed_w() -> float:
@@ -140,11 +154,24 @@ def provision_term(
     for side in (True, False):
         x, y = (values[drawn == side].astype(float) for values in (count, missed))
         rows.append(
-            {"device_id": "d", "withheld": side, "day": DAY, "lease_id": None, "measure": "cost",
-             "requests": int(x.sum()), "misses": int(y.sum()), "cost_nano": int(y.sum()) * PENALTY_NANO,
-             "clusters": len(x), "x": x.sum(), "y": PENALTY_NANO * y.sum(), "squares": PENALTY_NANO**2 * y.sum(),
-             "yy": PENALTY_NANO**2 * (y @ y), "yx": PENALTY_NANO * (y @ x), "xx": x @ x}
-        )  # fmt: skip
+            {
+                "device_id": "d",
+                "withheld": side,
+                "day": DAY,
+                "lease_id": None,
+                "measure": "cost",
+                "requests": int(x.sum()),
+                "misses": int(y.sum()),
+                "cost_nano": int(y.sum()) * PENALTY_NANO,
+                "clusters": len(x),
+                "x": x.sum(),
+                "y": PENALTY_NANO * y.sum(),
+                "squares": PENALTY_NANO**2 * y.sum(),
+                "yy": PENALTY_NANO**2 * (y @ y),
+                "yx": PENALTY_NANO * (y @ x),
+                "xx": x @ x,
+            }
+        )
     truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
     if not withheld:
         bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]
@@ -184,6 +211,7 @@ def marginal(energy_is: Term, provision_is: Term) -> Marginal:
     nothing = term({}, "price book", "nothing")
     terms = dict.fromkeys(("transfer", "scheduler", "kv_recompute"), nothing)
     return Marginal(
-        terms={"energy": energy_is, **terms, "provision": provision_is}, borrowed_ns=BORROWED_S * 10**9,
+        terms={"energy": energy_is, **terms, "provision": provision_is},
+        borrowed_ns=BORROWED_S * 10**9,
         idle_anyway=Fraction(1),
-    )  # fmt: skip
+    )

@@ -30,8 +30,10 @@ BOOK = price_book.toml(
         price_book.device("simulated", usd, pool=pool, energy_included=True)
         for pool, usd in (("serving", "2.0"), ("rollout", "2.5"))
     ),
-    price_book.electricity("0"), price_book.LENDING, price_book.TOKENS,
-)  # fmt: skip
+    price_book.electricity("0"),
+    price_book.LENDING,
+    price_book.TOKENS,
+)
 POOLS = {"borrowed": "serving", "dedicated": "rollout"}
 
 
@@ -47,9 +49,12 @@ def write(root: Path, run: Run) -> None:
         for pool in POOLS.values():
             record(_device("joined", pool, T0_NS))
         lease: dict[str, Any] = {
-            "lease_id": "l", "device_id": "serving", "kv_budget_bytes": 1, "compute_share": 1.0,
+            "lease_id": "l",
+            "device_id": "serving",
+            "kv_budget_bytes": 1,
+            "compute_share": 1.0,
             "expires_at_us": end_ns // 1000,
-        }  # fmt: skip
+        }
         record(events.Lease(action="granted", at_us=T0_NS // 1000, **lease))
         for number, group in enumerate(run.groups.rows):
             for event in _group(number, group, run):
@@ -79,22 +84,46 @@ def _group(number: int, group: Any, run: Run) -> Iterator[events.Event]:
             device_id=pool, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + FRAME_NS, at_us=middle_us, **buckets
         )
         yield events.Turn(
-            trajectory_id=f"{number}-0", turn=turn, attempt=0, outcome="completed", device_id=pool, lease_id=lease_id,
-            placement="lease" if lease_id else "dedicated", prompt_tokens=1, cached_tokens=0, answer_tokens=0,
-            queue_ns=0, duration_ns=0, policy_version=0, output_tokens=group[f"{place}_tokens"], **named,
-        )  # fmt: skip
+            trajectory_id=f"{number}-0",
+            turn=turn,
+            attempt=0,
+            outcome="completed",
+            device_id=pool,
+            lease_id=lease_id,
+            placement="lease" if lease_id else "dedicated",
+            prompt_tokens=1,
+            cached_tokens=0,
+            answer_tokens=0,
+            queue_ns=0,
+            duration_ns=0,
+            policy_version=0,
+            output_tokens=group[f"{place}_tokens"],
+            **named,
+        )
     for n in range(group["trajectories"]):
         made: dict[str, Any] = {name: group[name] if n == 0 else 0 for name in ("output_tokens", "answer_tokens")}
         yield events.Trajectory(
-            trajectory_id=f"{number}-{n}", task="simulated", outcome="finished", turns=1, prompt_tokens=1, staleness=0,
-            duration_ns=1, **made, **named,
-        )  # fmt: skip
+            trajectory_id=f"{number}-{n}",
+            task="simulated",
+            outcome="finished",
+            turns=1,
+            prompt_tokens=1,
+            staleness=0,
+            duration_ns=1,
+            **made,
+            **named,
+        )
         accepted = n < group["accepted"]
         yield events.Verdict(
-            trajectory_id=f"{number}-{n}", verifier="simulated", reward=float(accepted), threshold=1.0,
-            accepted=accepted, stale=not group["judged"],
-            correct=n < group["audited_correct"] if n < group["audited"] else None, **named,
-        )  # fmt: skip
+            trajectory_id=f"{number}-{n}",
+            verifier="simulated",
+            reward=float(accepted),
+            threshold=1.0,
+            accepted=accepted,
+            stale=not group["judged"],
+            correct=n < group["audited_correct"] if n < group["audited"] else None,
+            **named,
+        )
 
 
 def reported(root: Path, book: Path) -> dict[str, Any]:

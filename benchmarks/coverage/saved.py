@@ -53,7 +53,7 @@ def bought(name: str, usd: float, idle_share: float) -> Bought:
         idle_ns=round(idle_share * average),
         usd_per_device_hour=Fraction(USD_PER_DEVICE_HOUR),
         increment_hours=Decimal(float(INCREMENT_SHARE * average / NS_PER_HOUR)),
-    )  # fmt: skip
+    )
 
 
 def ways(run: Run, idle_share: float) -> list[Alternative]:
@@ -62,18 +62,27 @@ def ways(run: Run, idle_share: float) -> list[Alternative]:
     there = SCALE * usd["dedicated"] * run.tokens["borrowed"].useful / run.tokens["dedicated"].useful
     return [
         Alternative(
-            name=name, usd=Fraction(share * there), basis="measured", explained="",
+            name=name,
+            usd=Fraction(share * there),
+            basis="measured",
+            explained="",
             range=OFFER_RANGE if name == OFFER else (1.0, 1.0),
             bought=None if name == NOTHING else bought(name, share * there, idle_share),
         )
         for name, share in ((DEDICATED, 1.0), (OFFER, 0.7), (NOTHING, 0.0))
-    ]  # fmt: skip
+    ]
 
 
 def ledger(
-    random: np.random.Generator, run: Run, borrow: Marginal, charged_usd: float, which: str, *, never: bool,
+    random: np.random.Generator,
+    run: Run,
+    borrow: Marginal,
+    charged_usd: float,
+    which: str,
+    *,
+    never: bool,
     idle: str = "no idle dedicated device",
-) -> Iterator[Shown]:  # fmt: skip
+) -> Iterator[Shown]:
     """What one run saved against every way; `charged_usd` is what the borrow of such a run really costs."""
     prices = {(place, "simulated"): price for place, price in groups.USD_PER_NS.items()}
     spreads = token_spread.spreads(run.blocks, prices)
@@ -90,11 +99,20 @@ def ledger(
         # The book's figure is a guess, and the truth lies where its range says.
         guess = within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
         added = 0.0 if way.name == NOTHING else float(bought(way.name, expected()[way.name], share).usd)
-        yield shown(f"cash saved against {way.name}: {which}", added * guess - charged_usd, cash.interval,
-                    cash.no_interval, never=never)  # fmt: skip
+        yield shown(
+            f"cash saved against {way.name}: {which}",
+            added * guess - charged_usd,
+            cash.interval,
+            cash.no_interval,
+            never=never,
+        )
         if way.less is not None and which == "energy metered":
-            yield shown(f"amortized, less than {way.name}", expected()[way.name] * guess - expected()["borrowed"],
-                        way.less.interval, way.less.no_interval)  # fmt: skip
+            yield shown(
+                f"amortized, less than {way.name}",
+                expected()[way.name] * guess - expected()["borrowed"],
+                way.less.interval,
+                way.less.no_interval,
+            )
         if way.name == DEDICATED and which == "energy metered":
             yield shown("capacity avoided", expected()[DEDICATED], way.interval, way.no_interval)
 
@@ -105,20 +123,23 @@ def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, 
     low, high = IDLE_ANYWAY_RANGE
     real = IDLE_ANYWAY * within_range(random, low / IDLE_ANYWAY, high / IDLE_ANYWAY)
     stated = replace(
-        borrow, idle_anyway=Fraction(IDLE_ANYWAY), avoidable_usd=Fraction((1 - IDLE_ANYWAY) * at_stake),
+        borrow,
+        idle_anyway=Fraction(IDLE_ANYWAY),
+        avoidable_usd=Fraction((1 - IDLE_ANYWAY) * at_stake),
         avoidable_interval=Interval(low=(1 - high) * at_stake, high=(1 - low) * at_stake),
-    )  # fmt: skip
+    )
     return stated, (1 - real) * at_stake
 
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
     """With m's energy metered or assumed, and with missed budgets at a price."""
     for which, stretches, prices, withheld in (
-        ("energy metered", 6, lending.BOOK, True), ("energy assumed", 0, lending.BOOK, True),
+        ("energy metered", 6, lending.BOOK, True),
+        ("energy assumed", 0, lending.BOOK, True),
         ("energy assumed, no range in the book", 0, lending.UNRANGED, True),
         ("energy metered for too short a time", 2, lending.BOOK, True),
         ("leases never withheld", 6, lending.BOOK, False),
-    ):  # fmt: skip
+    ):
         run = groups.simulate(random)
         # Leases last as long as there is work for them.
         work = run.ns["borrowed"] / groups.GROUPS / (groups.many()[0].ns["borrowed"] / groups.MANY)

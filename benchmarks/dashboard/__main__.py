@@ -85,10 +85,17 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
     report.claim(f"{name}: a choice in the bar", statistics.median(chosen), "s", INTERACTION_MAX_S, "lower")
     report.claim(f"{name}: {SESSIONS} sessions at once, the last", max(at_once), "s", SESSIONS_MAX_S, "lower")
     report.detail[name] = {
-        "events": events, "devices": fleet.devices, "hours": round(fleet.seconds / 3600, 2), "unpriced": nobody,
-        "pages": opened, "after_news": news, "choices_s": chosen, "at_once_s": at_once, "server_rss_bytes": memory,
+        "events": events,
+        "devices": fleet.devices,
+        "hours": round(fleet.seconds / 3600, 2),
+        "unpriced": nobody,
+        "pages": opened,
+        "after_news": news,
+        "choices_s": chosen,
+        "at_once_s": at_once,
+        "server_rss_bytes": memory,
         "server_rss_peak_bytes": memory_peak,
-    }  # fmt: skip
+    }
 
 
 def _open(driver: Any, address: str) -> dict[str, float]:

@@ -84,17 +84,26 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
         for done in work:
             done.result()
     report.detail[title] = {
-        "events": events, "events_added": sum(added), "times_added": len(added), "seen": seen, "looked": looked,
+        "events": events,
+        "events_added": sum(added),
+        "times_added": len(added),
+        "seen": seen,
+        "looked": looked,
         "severe": severe,
-    }  # fmt: skip
+    }
     report.claim(
         f"{title}: errors on the page and in the console", looked["errors"] + len(severe), "errors", 0, "lower"
     )
     report.claim(f"{title}: looks at which something was dimmed", looked["dimmed"], "looks", 0, "lower")
     report.claim(f"{title}: times it was drawn anew for what came", looked["changes"], "times", 2, "higher")
     for name in ("page", "server"):
-        report.claim(f"{title}: memory of the {name}, last third over the one before", _growth(seen, name), "x",
-                     GROWTH_MAX, "lower")  # fmt: skip
+        report.claim(
+            f"{title}: memory of the {name}, last third over the one before",
+            _growth(seen, name),
+            "x",
+            GROWTH_MAX,
+            "lower",
+        )
 
 
 def _write(ledger: Path, fleet: Fleet, ended: threading.Event, added: list[int]) -> None:

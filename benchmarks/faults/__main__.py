@@ -232,9 +232,11 @@ def _arguments() -> argparse.Namespace:
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
     )
     parser.add_argument(
-        "--unbroken", type=float, metavar="MINUTES",
+        "--unbroken",
+        type=float,
+        metavar="MINUTES",
         help="before the trials strike for so long what leaves controller and agents alive, and watch their memory",
-    )  # fmt: skip
+    )
     parser.add_argument("--ledger", type=Path, metavar="FOLDER", help="keep the ledger there")
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, with the logs of all parts"

@@ -138,10 +138,11 @@ class Books:
         """What is wrong whatever is still to be recorded."""
         wrong = list(self.problems)
         for what, many in (
-            ("turns counted twice", len(self.turns_twice)), ("steps made twice", self.steps_twice),
+            ("turns counted twice", len(self.turns_twice)),
+            ("steps made twice", self.steps_twice),
             ("slices whose parts are not their length", self.wrong_slices),
             ("stretches of time counted twice", sum(gap.end_ns < gap.begin_ns for gap in self.gaps)),
-        ):  # fmt: skip
+        ):
             wrong += [f"{many} {what}"] if many else []
         return wrong
 
@@ -156,11 +157,13 @@ class Books:
             gap
             for gap in self.gaps
             if not any(
-                gap.device_id == device_id and gap.begin_ns < gap.end_ns
-                and begin_us * 1_000 - 10_000_000_000 <= gap.begin_ns and gap.end_ns <= end_us * 1_000
+                gap.device_id == device_id
+                and gap.begin_ns < gap.end_ns
+                and begin_us * 1_000 - 10_000_000_000 <= gap.begin_ns
+                and gap.end_ns <= end_us * 1_000
                 for begin_us, end_us, device_id in off
             )
-        ]  # fmt: skip
+        ]
 
 
 def read(ledger: Path, seen: Seen | None = None) -> Books:

@@ -190,9 +190,12 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
         (after if any(_follows(one, trial) for trial in trials) else otherwise).append(one)
     mute_hit, mute_calm = _mute(after), _mute(otherwise)
     report.claim(
-        "  /health not answered after a fault, more than without", mute_hit - mute_calm, "of times", _MUTE_MORE_MAX,
+        "  /health not answered after a fault, more than without",
+        mute_hit - mute_calm,
+        "of times",
+        _MUTE_MORE_MAX,
         "lower",
-    )  # fmt: skip
+    )
     report.claim("serving started anew", sum(len(trial.serving_anew) for trial in trials), "times", 0, "lower")
     report.claim("device back with serving, worst trial", max(backs, default=0.0), "s", seen.ttl_s, "lower")
     again = sum(trial.lending_ns is not None for trial in trials)
@@ -208,15 +211,22 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
         if life_s >= _LONG_LIFE_S and grown is not None:
             report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
         report.detail["processes"][name] = {
-            "processes": len({sample.pid for sample in samples}), "longest_life_s": life_s, "memory_growth": grown,
+            "processes": len({sample.pid for sample in samples}),
+            "longest_life_s": life_s,
+            "memory_growth": grown,
             "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
-        }  # fmt: skip
+        }
     report.detail["serving"] = {
-        "requests": len(seen.served), "touched": len(hit), "untouched": len(calm),
-        "over_budget_untouched": late_calm, "over_budget_touched": late_hit,
-        "failed": [one.reason for one in failed], "health_asked": len(seen.health),
-        "health_mute_touched": mute_hit, "health_mute_untouched": mute_calm,
-    }  # fmt: skip
+        "requests": len(seen.served),
+        "touched": len(hit),
+        "untouched": len(calm),
+        "over_budget_untouched": late_calm,
+        "over_budget_touched": late_hit,
+        "failed": [one.reason for one in failed],
+        "health_asked": len(seen.health),
+        "health_mute_touched": mute_hit,
+        "health_mute_untouched": mute_calm,
+    }
     report.detail["by_cause"] = by_cause(seen)
     report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
 
@@ -242,11 +252,17 @@ def _claim_books(report: Report, trials: list[Trial], books: Books) -> None:
     ):
         report.claim(name, many, unit, 0, "lower")
     report.detail["ledger"] = {
-        "leases": len({(change.device_id, change.number) for change in books.leases}), "not_closed_once": wrong,
-        "turns": books.turns, "turns_lost": books.turns_lost[:50], "turns_twice": books.turns_twice[:50],
-        "steps": books.steps, "gaps": [asdict(gap) for gap in books.gaps],
-        "unaccounted_ns": books.unaccounted_ns, "kills_without_trace": missing, "problems": books.problems,
-    }  # fmt: skip
+        "leases": len({(change.device_id, change.number) for change in books.leases}),
+        "not_closed_once": wrong,
+        "turns": books.turns,
+        "turns_lost": books.turns_lost[:50],
+        "turns_twice": books.turns_twice[:50],
+        "steps": books.steps,
+        "gaps": [asdict(gap) for gap in books.gaps],
+        "unaccounted_ns": books.unaccounted_ns,
+        "kills_without_trace": missing,
+        "problems": books.problems,
+    }
 
 
 _TIMES: dict[str, Callable[[Seen, Trial], float | None]] = {
@@ -309,16 +325,23 @@ def show(seen: Seen) -> None:
 def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
     requests = touched(seen.served, trial)
     return {
-        **asdict(trial.fault), "number": trial.number, "cause": trial.fault.cause, "wanted": trial.wanted,
-        "lease": trial.lease, "work_begun_after_lease_s": late_work_s(seen, trial),
+        **asdict(trial.fault),
+        "number": trial.number,
+        "cause": trial.fault.cause,
+        "wanted": trial.wanted,
+        "lease": trial.lease,
+        "work_begun_after_lease_s": late_work_s(seen, trial),
         "step_ended_s": step_ended_s(seen, trial),
         **{name: measure(seen, trial) for name, measure in _TIMES.items()},
-        "seconds": (trial.until_ns - trial.at_ns) / 1e9, "steps": trial.steps,
-        "requests": len(requests), "over_budget": sum(one.late for one in requests),
+        "seconds": (trial.until_ns - trial.at_ns) / 1e9,
+        "steps": trial.steps,
+        "requests": len(requests),
+        "over_budget": sum(one.late for one in requests),
         "failed": sum(one.failed for one in requests),
         "health_failed": sum(not one.well for one in powered(seen, seen.health) if _follows(one, trial)),
-        "wrong": trial.wrong, "in_ledger": None if books is None else books.trace(trial),
-    }  # fmt: skip
+        "wrong": trial.wrong,
+        "in_ledger": None if books is None else books.trace(trial),
+    }
 
 
 def line(seen: Seen, trial: Trial) -> str:

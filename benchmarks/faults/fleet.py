@@ -37,7 +37,7 @@ from benchmarks.faults.setting import (
     TRAINER_DEVICE,
     Setting,
     make_model,
-)  # fmt: skip
+)
 from benchmarks.faults.watch import PageWatch
 from benchmarks.fleet.setting import make_models
 from rose.clock import monotonic_ns
@@ -56,9 +56,13 @@ _LOOK_S = 0.2
 _AHEAD_S = 50_000
 #: Titles of the processes of each part.
 _TITLES = {
-    Victim.CONTROLLER: "ray::ControllerActor", Victim.AGENT: "ray::HostActor", Victim.KEEPER: "ray::Keeper",
-    Victim.LEDGER: "ray::CentralActor", Victim.WORKER: "rose.runtime.rollout.worker", Victim.TRAINER: "rose.cli train",
-}  # fmt: skip
+    Victim.CONTROLLER: "ray::ControllerActor",
+    Victim.AGENT: "ray::HostActor",
+    Victim.KEEPER: "ray::Keeper",
+    Victim.LEDGER: "ray::CentralActor",
+    Victim.WORKER: "rose.runtime.rollout.worker",
+    Victim.TRAINER: "rose.cli train",
+}
 _STAND_INS = "tests.runtime.service.players"
 #: `rose up --stay` with stand-ins for engines.
 _UP = """
@@ -156,11 +160,26 @@ class Fleet:
         # It has a core that serves on the other host: what is played is played on what is lent.
         self.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
         self._service(
-            "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", FILE, "--json",
-            "--checkpoint", "/srv/checkpoint", "--resume", "--steps", str(_STEPS), "--device", TRAINER_DEVICE,
+            "one",
+            "train",
+            "-m",
+            "rose.cli",
+            "train",
+            "--url",
+            self.url,
+            "--config",
+            FILE,
+            "--json",
+            "--checkpoint",
+            "/srv/checkpoint",
+            "--resume",
+            "--steps",
+            str(_STEPS),
+            "--device",
+            TRAINER_DEVICE,
             ROSE_TOKEN=TOKEN,
             heard=self._step,
-        )  # fmt: skip
+        )
         for name in HOSTS:
             self._attend(name)
             watch = self.watches[name] = PageWatch(partial(self._page, name), partial(self._process, name))
@@ -175,10 +194,17 @@ class Fleet:
             else [f"--address={self._ray_address}"]
         )
         service = Service(
-            host, "ray", str(Path(sys.executable).with_name("ray")), "start", "--block", *where,
-            f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=2",
+            host,
+            "ray",
+            str(Path(sys.executable).with_name("ray")),
+            "start",
+            "--block",
+            *where,
+            f"--node-ip-address={host.address}",
+            "--disable-usage-stats",
+            "--num-cpus=2",
             f"--object-store-memory={128 << 20}",
-        )  # fmt: skip
+        )
         service.environment = dict(local_ray.ENVIRONMENT)
         self.services.append(service.start())
 
@@ -202,9 +228,14 @@ class Fleet:
             *controller,
         )
         service = Service(
-            self.hosts[name], f"users-{monotonic_ns()}", sys.executable, "-m", "benchmarks.faults.users", *arguments,
+            self.hosts[name],
+            f"users-{monotonic_ns()}",
+            sys.executable,
+            "-m",
+            "benchmarks.faults.users",
+            *arguments,
             heard=lambda line: self._hear(name, line),
-        )  # fmt: skip
+        )
         self.services.append(service.start())
 
     def lose(self, name: HostName) -> None:

@@ -41,9 +41,14 @@ class Victim(StrEnum):
 
 #: Where each can be struck. The first host has what a fleet has once, and its serving is never a victim.
 _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | {
-    Victim.AGENT: ("one", "other"), Victim.SERVER: ("one", "other"), Victim.SCHEDULER: ("one", "other"),
-    Victim.NODE: ("other",), Victim.HOST: ("other",), Victim.LINE: ("other",), Victim.CLOCK: ("other",),
-}  # fmt: skip
+    Victim.AGENT: ("one", "other"),
+    Victim.SERVER: ("one", "other"),
+    Victim.SCHEDULER: ("one", "other"),
+    Victim.NODE: ("other",),
+    Victim.HOST: ("other",),
+    Victim.LINE: ("other",),
+    Victim.CLOCK: ("other",),
+}
 #: What is no process is away for a while, and comes back as it was.
 AWAY = frozenset({Victim.LINE, Victim.DISK, Victim.CLOCK})
 #: What ends a controller or an agent: theirs, or Ray's, which ends with them, or takes a host for dead that is cut off.

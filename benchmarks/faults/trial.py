@@ -120,10 +120,19 @@ class Striker:
             and fleet.serving_pid(host) not in (serving[host], None)
         )
         return Trial(
-            number=number, fault=fault, wanted=wanted, at_ns=at_ns, at_us=at_us, lease=lease.number,
-            replaced_ns=replaced_ns, lending_ns=lending_ns, until_ns=until_ns, until_us=until_us, serving_anew=anew,
+            number=number,
+            fault=fault,
+            wanted=wanted,
+            at_ns=at_ns,
+            at_us=at_us,
+            lease=lease.number,
+            replaced_ns=replaced_ns,
+            lending_ns=lending_ns,
+            until_ns=until_ns,
+            until_us=until_us,
+            serving_anew=anew,
             steps=(steps, len(fleet.steps)),
-        )  # fmt: skip
+        )
 
     # ------------------------------------------------------------------ the blow
 

@@ -62,9 +62,14 @@ class Users:
         late = late or (event.tpot_mean_ns is not None and event.tpot_mean_ns > (event.tpot_budget_ns or 0))
         now = monotonic_ns() - self._ahead_ns
         self._print(
-            "served", sent_ns=now - event.e2e_ns, ended_ns=now, failed=failed, late=late, ttft_ns=event.ttft_ns,
+            "served",
+            sent_ns=now - event.e2e_ns,
+            ended_ns=now,
+            failed=failed,
+            late=late,
+            ttft_ns=event.ttft_ns,
             reason=event.reason,
-        )  # fmt: skip
+        )
 
     def ask(self, kind: str, url: str, token: str | None) -> None:
         """In a thread: what a GET is answered, again and again."""

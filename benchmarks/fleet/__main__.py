@@ -37,9 +37,11 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--minutes", type=float, help="have the runs go on for that long")
     parser.add_argument(
-        "--engines", choices=("sglang", "stand-in"), default="sglang",
+        "--engines",
+        choices=("sglang", "stand-in"),
+        default="sglang",
         help="what serves and generates: SGLang on CPU cores, or programs that answer like it",
-    )  # fmt: skip
+    )
     given = parser.parse_args()
     report = Report("fleet", given.quick)
     # Hosts end with the context that they are in, however this process is asked to stop.

@@ -18,9 +18,11 @@ from tests.runtime.service.hosts import Host
 
 #: The parts of a fleet, by what Ray calls their processes.
 _TITLES = {
-    "ray::ControllerActor": "controller", "ray::Keeper": "keeper", "ray::CentralActor": "ledger gateway",
+    "ray::ControllerActor": "controller",
+    "ray::Keeper": "keeper",
+    "ray::CentralActor": "ledger gateway",
     "ray::HostActor": "host agent",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

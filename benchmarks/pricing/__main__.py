@@ -51,9 +51,12 @@ def measure(report: Report, folder: Path) -> None:
         began = time.perf_counter()
         events = fill.fill(root, fleet)
         report.detail["ledger"] = {
-            "provenance": "simulated", "events": events, "devices": fleet.devices,
-            "hours": round(fleet.seconds / 3600, 2), "made_s": round(time.perf_counter() - began, 1),
-        }  # fmt: skip
+            "provenance": "simulated",
+            "events": events,
+            "devices": fleet.devices,
+            "hours": round(fleet.seconds / 3600, 2),
+            "made_s": round(time.perf_counter() - began, 1),
+        }
     with phase("merging its segments"):
         fill.close_epochs(root)
         compact(root, grace_s=0)

@@ -22,9 +22,13 @@ def main() -> None:
     """Do what the command line names, and print what came of it."""
     way, root, *rest = sys.argv[1:]
     ways: dict[str, Callable[..., dict[str, Any]]] = {
-        "charges": charges, "naive": naive, "increments": increments, "books": books, "reconcile": reconcile,
+        "charges": charges,
+        "naive": naive,
+        "increments": increments,
+        "books": books,
+        "reconcile": reconcile,
         "pandas": pandas,
-    }  # fmt: skip
+    }
     print(json.dumps({**ways[way](Path(root), *rest), "rss_peak_bytes": _rss_peak_bytes()}))
 
 
@@ -103,9 +107,11 @@ def reconcile(root: Path, path: str, month: str) -> dict[str, Any]:
     book = pricebook.load("example")
     made, seconds = _timed(lambda: compare.reconcile(root, Path(path), of_month(month), book))
     return {
-        "seconds": seconds, "cpu_seconds": time.process_time(), "lines": made.line_count,
+        "seconds": seconds,
+        "cpu_seconds": time.process_time(),
+        "lines": made.line_count,
         "usd": made.total.effective_nano / 1e9,
-    }  # fmt: skip
+    }
 
 
 def pandas(root: Path, path: str, month: str) -> dict[str, Any]:
@@ -122,9 +128,11 @@ def pandas(root: Path, path: str, month: str) -> dict[str, Any]:
 
     sums, seconds = _timed(summed)
     return {
-        "seconds": seconds, "cpu_seconds": time.process_time(), "lines": len(sums),
+        "seconds": seconds,
+        "cpu_seconds": time.process_time(),
+        "lines": len(sums),
         "usd": float(sums["EffectiveCost"].sum()),
-    }  # fmt: skip
+    }
 
 
 def _timed(act: Callable[[], T]) -> tuple[T, float]:

@@ -40,8 +40,18 @@ ALL = (*BUCKETS, "unaccounted")
 HOUR_NS = 3_600_000_000_000
 #: A row of the result is one of these, and its amounts.
 KEY = (
-    "run_id", "hour", "device_id", "lease_id", "kind", "bucket", "policy_version", "task", "fate", "cause", "route",
-)  # fmt: skip
+    "run_id",
+    "hour",
+    "device_id",
+    "lease_id",
+    "kind",
+    "bucket",
+    "policy_version",
+    "task",
+    "fate",
+    "cause",
+    "route",
+)
 AMOUNTS = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 
 K = TypeVar("K", bound=Hashable)

@@ -63,10 +63,14 @@ class Fleet:
         for number in range(self.devices):
             record(
                 Device(
-                    at_us=at_us, device_id=f"gpu{number:03d}", action="joined", t_ns=self.start_ns,
-                    pool="rollout" if _dedicated(number) else "serving", device_class="h100-sxm",
+                    at_us=at_us,
+                    device_id=f"gpu{number:03d}",
+                    action="joined",
+                    t_ns=self.start_ns,
+                    pool="rollout" if _dedicated(number) else "serving",
+                    device_class="h100-sxm",
                 )
-            )  # fmt: skip
+            )
 
     def batch(self, host: int, first_s: int, last_s: int) -> pa.Table:
         """What a host records of the seconds [first_s, last_s) of the fleet; the same each time."""

@@ -42,11 +42,20 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "cost of a year by project and month": ("cost", "--by", "tag:project", "--by", "month"),
     "cost of a year by hardware and bucket": ("cost", "--by", "hardware", "--by", "bucket"),
     "cost of a team's fiscal quarter by day in Berlin": (
-        "cost", "--by", "day", "--team", "team-3", "--tz", "Europe/Berlin", "--fiscal-start", "2", "--period",
+        "cost",
+        "--by",
+        "day",
+        "--team",
+        "team-3",
+        "--tz",
+        "Europe/Berlin",
+        "--fiscal-start",
+        "2",
+        "--period",
         "FY2026-Q3",
     ),
     "forecast of a closed month": ("forecast", "--month", f"{YEAR}-12"),
-}  # fmt: skip
+}
 
 
 def measure(report: Report, folder: Path) -> None:
@@ -77,14 +86,26 @@ def make(root: Path, devices: int) -> dict[str, int]:
         period = of_month(f"{YEAR}-{month:02}")
         hourly, daily = _hourly(period, devices), _daily(period, devices)
         priced = Charges(
-            frame=_frozen(hourly), stays=(), from_ns=period.from_ns, to_ns=period.to_ns, provenance="live",
-            verified=True, book=book,
-        )  # fmt: skip
+            frame=_frozen(hourly),
+            stays=(),
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            provenance="live",
+            verified=True,
+            book=book,
+        )
         posting, contents = close.make_posting(
-            close_id=f"{period.label}-live-1", number=0, priced=priced, frame=priced.frame,
-            rows_file=store.CHARGES_FILE, more_files={close.BOOK_FILE: book.text.encode()}, book_file=close.BOOK_FILE,
-            watermark={}, posted_us=period.to_ns // 1000, by="benchmark",
-        )  # fmt: skip
+            close_id=f"{period.label}-live-1",
+            number=0,
+            priced=priced,
+            frame=priced.frame,
+            rows_file=store.CHARGES_FILE,
+            more_files={close.BOOK_FILE: book.text.encode()},
+            book_file=close.BOOK_FILE,
+            watermark={},
+            posted_us=period.to_ns // 1000,
+            by="benchmark",
+        )
         with store.lock(root):
             store.post(root, posting, contents)
         for grain, frame in (("hour", hourly), ("day", daily)):
@@ -124,18 +145,21 @@ def _daily(period: Period, devices: int) -> pl.DataFrame:
     """The same for each day and device."""
     days = pl.datetime_range(naive(period.from_ns), naive(period.to_ns), "1d", closed="left", eager=True)
     named = pl.DataFrame({"number": range(devices)}).select(
-        (pl.col("number") % RUNS).alias("run"), ("device-" + pl.col("number").cast(pl.String)).alias("device_id"),
-        ("GPU-" + pl.col("number").cast(pl.String)).alias("hardware_id"), count=pl.lit(1),
-    )  # fmt: skip
+        (pl.col("number") % RUNS).alias("run"),
+        ("device-" + pl.col("number").cast(pl.String)).alias("device_id"),
+        ("GPU-" + pl.col("number").cast(pl.String)).alias("hardware_id"),
+        count=pl.lit(1),
+    )
     return _sums(pl.DataFrame({"hour": days}), _runs().join(named, on="run"), hours=24)
 
 
 def _runs() -> pl.DataFrame:
     return pl.DataFrame({"run": range(RUNS)}).with_columns(
-        run_id="run-" + pl.col("run").cast(pl.String), team="team-" + (pl.col("run") % TEAMS).cast(pl.String),
+        run_id="run-" + pl.col("run").cast(pl.String),
+        team="team-" + (pl.col("run") % TEAMS).cast(pl.String),
         pool=pl.when(pl.col("run") % 2 == 0).then(pl.lit("serving")).otherwise(pl.lit("rollout")),
         device_class=pl.when(pl.col("run") % 3 == 0).then(pl.lit("h100-sxm")).otherwise(pl.lit("a100-sxm")),
-    )  # fmt: skip
+    )
 
 
 def _sums(times: pl.DataFrame, runs: pl.DataFrame, *, hours: int) -> pl.DataFrame:
@@ -146,12 +170,19 @@ def _sums(times: pl.DataFrame, runs: pl.DataFrame, *, hours: int) -> pl.DataFram
     number = pl.col("count").cast(pl.Int64) * hours
     devices = [name for name in sums.DEVICE_KEYS if name in rows.columns]
     return rows.select(
-        "hour", "run_id", "pool", "device_class", "team", "bucket",
+        "hour",
+        "run_id",
+        "pool",
+        "device_class",
+        "team",
+        "bucket",
         (pl.col("hour").dt.ordinal_day().cast(pl.Int64) - pl.col("behind")).alias("policy_version"),
-        "task", *devices, (number * (NS_PER_HOUR // 13)).alias("ns"),
+        "task",
+        *devices,
+        (number * (NS_PER_HOUR // 13)).alias("ns"),
         pl.when(pl.col("bucket") == "rollout").then(number * 100_000).otherwise(0).alias("tokens"),
         (number * _ROW_NANO).alias("cost_nano"),
-    )  # fmt: skip
+    )
 
 
 def _frozen(hourly: pl.DataFrame) -> pl.DataFrame:

@@ -52,9 +52,12 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     began = time.perf_counter()
     kept = _publish(folder, scope.join_elements, newest, starts)
     detail: dict[str, object] = {
-        "provenance": "simulated", "changed_share": SHARE, "elements": scope.join_elements, "versions": newest + 1,
+        "provenance": "simulated",
+        "changed_share": SHARE,
+        "elements": scope.join_elements,
+        "versions": newest + 1,
         "published_s": round(time.perf_counter() - began, 1),
-    }  # fmt: skip
+    }
     store = VersionStore(folder / _COMPOSITES)
     for distance in scope.join_distances:
         packages = plan(store.packages(), distance - 1, None)

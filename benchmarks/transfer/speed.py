@@ -32,9 +32,12 @@ def measure(report: Report, _: Path, scope: Scope) -> None:
             report.claim(f"{what}, {share:.0%} changed, one core", ours, "GiB/s", target, "higher")
             report.claim("  against XOR + zstd-1", ours / xor, "x", 1, "higher")
     report.detail["speed"] = {
-        "provenance": "simulated", "unit": "GiB/s of checkpoint", "elements": scope.speed_elements,
-        "rounds": scope.speed_rounds, **detail,
-    }  # fmt: skip
+        "provenance": "simulated",
+        "unit": "GiB/s of checkpoint",
+        "elements": scope.speed_elements,
+        "rounds": scope.speed_rounds,
+        **detail,
+    }
 
 
 def rates(elements: int, rounds: int) -> Rates:

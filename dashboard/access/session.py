@@ -137,10 +137,11 @@ def _note_opened(visitor: Visitor, page: str, action: str) -> None:
 def _instead(pages: list[StreamlitPage], show: Callable[[], None]) -> list[StreamlitPage]:
     """Pages at the same addresses that show something else, and are in no menu."""
     return [
-        st.Page(show, title=page.title, url_path=page.url_path or "start", default=page.url_path == "",
-                visibility="hidden")
+        st.Page(
+            show, title=page.title, url_path=page.url_path or "start", default=page.url_path == "", visibility="hidden"
+        )
         for page in pages
-    ]  # fmt: skip
+    ]
 
 
 def _ask_for_login(error: UserError) -> None:

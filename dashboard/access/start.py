@@ -52,8 +52,11 @@ def prepared(ledger: Path, host: str, port: int, auth_path: Path | None) -> Iter
         shown = f"[{host}]" if ":" in host else host
         says = [f"ledger {ledger}", f"open http://{shown}:{port} (Ctrl-C ends it)"]
         hosts = dict.fromkeys((*_LOOPBACK, host))
-        yield Start(command=_command(host, port, [f"--server.allowedHosts={name}" for name in hosts]),
-                    environment=environment, says=says)  # fmt: skip
+        yield Start(
+            command=_command(host, port, [f"--server.allowedHosts={name}" for name in hosts]),
+            environment=environment,
+            says=says,
+        )
         return
     auth = auth_file.load(auth_path)
     secret = auth_file.client_secret(auth, environment)

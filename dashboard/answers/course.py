@@ -31,8 +31,14 @@ def show(ledger: Path, run: Run) -> None:
     st.header("Is it getting better?")
     axis = bar.chosen().axis
     st.session_state[_AXIS] = axis
-    st.radio("Over", list(_AXES), key=_AXIS, format_func=lambda name: _AXES[name][2] + "s", horizontal=True,
-             on_change=lambda: bar.pick(axis=st.session_state[_AXIS]))  # fmt: skip
+    st.radio(
+        "Over",
+        list(_AXES),
+        key=_AXIS,
+        format_func=lambda name: _AXES[name][2] + "s",
+        horizontal=True,
+        on_change=lambda: bar.pick(axis=st.session_state[_AXIS]),
+    )
     course = by_step if axis == link.STEPS else _course(ledger, run, axis)
     if not course:
         st.info("No answer was judged yet." if axis == link.STEPS else "No judged answer names its policy version.")
@@ -71,15 +77,21 @@ def rows(course: Sequence[Stretch]) -> pl.DataFrame:
     return pl.DataFrame(
         [
             {
-                "place": (stretch.first + stretch.last) / 2, "first": stretch.first, "last": stretch.last,
+                "place": (stretch.first + stretch.last) / 2,
+                "first": stretch.first,
+                "last": stretch.last,
                 "named": f"{stretch.first:,}" + ("" if stretch.first == stretch.last else f" to {stretch.last:,}"),
-                "judged": stretch.judged, "accepted": stretch.accepted, "groups": stretch.groups,
-                "share": float(stretch.share), "low": stretch.interval[0], "high": stretch.interval[1],
+                "judged": stretch.judged,
+                "accepted": stretch.accepted,
+                "groups": stretch.groups,
+                "share": float(stretch.share),
+                "low": stretch.interval[0],
+                "high": stretch.interval[1],
                 "text": stretch.text,
             }
             for stretch in course
         ]
-    )  # fmt: skip
+    )
 
 
 def _course(ledger: Path, run: Run, axis: str) -> list[Stretch]:

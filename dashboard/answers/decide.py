@@ -26,11 +26,14 @@ def levers(made: Answers) -> None:
         title = f"{made.stamp.currency} saved on a million answer tokens, at list price, by a tenth of each"
         shown = pl.DataFrame(
             [
-                {"lever": lever.what, "saves": (lever.tenth_saves.value or 0) / 1e9,
-                 "text": amounts.amount(int(lever.tenth_saves.value or 0), made.stamp.currency)}
+                {
+                    "lever": lever.what,
+                    "saves": (lever.tenth_saves.value or 0) / 1e9,
+                    "text": amounts.amount(int(lever.tenth_saves.value or 0), made.stamp.currency),
+                }
                 for lever in made.levers
             ]
-        )  # fmt: skip
+        )
         display.chart(charts.levers(shown, title), about="What each lever saves")
         frame.show_table(tables.levers(made), "the formula's factors, each moved alone")
     factors = [
@@ -50,11 +53,16 @@ def frontier(ahead: Outlook) -> None:
         st.markdown(f"- **{escape.markdown(name[0].upper() + name[1:])}:** {escape.prose(answer.says)}")
     st.markdown(escape.markdown(ahead.rollouts))
     rows = [
-        {"priced by": name, "of the next": "slack second" if name == FREE else "dollar", "answer": answer.side,
-         "on inference": answer.gain_inference.text, "on training": answer.gain_training.text,
-         "difference, 95% interval": words.interval(answer.difference)}
+        {
+            "priced by": name,
+            "of the next": "slack second" if name == FREE else "dollar",
+            "answer": answer.side,
+            "on inference": answer.gain_inference.text,
+            "on training": answer.gain_training.text,
+            "difference, 95% interval": words.interval(answer.difference),
+        }
         for name, answer in ahead.answers.items()
-    ]  # fmt: skip
+    ]
     frame.table(
         pl.DataFrame(rows),
         f"relative fall in cost per correct answer; {ahead.stamp}. A direction is named only where the interval allows "
@@ -62,10 +70,14 @@ def frontier(ahead: Outlook) -> None:
     )
     known = [(what, ahead.elasticities[name], ahead.rests_on.get(name, "")) for name, what in ELASTICITIES.items()]
     elasticities = [
-        {"what": what, "value": words.short(figure), "95% interval": words.interval(figure) if rests_on else "",
-         "rests on, or what is missing": rests_on or figure.why or ""}
+        {
+            "what": what,
+            "value": words.short(figure),
+            "95% interval": words.interval(figure) if rests_on else "",
+            "rests on, or what is missing": rests_on or figure.why or "",
+        }
         for what, figure, rests_on in known
-    ]  # fmt: skip
+    ]
     st.subheader("How accepted answers grow")
     frame.table(
         pl.DataFrame(elasticities),
@@ -82,32 +94,48 @@ def verifiers(answered: Priced[Procurement]) -> None:
         st.info(escape.markdown(f"Not enough data: {answered.error}."))
         return
     st.markdown(words.plain(escape.markdown(document.in_words)))
-    known = [(verifier.name, verifier.per_correct) for verifier in document.verifiers
-             if verifier.per_correct.value is not None]  # fmt: skip
+    known = [
+        (verifier.name, verifier.per_correct)
+        for verifier in document.verifiers
+        if verifier.per_correct.value is not None
+    ]
     count, named = amounts.scale(min((figure.value for _, figure in known if figure.value), default=None))
     priced = f"{named or 'a '}correct answer{'s' if count > 1 else ''}"
     currency = document.stamp.currency
     if known:
         shown = pl.DataFrame(
             [
-                {"name": name, "usd": (figure.value or 0) * count / 1e9,
-                 **{end: None if value is None else value * count / 1e9
-                    for end, value in (("low", figure.low), ("high", figure.high))},
-                 "text": _scaled(figure, figure.value, count), "range": words.interval(figure)}
+                {
+                    "name": name,
+                    "usd": (figure.value or 0) * count / 1e9,
+                    **{
+                        end: None if value is None else value * count / 1e9
+                        for end, value in (("low", figure.low), ("high", figure.high))
+                    },
+                    "text": _scaled(figure, figure.value, count),
+                    "range": words.interval(figure),
+                }
                 for name, figure in known
             ],
             schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64),
-        )  # fmt: skip
+        )
         title = f"{currency} for {priced}, 95% interval"
         display.chart(shared.intervals(shown, title), about="Cost of a correct answer by verifier")
     rows = [
-        {"verifier": verifier.name, "Brier score, 0 is best": verifier.brier.text, "accepts": verifier.accept_rate.text,
-         "of the correct (TPR)": verifier.tpr.text, "of the wrong (FPR)": verifier.fpr.text,
-         "correct among accepted (PPV)": verifier.ppv.text, "a verdict": words.short(verifier.price),
-         priced: _scaled(verifier.per_correct, verifier.per_correct.value, count),
-         "95% interval": _interval(verifier, count), "cheapest in": words.short(verifier.chance_cheapest)}
+        {
+            "verifier": verifier.name,
+            "Brier score, 0 is best": verifier.brier.text,
+            "accepts": verifier.accept_rate.text,
+            "of the correct (TPR)": verifier.tpr.text,
+            "of the wrong (FPR)": verifier.fpr.text,
+            "correct among accepted (PPV)": verifier.ppv.text,
+            "a verdict": words.short(verifier.price),
+            priced: _scaled(verifier.per_correct, verifier.per_correct.value, count),
+            "95% interval": _interval(verifier, count),
+            "cheapest in": words.short(verifier.chance_cheapest),
+        }
         for verifier in document.verifiers
-    ]  # fmt: skip
+    ]
     unknown = dict.fromkeys(
         figure.text
         for verifier in document.verifiers

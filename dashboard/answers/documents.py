@@ -29,6 +29,8 @@ def build(root: Path, run_id: str, book: PriceBook, unverified: bool, seen: Seen
     """The documents of a run. Raises what `rose.pricing.run.priced.priced` raises."""
     with priced(root, run_id, book, unverified, seen) as run:
         return Documents(
-            answers=answers(run), ahead=outlook(run), verifiers=data.attempt(lambda: procurement(run)),
+            answers=answers(run),
+            ahead=outlook(run),
+            verifiers=data.attempt(lambda: procurement(run)),
             useful=run.cost.useful,
-        )  # fmt: skip
+        )

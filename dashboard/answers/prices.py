@@ -28,9 +28,12 @@ def show(made: Documents, steps: pl.DataFrame) -> None:
     several = "answer" if count == 1 else "answers"
     cells = (
         (f"{named}accepted {several}".capitalize(), paid.measured, "Paid for rollouts, over what was accepted."),
-        (f"{named}correct {several}, by audit".capitalize(), paid.per_correct,
-         "The same, over what an audit found right."),
-    )  # fmt: skip
+        (
+            f"{named}correct {several}, by audit".capitalize(),
+            paid.per_correct,
+            "The same, over what an audit found right.",
+        ),
+    )
     places = st.columns(3)
     for place, (label, figure, about) in zip(places, cells, strict=False):
         place.metric(label, _scaled(figure, count))
@@ -52,15 +55,24 @@ def _lines(made: Documents, count: int, unit: str) -> None:
         return
     shown = pl.DataFrame(
         [
-            {"name": _LINES[name], "usd": _units(figure.value, count), "low": _units(figure.low, count),
-             "high": _units(figure.high, count), "text": _scaled(figure, count), "range": _interval(figure, count)}
+            {
+                "name": _LINES[name],
+                "usd": _units(figure.value, count),
+                "low": _units(figure.low, count),
+                "high": _units(figure.high, count),
+                "text": _scaled(figure, count),
+                "range": _interval(figure, count),
+            }
             for name, figure in known
         ],
         schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64),
-    )  # fmt: skip
+    )
     display.chart(shared.intervals(shown, unit), about="Cost per accepted answer by price line")
-    unknown = [f"{_LINES[name]}: {line.measured.text}" for name, line in made.answers.lines.items()
-               if line.measured.value is None]  # fmt: skip
+    unknown = [
+        f"{_LINES[name]}: {line.measured.text}"
+        for name, line in made.answers.lines.items()
+        if line.measured.value is None
+    ]
     st.caption(
         words.plain(
             f"{unit}, with the same tokens priced as each line says; grey: 95% interval where there is one. "

@@ -14,8 +14,10 @@ from dashboard.costs.groups import BORROWED, DEDICATED, TRANSFER
 from rose.text import visible
 
 PLACE_COLOURS: Mapping[str, str] = {
-    BORROWED: BORROWED_COLOUR, DEDICATED: DEDICATED_COLOUR, TRANSFER: BUCKET_COLOURS["transfer"],
-}  # fmt: skip
+    BORROWED: BORROWED_COLOUR,
+    DEDICATED: DEDICATED_COLOUR,
+    TRANSFER: BUCKET_COLOURS["transfer"],
+}
 
 
 def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:

@@ -29,10 +29,12 @@ _MILLION = 10**6
 _USEFUL = ("accepted", "rejected", "open")
 _WORK = pl.col("bucket").is_in(ROLLOUT_BUCKETS)
 _PLACE = (
-    pl.when(pl.col("kind") != "capacity").then(pl.lit(TRANSFER))
-    .when(pl.col("pool") == "serving").then(pl.lit(BORROWED))
+    pl.when(pl.col("kind") != "capacity")
+    .then(pl.lit(TRANSFER))
+    .when(pl.col("pool") == "serving")
+    .then(pl.lit(BORROWED))
     .otherwise(pl.lit(DEDICATED))
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +68,10 @@ def of_run(rows: Rows, run_id: str) -> Rows:
 
 def with_models(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame:
     """The charges with a column `model`, by the run that their devices are of."""
-    known = pl.DataFrame({"fleet_run_id": list(models), "model": list(models.values())},
-                         schema={"fleet_run_id": pl.String, "model": pl.String})  # fmt: skip
+    known = pl.DataFrame(
+        {"fleet_run_id": list(models), "model": list(models.values())},
+        schema={"fleet_run_id": pl.String, "model": pl.String},
+    )
     return frame.join(known, "fleet_run_id", "left", maintain_order="left")
 
 
@@ -93,18 +97,24 @@ def grouped(frame: pl.DataFrame, by: str) -> list[Group]:
 def together(key: str, parts: Sequence[tuple[str, int, int, int]]) -> Group:
     """A row from its parts: place, nano-dollars, nanoseconds, tokens."""
     return Group(
-        key=key, nano=sum(part[1] for part in parts), ns=sum(part[2] for part in parts),
-        tokens=sum(part[3] for part in parts), places={part[0]: part[1] for part in parts},
-    )  # fmt: skip
+        key=key,
+        nano=sum(part[1] for part in parts),
+        ns=sum(part[2] for part in parts),
+        tokens=sum(part[3] for part in parts),
+        places={part[0]: part[1] for part in parts},
+    )
 
 
 def total(rows: Sequence[Group]) -> Group:
     """All rows as one."""
     places = {place: sum(row.places.get(place, 0) for row in rows) for place in PLACES}
     return Group(
-        key="total", nano=sum(row.nano for row in rows), ns=sum(row.ns for row in rows),
-        tokens=sum(row.tokens for row in rows), places=places,
-    )  # fmt: skip
+        key="total",
+        nano=sum(row.nano for row in rows),
+        ns=sum(row.ns for row in rows),
+        tokens=sum(row.tokens for row in rows),
+        places=places,
+    )
 
 
 def in_row(frame: pl.DataFrame, by: str, key: str) -> pl.DataFrame:

@@ -42,10 +42,12 @@ def runs(spent: Spending, by: str, key: str, known: Mapping[str, Run]) -> None:
         schema_overrides={"name": pl.String},
     )
     display.table(
-        table, key=_RUNS, on_select=lambda: _pick_run(table),
+        table,
+        key=_RUNS,
+        on_select=lambda: _pick_run(table),
         selection_mode="single-row",
         column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns(table)},
-    )  # fmt: skip
+    )
     which = "all" if len(own) == len(shown) else f"the dearest {len(shown):,} of {len(own):,}"
     st.caption(
         f"Source: charges of the row, {which}, {spent.bill.stamp}. Click a run to see it alone, with its leases."
@@ -62,24 +64,38 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
         st.info("No lease of this run was in force in this time: it borrowed nothing.")
         return
     count, money = int(newest["leases"][0]), Money(spent.rate)
-    cost = spent.now.rollout.filter(BORROWED).group_by("fleet_run_id", "lease_id").agg(
-        pl.col("amount_nano").sum().alias("nano"), pl.col("ns").filter(kind="capacity").sum(),
-        pl.col("tokens").filter(bucket="rollout").sum(),
-    )  # fmt: skip
+    cost = (
+        spent.now.rollout.filter(BORROWED)
+        .group_by("fleet_run_id", "lease_id")
+        .agg(
+            pl.col("amount_nano").sum().alias("nano"),
+            pl.col("ns").filter(kind="capacity").sum(),
+            pl.col("tokens").filter(bucket="rollout").sum(),
+        )
+    )
     # Two fleets may call their leases alike.
     shown = newest.head(_LEASES_MAX).join(
         cost, how="left", left_on=("run_id", "lease_id"), right_on=("fleet_run_id", "lease_id"), maintain_order="left"
     )
     per_unit = 1.0 if spent.rate is None else float(spent.rate.usd_per_unit)
     table = shown.select(
-        "lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason",
-        (pl.col("nano") / 1e9 / per_unit).alias("cost"), (pl.col("ns") / NS_PER_HOUR).alias("device-hours"), "tokens",
-    )  # fmt: skip
+        "lease_id",
+        "device_id",
+        "granted_at",
+        "until",
+        "closed_by",
+        "close_reason",
+        (pl.col("nano") / 1e9 / per_unit).alias("cost"),
+        (pl.col("ns") / NS_PER_HOUR).alias("device-hours"),
+        "tokens",
+    )
     display.table(
-        table.rename(lambda name: name.replace("_", " ")), key=_LEASES,
-        on_select=lambda: _pick_lease(table), selection_mode="single-row",
+        table.rename(lambda name: name.replace("_", " ")),
+        key=_LEASES,
+        on_select=lambda: _pick_lease(table),
+        selection_mode="single-row",
         column_config={"cost": amounts.column("cost", table["cost"], money.currency), **columns(table)},
-    )  # fmt: skip
+    )
     which = "all" if table.height == count else f"the newest {table.height:,} of {count:,}"
     st.caption(
         words.plain(

@@ -19,10 +19,16 @@ _MILLION = 10**6
 _DRAWN = 10_000
 #: Steps as readers call them; others are called as pricing calls them.
 _LABELS = {
-    "energy": "more energy", "transfer": "weight transfer", "scheduler": "scheduling",
-    "kv_recompute": "prompts computed again", "provision": "late requests", "prefix_cache": "serving's prefix cache",
-    "interference": "serving slowed down", "held_memory": "memory held for lending", "publishing": "publishing weights",
-}  # fmt: skip
+    "energy": "more energy",
+    "transfer": "weight transfer",
+    "scheduler": "scheduling",
+    "kv_recompute": "prompts computed again",
+    "provision": "late requests",
+    "prefix_cache": "serving's prefix cache",
+    "interference": "serving slowed down",
+    "held_memory": "memory held for lending",
+    "publishing": "publishing weights",
+}
 _SAVED = "The page Risk has what borrowing saved, with its interval and against other offers."
 
 
@@ -48,12 +54,13 @@ def show(made: Waterfall, run: Run) -> None:
     )
     currency = made.head.stamp.currency
     display.table(
-        table, placeholder="unknown",
+        table,
+        placeholder="unknown",
         column_config={
             "run": amounts.column("of the run", table["run"], currency),
             "per million": amounts.column("a million useful tokens", table["per million"], currency),
         },
-    )  # fmt: skip
+    )
     st.caption(
         words.plain(
             f"Steps add up to each sum so far, to the nano-dollar; those of next to nothing are in the "
@@ -82,13 +89,19 @@ def rows(made: Waterfall) -> pl.DataFrame:
         ends = [_per_million(nano, made.tokens) for nano in (begin, end)]
         listed.append(
             {
-                "name": _LABELS.get(part.name, part.name), "nano": part.nano,
+                "name": _LABELS.get(part.name, part.name),
+                "nano": part.nano,
                 "per million": None if part.nano is None else _per_million(part.nano, made.tokens),
-                "from": ends[0], "to": ends[1], "right": max(ends), "kind": _kind(part),
+                "from": ends[0],
+                "to": ends[1],
+                "right": max(ends),
+                "kind": _kind(part),
                 "text": _text(part, made.tokens),
-                "view": part.view, "basis": part.basis, "why": escape.cell(part.why),
+                "view": part.view,
+                "basis": part.basis,
+                "why": escape.cell(part.why),
             }
-        )  # fmt: skip
+        )
     schema = {"nano": pl.Int64, "per million": pl.Float64}
     return pl.DataFrame(listed, schema_overrides=schema)
 
@@ -115,9 +128,10 @@ def _sentence(made: Waterfall, name: str) -> str:
     dedicated, borrowed = (amounts.amount(Fraction((part.nano or 0) * _MILLION, made.tokens)) for part in (first, last))
     cheaper = (last.nano or 0) < (first.nano or 0)
     why = (
-        "the device is paid for anyway, so only what lending adds is left" if cheaper else
-        "what lending adds comes to more than the device time that it stands in for"
-    )  # fmt: skip
+        "the device is paid for anyway, so only what lending adds is left"
+        if cheaper
+        else "what lending adds comes to more than the device time that it stands in for"
+    )
     hypothetical = " (assumed)" if first.basis == "assumed" else ""
     return (
         f"In run {name} a million useful tokens would cost **{dedicated}** on dedicated devices{hypothetical}, and "

@@ -30,10 +30,11 @@ def reactions(bins: pl.DataFrame, budgets: Mapping[str, float]) -> list[alt.Laye
     return [
         alt.layer(
             _histogram(bins, action, scale, last=action == actions[-1]),
-            *_lines(budgets, labelled=action == actions[0]), title=timeline.title(action),
+            *_lines(budgets, labelled=action == actions[0]),
+            title=timeline.title(action),
         ).properties(height=_PANEL_PX + (_AXIS_PX if action == actions[-1] else 0))
         for action in actions
-    ]  # fmt: skip
+    ]
 
 
 def _histogram(bins: pl.DataFrame, action: str, scale: alt.Scale, *, last: bool) -> alt.Chart:
@@ -44,11 +45,13 @@ def _histogram(bins: pl.DataFrame, action: str, scale: alt.Scale, *, last: bool)
         alt.Chart(bins.filter(action=action).select("from_ms", "to_ms", "measured"))
         .mark_bar(color=PREEMPTION_COLOURS[action], stroke="white", strokeWidth=0.5)
         .encode(
-            x=alt.X("from_ms:Q", scale=scale, axis=axis, title=title), x2=alt.X2("to_ms:Q"),
-            y=alt.Y("measured:Q", title=None, axis=_count_axis()), y2=alt.datum(0),
+            x=alt.X("from_ms:Q", scale=scale, axis=axis, title=title),
+            x2=alt.X2("to_ms:Q"),
+            y=alt.Y("measured:Q", title=None, axis=_count_axis()),
+            y2=alt.datum(0),
             tooltip=[*tips, alt.Tooltip("measured:Q", format=",")],
         )
-    )  # fmt: skip
+    )
 
 
 def _count_axis() -> alt.Axis:
@@ -108,10 +111,12 @@ def over_time(frame: pl.DataFrame, begin: datetime, end: datetime, width: timede
         alt.Chart(shown.filter(action=action), title=timeline.title(action))
         .mark_bar(color=PREEMPTION_COLOURS[action], clip=True)
         .encode(
-            x=timeline.between("t", begin, end), x2=alt.X2("until:T"),
-            y=alt.Y("preemptions:Q", title=None, axis=_count_axis()), y2=alt.datum(0),
+            x=timeline.between("t", begin, end),
+            x2=alt.X2("until:T"),
+            y=alt.Y("preemptions:Q", title=None, axis=_count_axis()),
+            y2=alt.datum(0),
             tooltip=[timeline.time_tip("t"), alt.Tooltip("preemptions:Q", format=",")],
         )
         .properties(height=_PANEL_PX)
         for action in actions
-    ]  # fmt: skip
+    ]

@@ -30,9 +30,11 @@ def table(ledger: Path, run: Run, shown: Window) -> None:
     numbers = [name for name, dtype in rows.schema.items() if dtype == pl.Float64]
     listed = rows.drop("preemptions").with_columns(pl.col(numbers).round(3))
     display.table(
-        listed.rename(lambda name: name.replace("_", " ")), key=_TABLE,
-        on_select=lambda: _pick(rows), selection_mode="single-row",
-    )  # fmt: skip
+        listed.rename(lambda name: name.replace("_", " ")),
+        key=_TABLE,
+        on_select=lambda: _pick(rows),
+        selection_mode="single-row",
+    )
     count = int(rows["preemptions"][0])
     which = "all" if rows.height == count else f"the newest {rows.height:,} of {count:,}; a shorter time has others"
     st.caption(

@@ -15,8 +15,10 @@ from dashboard.link import ACTIONS
 
 #: Of each action, one and several, as they are said.
 _NAMES: Mapping[str, tuple[str, str]] = {
-    "yield": ("yield", "yields"), "cut": ("cut", "cuts"), "revoke": ("revocation", "revocations"),
-}  # fmt: skip
+    "yield": ("yield", "yields"),
+    "cut": ("cut", "cuts"),
+    "revoke": ("revocation", "revocations"),
+}
 BLOCKS = 200
 
 

@@ -108,15 +108,20 @@ def depends(document: RiskDocument) -> None:
         st.info("Nothing that it rests on has a range in this run.")
     else:
         rows = [
-            {"name": name.replace("_", " "), "worse": _usd(swing.worse), "better": _usd(swing.better),
-             "worse_text": swing.worse.text, "better_text": swing.better.text}
+            {
+                "name": name.replace("_", " "),
+                "worse": _usd(swing.worse),
+                "better": _usd(swing.better),
+                "worse_text": swing.worse.text,
+                "better_text": swing.better.text,
+            }
             for name, swing in document.swings.items()
-        ]  # fmt: skip
+        ]
         shown = pl.DataFrame(rows)
         display.chart(
             charts.depends(shown, document.cash_saved.value / 1e9, stamp.currency),
             about="Cash saved at either end of the range of each thing that it depends on",
-        )  # fmt: skip
+        )
         st.caption(escape.markdown(f"Green: more than now, purple: less. Marginal, {stamp}."))
         frame.show_table(tables.depends(document), "the terms of the borrow, and the device time of dedicated devices")
     if document.compare.flips:
@@ -132,11 +137,16 @@ def added(document: RiskDocument) -> None:
     st.header("What did borrowing add to the bill?")
     st.markdown(escape.prose(price.gate))
     rows = [
-        {"term": name.replace("_", " "), "in all": row.in_all.short_text, "95% interval": row.in_all.short_interval,
-         "per device-hour": row.per_device_hour.short_text, "basis": row.in_all.basis,
-         "rests on": escape.cell(row.rests_on)}
+        {
+            "term": name.replace("_", " "),
+            "in all": row.in_all.short_text,
+            "95% interval": row.in_all.short_interval,
+            "per device-hour": row.per_device_hour.short_text,
+            "basis": row.in_all.basis,
+            "rests on": escape.cell(row.rests_on),
+        }
         for name, row in {**price.terms, "m, the marginal price": price.total}.items()
-    ]  # fmt: skip
+    ]
     source = "`lease`, `sync`, `power`, `request` and the price book; marginal view"
     frame.table(pl.DataFrame(rows), f"{source}, {price.head.stamp}. Absent: unknown, and not in the sum.")
     if price.avoidable.value:
@@ -167,10 +177,16 @@ def bursts(document: RiskDocument) -> None:
         ),
     )
     rows = [
-        {"load": f"{load_bin * 20} to {load_bin * 20 + 20}%", "an_hour": rate.hazard_per_hour.value,
-         "low": rate.hazard_per_hour.low, "high": rate.hazard_per_hour.high, "windows": rate.windows.value}
-        for load_bin, rate in provision.rates.items() if rate.hazard_per_hour.value is not None
-    ]  # fmt: skip
+        {
+            "load": f"{load_bin * 20} to {load_bin * 20 + 20}%",
+            "an_hour": rate.hazard_per_hour.value,
+            "low": rate.hazard_per_hour.low,
+            "high": rate.hazard_per_hour.high,
+            "windows": rate.windows.value,
+        }
+        for load_bin, rate in provision.rates.items()
+        if rate.hazard_per_hour.value is not None
+    ]
     if any(rate.bursts.value for rate in provision.rates.values()):
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("an_hour", "low", "high"), pl.Float64))
         display.chart(charts.bursts(shown), about="Bursts an hour by serving load, with 95%")
@@ -190,24 +206,31 @@ def together(risk: RiskDocument) -> None:
     st.markdown(escape.markdown(f"Where borrowing becomes as dear as dedicated devices (r*): {document.says}."))
     rows = [
         {"r": float(r), "usd": _usd(row.token_cost), "text": row.token_cost.text}
-        for r, row in document.by_r.items() if row.token_cost.value is not None
-    ]  # fmt: skip
+        for r, row in document.by_r.items()
+        if row.token_cost.value is not None
+    ]
     if rows:
         display.chart(
             charts.coupled(pl.DataFrame(rows), _usd(document.dedicated), document.head.stamp.currency),
             about="Simulated price of a million borrowed tokens, by how load and demand rise together",
-        )  # fmt: skip
+        )
     if document.by_r:
         frame.show_table(tables.paired(document), "the windows of the run, paired anew: simulated")
 
 
 def _intervals(figures: Mapping[str, Figure], title: str) -> None:
     rows = [
-        {"name": name, "text": figure.text, "range": words.interval(figure), "usd": _usd(figure),
-         "low": None if figure.low is None else figure.low / 1e9,
-         "high": None if figure.high is None else figure.high / 1e9}
-        for name, figure in figures.items() if figure.value is not None
-    ]  # fmt: skip
+        {
+            "name": name,
+            "text": figure.text,
+            "range": words.interval(figure),
+            "usd": _usd(figure),
+            "low": None if figure.low is None else figure.low / 1e9,
+            "high": None if figure.high is None else figure.high / 1e9,
+        }
+        for name, figure in figures.items()
+        if figure.value is not None
+    ]
     if rows:
         shown = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64))
         display.chart(shared.intervals(shown, title), about=title)

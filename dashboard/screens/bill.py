@@ -28,9 +28,13 @@ _VIEW_WORDS = {
 }
 #: What a team's bill is divided by, in words and as charges call it.
 _BY = {
-    "run": "run", "device class": "device-class", "policy version": "policy-version", "task": "task",
-    "fate of the tokens": "fate", "bucket": "bucket",
-}  # fmt: skip
+    "run": "run",
+    "device class": "device-class",
+    "policy version": "policy-version",
+    "task": "task",
+    "fate of the tokens": "fate",
+    "bucket": "bucket",
+}
 
 
 def show(ledger: Path, runs: list[Run]) -> None:
@@ -71,13 +75,22 @@ def _total(bill: Bill, view: str) -> None:
     could = pl.col("cause") == "could have been lent"
     frame.metrics(
         ("The bill", make.amount(sum_of(), _VIEWS[view]), f"{words.period(bill.period)}. Every device, used or not."),
-        ("Of it in closed periods", make.amount(sum_of(pl.col("closed")), _VIEWS[AMORTIZED]),
-         "As it was closed, with the corrections since. The rest is open and may change."),
-        ("Unallocated", make.amount(sum_of(pl.col("team") == "unallocated"), _VIEWS[AMORTIZED]),
-         "Nobody pays it: the run has no tag that says which team does."),
-        ("Idle, could have been lent", make.amount(sum_of(pl.col("bucket") == "idle", could), _VIEWS[AMORTIZED]),
-         "Serving devices' idle time outside of every lease."),
-    )  # fmt: skip
+        (
+            "Of it in closed periods",
+            make.amount(sum_of(pl.col("closed")), _VIEWS[AMORTIZED]),
+            "As it was closed, with the corrections since. The rest is open and may change.",
+        ),
+        (
+            "Unallocated",
+            make.amount(sum_of(pl.col("team") == "unallocated"), _VIEWS[AMORTIZED]),
+            "Nobody pays it: the run has no tag that says which team does.",
+        ),
+        (
+            "Idle, could have been lent",
+            make.amount(sum_of(pl.col("bucket") == "idle", could), _VIEWS[AMORTIZED]),
+            "Serving devices' idle time outside of every lease.",
+        ),
+    )
 
 
 def _days(bill: Bill, shown: pl.DataFrame, view: str) -> None:
@@ -164,9 +177,13 @@ def _exported(asked: Asked, bill: Bill) -> exported.Bill:
     if bill.closes:
         return exported.of_close(asked.ledger, bill.closes[0], allow_unverified=asked.unverified)
     return exported.of_period(
-        asked.ledger, asked.book, from_ns=asked.period.from_ns, to_ns=asked.period.to_ns,
-        provenance=bill.provenance, allow_unverified=asked.unverified,
-    )  # fmt: skip
+        asked.ledger,
+        asked.book,
+        from_ns=asked.period.from_ns,
+        to_ns=asked.period.to_ns,
+        provenance=bill.provenance,
+        allow_unverified=asked.unverified,
+    )
 
 
 frame.ledger_page(

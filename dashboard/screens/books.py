@@ -75,9 +75,12 @@ def _closes(ledger: Path) -> None:
     left, middle, right = st.columns(3)
     close_id = left.selectbox("Close", list(reversed(known)), key="books-close")
     view = middle.radio(
-        "View", (AMORTIZED, FULLY_LOADED), format_func=lambda option: option.replace("-", " "), horizontal=True,
+        "View",
+        (AMORTIZED, FULLY_LOADED),
+        format_func=lambda option: option.replace("-", " "),
+        horizontal=True,
         key="books-view",
-    )  # fmt: skip
+    )
     by = right.selectbox("Divided by", _BY[view], format_func=lambda option: option.replace("-", " "), key="books-by")
     stated = books.stated(ledger, close_id, (by,), view, as_of_ns)
     if stated.value is None:
@@ -103,8 +106,9 @@ def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
     named: dict[int | None, str] = {None: _NOW}
     for entry in posted:
         what = "close of" if entry.number == 0 else f"correction {entry.number} of"
-        named.setdefault(entry.posted_ns, f"{utc(entry.posted_ns)[:19].replace('T', ' ')} UTC, after the {what} "
-                                         f"{entry.close_id}")  # fmt: skip
+        named.setdefault(
+            entry.posted_ns, f"{utc(entry.posted_ns)[:19].replace('T', ' ')} UTC, after the {what} {entry.close_id}"
+        )
     return st.selectbox("As it was known", list(named), format_func=named.__getitem__, key="books-as-of")
 
 
@@ -167,15 +171,19 @@ def _statement(statement: Statement) -> None:
     )
     if len(statement.close.posted) > 1:
         rows = [
-            {"no": posting.number, "posted": utc(posting.posted_ns)[:19].replace("T", " "),
-             "amount": posting.cost_nano / 1e9, "rows": posting.rows, "why": posting.reason or "",
-             "by": posting.who, "verified": "yes" if posting.verified else "UNVERIFIED"}
+            {
+                "no": posting.number,
+                "posted": utc(posting.posted_ns)[:19].replace("T", " "),
+                "amount": posting.cost_nano / 1e9,
+                "rows": posting.rows,
+                "why": posting.reason or "",
+                "by": posting.who,
+                "verified": "yes" if posting.verified else "UNVERIFIED",
+            }
             for posting in statement.close.posted[1:]
-        ]  # fmt: skip
+        ]
         posted = pl.DataFrame(rows)
-        frame.table(
-            posted, f"corrections of {statement.close.close_id}, amortized, {stamp}", _money(posted, "amount")
-        )  # fmt: skip
+        frame.table(posted, f"corrections of {statement.close.close_id}, amortized, {stamp}", _money(posted, "amount"))
     lines = [
         dict(zip(statement.by, line.values, strict=True))
         | {"cost": _usd(line.cost), "share": line.share.value, "nano-dollars": line.cost.value}
@@ -222,11 +230,18 @@ def _budgets(asked: Asked) -> None:
 def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
     rows = [
         {"team": budget.team, "text": f"{budget.spent.text}, {words.short(budget.forecast)}, {budget.budget.text}"}
-        | {name: None if nano is None else nano / 1e9 for name, nano in (
-            ("spent", budget.spent.value), ("budget", budget.budget.value), ("forecast", budget.forecast.value),
-            ("low", budget.forecast.low), ("high", budget.forecast.high))}
+        | {
+            name: None if nano is None else nano / 1e9
+            for name, nano in (
+                ("spent", budget.spent.value),
+                ("budget", budget.budget.value),
+                ("forecast", budget.forecast.value),
+                ("low", budget.forecast.low),
+                ("high", budget.forecast.high),
+            )
+        }
         for budget in budgets
-    ]  # fmt: skip
+    ]
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("forecast", "low", "high"), pl.Float64))
 
 
@@ -258,12 +273,17 @@ def _anomalies(asked: Asked, now: datetime) -> None:
         st.markdown(f"**{head}**, {said}")
     if watch.anomalies:
         rows = [
-            {"day": str(anomaly.day), "what": anomaly.metric, "value": _usd(anomaly.value),
-             "unit": words.unit(anomaly.value), "median": _usd(anomaly.median),
-             "change": anomaly.change_nano / 1e9,
-             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
+            {
+                "day": str(anomaly.day),
+                "what": anomaly.metric,
+                "value": _usd(anomaly.value),
+                "unit": words.unit(anomaly.value),
+                "median": _usd(anomaly.median),
+                "change": anomaly.change_nano / 1e9,
+                "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1),
+            }
             for anomaly in watch.anomalies
-        ]  # fmt: skip
+        ]
         listed = pl.DataFrame(rows, infer_schema_length=None)
         money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations"))
         source = f"charges, amortized, {watch.stamp}."

@@ -111,7 +111,7 @@ def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> No
         ("Rollout cost", rollouts.nano, _VIEWS[chosen.view], cards.change(rollouts.nano, before, name)),
         ("A device-hour of rollouts", rollouts.per_device_hour, "without weight transfer, which takes no device", None),
         ("A million useful tokens", rollouts.per_million, "those that came to nothing are in the price", None),
-    )  # fmt: skip
+    )
     for place, (label, nano, about, change) in zip(st.columns(3), cells, strict=True):
         text = "unknown" if nano is None else amounts.converted(nano, money)
         place.metric(label, text, change, delta_color="inverse")
@@ -136,9 +136,12 @@ def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run
     _bars(rows, names, money)
     table = _table(rows, names, amount, money, GROUPS[chosen.by][0])
     display.table(
-        table, key=f"{_TABLE}-{chosen.by}",
-        on_select=lambda: _pick(rows, chosen.by), selection_mode="single-row", column_config=_columns(table, money),
-    )  # fmt: skip
+        table,
+        key=f"{_TABLE}-{chosen.by}",
+        on_select=lambda: _pick(rows, chosen.by),
+        selection_mode="single-row",
+        column_config=_columns(table, money),
+    )
     st.caption(
         words.plain(
             f"Source: charges of rollouts by {GROUPS[chosen.by][0]}, {chosen.view.replace('-', ' ')}, "
@@ -148,9 +151,11 @@ def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run
         )
     )
     exact = table.with_columns(
-        pl.Series("nano-dollars", [row.nano for row in rows]), pl.lit(chosen.view).alias("view"),
-        pl.lit(spent.bill.provenance).alias("provenance"), pl.lit(money.currency).alias("currency"),
-    )  # fmt: skip
+        pl.Series("nano-dollars", [row.nano for row in rows]),
+        pl.lit(chosen.view).alias("view"),
+        pl.lit(spent.bill.provenance).alias("provenance"),
+        pl.lit(money.currency).alias("currency"),
+    )
     frame.download(exact, "cost-groups")
 
 
@@ -159,12 +164,19 @@ def _bars(rows: Sequence[Group], names: Sequence[str], money: Money) -> None:
     per_unit = 1e9 if money.rate is None else 1e9 * float(money.rate.usd_per_unit)
     parts = pl.DataFrame(
         [
-            {"name": name, "place": place, "cost": nano / per_unit, "text": amounts.converted(nano, money),
-             "nano-dollars": nano, "total": row.nano / per_unit, "text of total": amounts.converted(row.nano, money)}
+            {
+                "name": name,
+                "place": place,
+                "cost": nano / per_unit,
+                "text": amounts.converted(nano, money),
+                "nano-dollars": nano,
+                "total": row.nano / per_unit,
+                "text of total": amounts.converted(row.nano, money),
+            }
             for name, row in drawn
             for place, nano in row.places.items()
         ]
-    )  # fmt: skip
+    )
     display.chart(charts.ranked(parts, money.currency), about="Cost of rollouts, the dearest first")
     if len(drawn) < len(rows):
         st.caption(f"The dearest {len(drawn)} of {len(rows):,} are drawn; the table has all.")
@@ -195,8 +207,10 @@ def _table(
 
 
 def _columns(table: pl.DataFrame, money: Money) -> dict[Any, ColumnConfig]:
-    priced = {name: amounts.column(name, table[name], money.currency)
-              for name in ("cost", "a device-hour", "a million tokens")}  # fmt: skip
+    priced = {
+        name: amounts.column(name, table[name], money.currency)
+        for name in ("cost", "a device-hour", "a million tokens")
+    }
     return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns(table)}
 
 
@@ -237,9 +251,7 @@ def _download(ledger: Path, run: Run, *, unverified: bool) -> None:
     with left:
         session.download_button("Download CSV", lambda: to_csv(report().to_json()), f"{name}.csv", "text/csv")
     with right:
-        session.download_button(
-            "Download JSON", lambda: words.to_json(report()), f"{name}.json", "application/json"
-        )  # fmt: skip
+        session.download_button("Download JSON", lambda: words.to_json(report()), f"{name}.json", "application/json")
 
 
 def _name(key: str, by: str, known: dict[str, Run]) -> str:

@@ -50,11 +50,21 @@ def _went(run: Run, steps: pl.DataFrame) -> None:
     drawn = (
         ("reward", "reward", _GREEN, ".3~f", "The verifier's mean reward. Source: `verdict`."),
         ("tokens", "tokens", _ORANGE, "~s", "Tokens that rollouts generated, useful or not. Source: `turn`."),
-        ("staleness_mean", "versions", _PURPLE, ".2~f",
-         "Mean staleness: by how many policy versions a sample trails the trainer. Source: `trajectory`."),
-        ("seconds", "seconds", _BLUE, ".3~s",
-         "A step: rollout, update and publishing new weights together. Source: `step`."),
-    )  # fmt: skip
+        (
+            "staleness_mean",
+            "versions",
+            _PURPLE,
+            ".2~f",
+            "Mean staleness: by how many policy versions a sample trails the trainer. Source: `trajectory`.",
+        ),
+        (
+            "seconds",
+            "seconds",
+            _BLUE,
+            ".3~s",
+            "A step: rollout, update and publishing new weights together. Source: `step`.",
+        ),
+    )
     places = [place for _ in range(2) for place in st.columns(2)]
     for place, (field, title, colour, axis_format, about) in zip(places, drawn, strict=True):
         with place:

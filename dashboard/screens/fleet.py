@@ -84,7 +84,7 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
     display.chart(
         timeline.chart(lanes),
         about="Lent share, states of devices, leases, serving latency with its budget, and preemptions over time",
-    )  # fmt: skip
+    )
     near = " By the day; percentiles to within 2.2%." if data.by_day(shown) else ""
     st.caption(
         f"A lease is a rollout engine's permission to use a serving device. Yield: a rollout waited for serving; cut: "
@@ -96,9 +96,11 @@ def _timeline(ledger: Path, run: Run, shown: Window) -> None:
         "for reasons of their own. The page Risk compares with leases that were withheld at random."
     )
     for title, rows in (
-        ("states", timeline.states(lanes.states).drop("each_device")), ("leases", lanes.leases),
-        ("latency", lanes.latency), ("preemptions", lanes.preemptions),
-    ):  # fmt: skip
+        ("states", timeline.states(lanes.states).drop("each_device")),
+        ("leases", lanes.leases),
+        ("latency", lanes.latency),
+        ("preemptions", lanes.preemptions),
+    ):
         frame.download(rows, title, label=f"{title.capitalize()} as CSV")
     lease.table(run, lanes.leases, count)
 
@@ -120,10 +122,14 @@ def _devices(run: Run, totals: pl.DataFrame, devices: pl.DataFrame) -> None:
     st.header("Device by device")
     named = totals.join(devices.select("device_id", "state", "lent", "seen_at"), "device_id", "left")
     shown = named.select(
-        "device_id", "pool", "device_class", pl.col("state").fill_null("silent").alias("last state"), "lent",
+        "device_id",
+        "pool",
+        "device_class",
+        pl.col("state").fill_null("silent").alias("last state"),
+        "lent",
         pl.col("seen_at").alias("last seen"),
         *((pl.col(name) / 1e9).round(3).alias(f"{name} (s)") for name in ("provisioned", *BUCKETS)),
-    )  # fmt: skip
+    )
     frame.table(shown, f"`device_slice` and `device`, {run.provenances[0]}; times of the whole run, in seconds.")
 
 
@@ -139,13 +145,23 @@ def _time(ledger: Path, run: Run, totals: pl.DataFrame) -> None:
     right.metric("Unaccounted for", words.seconds(provisioned_ns - reported_ns))
     last.metric("Leased, not used", words.seconds(unused_ns), help="Idle time of serving devices under a lease.")
     rows = [
-        {"bucket": bucket, "device-seconds": ns / 1e9, "share": words.share(ns, provisioned_ns),
-         "nanoseconds": f"{ns:,}", "what it is": words.BUCKET_WORDS[bucket]}
+        {
+            "bucket": bucket,
+            "device-seconds": ns / 1e9,
+            "share": words.share(ns, provisioned_ns),
+            "nanoseconds": f"{ns:,}",
+            "what it is": words.BUCKET_WORDS[bucket],
+        }
         for bucket, ns in by_bucket.items()
-    ]  # fmt: skip
+    ]
     total_ns = sum(by_bucket.values())
-    total = {"bucket": "sum", "device-seconds": total_ns / 1e9, "share": words.share(total_ns, provisioned_ns),
-             "nanoseconds": f"{total_ns:,}", "what it is": "the provisioned time, to the nanosecond"}  # fmt: skip
+    total = {
+        "bucket": "sum",
+        "device-seconds": total_ns / 1e9,
+        "share": words.share(total_ns, provisioned_ns),
+        "nanoseconds": f"{total_ns:,}",
+        "what it is": "the provisioned time, to the nanosecond",
+    }
     frame.table(pl.DataFrame([*rows, total]), f"`device_slice` and `device`, {run.provenances[0]}, the whole run.")
 
 

@@ -44,10 +44,13 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if answer is None:
         return
     made = Overview(
-        spending=answer, kept=kept, answers=spending.answers(asked, chosen, answer.now), chosen=chosen,
+        spending=answer,
+        kept=kept,
+        answers=spending.answers(asked, chosen, answer.now),
+        chosen=chosen,
         answers_before=None if answer.before is None else spending.answers(asked, chosen, answer.before),
         budgets=spending.budgets(answer, chosen),
-    )  # fmt: skip
+    )
     sentence.markdown(figures.sentence(made, None))
     figures.draw(slots["cost"], figures.cost(made))
     figures.draw(slots["correct"], figures.correct(made))

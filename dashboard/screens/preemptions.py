@@ -39,14 +39,22 @@ def _cards(ledger: Path, run: Run, taken: Taken) -> None:
     waited_ms = taken.by_action["yield"]["waited_ms"] if "yield" in taken.by_action else 0
     waited = "an unknown time" if waited_ms is None else words.seconds(round(waited_ms * 1e6))
     cards = [
-        ("Leases granted", sum(closings.values()),
-         "in the whole run: " + (", ".join(f"{count:,} {name}" for name, count in closings.items()) or "none")),
+        (
+            "Leases granted",
+            sum(closings.values()),
+            "in the whole run: " + (", ".join(f"{count:,} {name}" for name, count in closings.items()) or "none"),
+        ),
         ("Yields", taken.count("yield"), f"rollouts waited {waited} for serving"),
-        *((label, taken.count(action),
-           f"{_total(taken, action, 'requests')} requests moved; tokens kept: {_total(taken, action, 'tokens_kept')}, "
-           f"lost: {_total(taken, action, 'tokens_lost')}")
-          for label, action in (("Cuts", "cut"), ("Leases revoked", "revoke"))),
-    ]  # fmt: skip
+        *(
+            (
+                label,
+                taken.count(action),
+                f"{_total(taken, action, 'requests')} requests moved; tokens kept: "
+                f"{_total(taken, action, 'tokens_kept')}, lost: {_total(taken, action, 'tokens_lost')}",
+            )
+            for label, action in (("Cuts", "cut"), ("Leases revoked", "revoke"))
+        ),
+    ]
     for column, (label, count, about) in zip(st.columns(len(cards)), cards, strict=True):
         column.metric(label, f"{count:,}")
         column.caption(about)

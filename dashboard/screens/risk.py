@@ -52,8 +52,12 @@ def _document(ledger: Path, run: Run, book: PriceBook) -> RiskDocument | None:
     def ask(unverified: bool) -> Priced[RiskDocument]:
         return data.kept(
             lambda: risk.build(ledger, run.run_id, book, unverified, seen=data.seen(str(ledger))),
-            ledger, "risk", run.run_id, *data.book_key(book), unverified,
-        )  # fmt: skip
+            ledger,
+            "risk",
+            run.run_id,
+            *data.book_key(book),
+            unverified,
+        )
 
     return frame.asked(ledger, ask, f"risk-{run.run_id}")
 

@@ -43,9 +43,13 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if query not in options:
         options.append(query)
     st.selectbox(
-        "Query", options, key=_QUERY, on_change=_choose, placeholder="choose one",
+        "Query",
+        options,
+        key=_QUERY,
+        on_change=_choose,
+        placeholder="choose one",
         format_func=lambda name: _OWN_WORDS if name == OWN else "the list of them" if name is None else name,
-    )  # fmt: skip
+    )
     match query:
         case None:
             _list()
@@ -66,9 +70,13 @@ def _list() -> None:
     listed = [named.load(name) for name in named.names()]
     rows = [{"query": query.name, "question": query.question} for query in listed]
     display.table(
-        pl.DataFrame(rows), height=420, key=_LIST, on_select=_picked,
-        selection_mode="single-row", column_config={"query": st.column_config.TextColumn(width="medium")},
-    )  # fmt: skip
+        pl.DataFrame(rows),
+        height=420,
+        key=_LIST,
+        on_select=_picked,
+        selection_mode="single-row",
+        column_config={"query": st.column_config.TextColumn(width="medium")},
+    )
     st.caption(
         f"{len(listed)} queries that are kept with ROSE, and run as `rose query NAME` runs them. A row opens one."
     )
@@ -112,9 +120,15 @@ def _input(variable: Variable, text: str, key: str, runs: list[Run]) -> None:
     if variable.name == "run_id":
         options = list(dict.fromkeys([*([text] if text else []), *(run.run_id for run in runs)]))
         st.selectbox(
-            "run_id", options, 0 if text else None, key=key, help=about, placeholder="every run",
-            accept_new_options=True, format_func=visible,
-        )  # fmt: skip
+            "run_id",
+            options,
+            0 if text else None,
+            key=key,
+            help=about,
+            placeholder="every run",
+            accept_new_options=True,
+            format_func=visible,
+        )
     elif variable.type == "BIGINT" and (not text or text.lstrip("-").isdigit()):
         value = int(text) if text else None
         st.number_input(variable.name, value=value, step=1, format="%d", key=key, help=about, placeholder="any")
@@ -137,9 +151,12 @@ def _own(ledger: Path, chosen: Link, runs: list[Run]) -> None:
         st.session_state[_TEXT] = st.session_state[_OFFERED] = chosen.sql
     st.session_state.setdefault(_TEXT, _EXAMPLE)
     st.text_area(
-        "One SELECT over the ledger's views", key=_TEXT, height=180, max_chars=100_000,
+        "One SELECT over the ledger's views",
+        key=_TEXT,
+        height=180,
+        max_chars=100_000,
         help="WITH, FROM, DESCRIBE and SUMMARIZE count as SELECT. Nothing else of the machine can be read.",
-    )  # fmt: skip
+    )
     text = str(st.session_state[_TEXT])
     clicked = st.button("Run", type="primary", key="sql-run", on_click=_offer)
     if len(text) > SQL_MAX:
@@ -227,8 +244,13 @@ def _rows(rows: Rows, asked: Asked, runs: list[Run]) -> None:
     with left:
         session.download_button("Rows as CSV", lambda: escape.csv(rows.frame), f"{name}.csv", "text/csv", key="sql-csv")
     with right:
-        session.download_button("Rows as Parquet", lambda: store.parquet(rows.frame), f"{name}.parquet",
-                                "application/vnd.apache.parquet", key="sql-parquet")  # fmt: skip
+        session.download_button(
+            "Rows as Parquet",
+            lambda: store.parquet(rows.frame),
+            f"{name}.parquet",
+            "application/vnd.apache.parquet",
+            key="sql-parquet",
+        )
 
 
 def _one_provenance(table: pl.DataFrame, runs: list[Run]) -> bool:

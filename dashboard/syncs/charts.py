@@ -28,8 +28,20 @@ PHASES: Mapping[str, tuple[str, str]] = {
 #: So many engines are drawn one by one.
 ENGINES_MAX = 12
 PUBLISHED = "published"
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255", "#44AA99",
-            "#117733", "#AA4499", "#332288")  # fmt: skip
+_COLOURS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#999933",
+    "#882255",
+    "#44AA99",
+    "#117733",
+    "#AA4499",
+    "#332288",
+)
 
 
 def held(frame: pl.DataFrame, begin: datetime, end: datetime) -> alt.Chart:
@@ -50,13 +62,14 @@ def held(frame: pl.DataFrame, begin: datetime, end: datetime) -> alt.Chart:
             x=timeline.between("t", begin, end),
             y=alt.Y("policy_version:Q", title="version", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
             color=alt.Color(
-                "line:N", scale=alt.Scale(domain=[*map(visible, lines)], range=colours[: len(lines)]),
+                "line:N",
+                scale=alt.Scale(domain=[*map(visible, lines)], range=colours[: len(lines)]),
                 legend=alt.Legend(title=None, orient="top", columns=4, labelLimit=220),
             ),
             strokeDash=alt.condition(f"datum.line === '{PUBLISHED}'", alt.value([6, 4]), alt.value([1, 0])),
             tooltip=[alt.Tooltip("line:N"), timeline.time_tip("t"), alt.Tooltip("policy_version:Q")],
         )
-    )  # fmt: skip
+    )
 
 
 def phases(versions: pl.DataFrame) -> alt.Chart:

@@ -61,9 +61,12 @@ def _held(ledger: Path, run: Run, shown: Window, engines: pl.DataFrame) -> None:
         display.chart(
             charts.held(lines, naive(shown.from_ns), naive(shown.to_ns)),
             about="The version that each engine held over time, and the newest that was published",
-        )  # fmt: skip
-        most = "" if engines.height <= charts.ENGINES_MAX else (
-            f" The {charts.ENGINES_MAX} of {engines.height:,} engines that are furthest behind are drawn.")  # fmt: skip
+        )
+        most = (
+            ""
+            if engines.height <= charts.ENGINES_MAX
+            else (f" The {charts.ENGINES_MAX} of {engines.height:,} engines that are furthest behind are drawn.")
+        )
         st.caption(
             "By the last sync that reached a version; dashed: the newest that the run's trainer published."
             f"{most} {run.provenances[0].capitalize()}. Source: `sync`, `step`."

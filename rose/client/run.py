@@ -327,9 +327,15 @@ class Run:
                 elif isinstance(error, RunEndedError) or self._unheard is None:
                     raise error
                 answer = call(
-                    address.url, "POST", "/runs", self._unheard, token=address.token, away_s=away_s, waits=waits,
+                    address.url,
+                    "POST",
+                    "/runs",
+                    self._unheard,
+                    token=address.token,
+                    away_s=away_s,
+                    waits=waits,
                     going_on=lambda: not self._left.is_set(),
-                )  # fmt: skip
+                )
             except (RunTakenError, RunEndedError) as lost:
                 self._lost = lost
                 raise

@@ -62,9 +62,17 @@ class Overflow:
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:
         """Lengthen the slice or reading that this one follows, or keep this one; False if there is no room."""
         same = (
-            "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source",
-            "rollout_run_id", "train_run_id",
-        )  # fmt: skip
+            "run_id",
+            "device_id",
+            "engine_id",
+            "lease_id",
+            "trajectory_id",
+            "policy_version",
+            "event_id",
+            "source",
+            "rollout_run_id",
+            "train_run_id",
+        )
         identity = tuple(named.get(name) for name in same)
         before = self._merged.pop((kind, *identity, named["t0_ns"]), None)
         if before is None and len(self._merged) >= MERGED_MAX:

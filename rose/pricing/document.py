@@ -19,10 +19,26 @@ from rose.pricing.table import Paragraph
 #: Version of the JSON's layout.
 SCHEMA = 1
 _CSV_COLUMNS = (
-    "figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval",
-    "currency", "from", "to", "provenance", "verified", "run_id", "price_book", "price_book_chosen",
+    "figure",
+    "value",
+    "unit",
+    "text",
+    "view",
+    "basis",
+    "low",
+    "high",
+    "why",
+    "no_interval",
+    "currency",
+    "from",
+    "to",
+    "provenance",
+    "verified",
+    "run_id",
+    "price_book",
+    "price_book_chosen",
     "example_prices",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,9 +44,13 @@ class BookFacts:
     @classmethod
     def from_book(cls, book: PriceBook) -> BookFacts:
         return cls(
-            name=book.name, version=book.version, sha256=book.sha256, currency=book.currency, chosen=book.chosen,
+            name=book.name,
+            version=book.version,
+            sha256=book.sha256,
+            currency=book.currency,
+            chosen=book.chosen,
             example=book.example,
-        )  # fmt: skip
+        )
 
     @property
     def text(self) -> str:
@@ -178,9 +182,16 @@ class Figures:
         high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
         unit = "nano_usd" if per is None else f"nano_usd/{per}"
         return Figure(
-            value=value, unit=unit, view=view, stamp=self.stamp, basis=basis, why=_why(value, why), low=low, high=high,
+            value=value,
+            unit=unit,
+            view=view,
+            stamp=self.stamp,
+            basis=basis,
+            why=_why(value, why),
+            low=low,
+            high=high,
             no_interval=no_interval if value is not None and low is None else None,
-        )  # fmt: skip
+        )
 
     def amount(self, nano_usd: int, view: str) -> Figure:
         """Whole nano-dollars."""

@@ -42,9 +42,22 @@ _SMALL_RUN_EVENTS = 100_000
 
 #: The views that pricing reads a run through.
 _VIEWS = (
-    "run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync", "turn", "trajectory",
-    "verdict", "request", "power", "scale_down",
-)  # fmt: skip
+    "run",
+    "device",
+    "tenure",
+    "device_slice",
+    "lease",
+    "holdout",
+    "engine",
+    "preemption",
+    "sync",
+    "turn",
+    "trajectory",
+    "verdict",
+    "request",
+    "power",
+    "scale_down",
+)
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:

@@ -28,10 +28,16 @@ def report(tmp_path) -> StageReport:
 def stage(report, tmp_path):
     """With a second left."""
     return engines._Stage(
-        scope=Scope(gpu=None, quick=True, seconds=1, folder=tmp_path), report=report, host=None, serving=None,
-        trace=None, lengths=engines._CORES, until=time.monotonic() + 1, prompt_tokens_max=1,
+        scope=Scope(gpu=None, quick=True, seconds=1, folder=tmp_path),
+        report=report,
+        host=None,
+        serving=None,
+        trace=None,
+        lengths=engines._CORES,
+        until=time.monotonic() + 1,
+        prompt_tokens_max=1,
         rate_per_s=1.0,
-    )  # fmt: skip
+    )
 
 
 def test_a_part_that_no_longer_fits_is_a_fact(stage, report):

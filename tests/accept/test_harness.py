@@ -175,8 +175,12 @@ def test_the_stages_fit_into_eight_minutes_and_a_minute_without_a_gpu():
 def _accept(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rose.cli", "accept", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
 
 
 def test_rose_accept_writes_its_report_and_says_what_is_skipped(tmp_path):
@@ -219,8 +223,11 @@ def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing_running(tmp_pat
     file = tmp_path / "a.json"
     process = subprocess.Popen(
         [sys.executable, "-m", "rose.cli", "accept", "--only", "host", "--only", "power", "--json", str(file)],
-        cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("host: done"):

@@ -161,14 +161,21 @@ def test_rollouts_are_off_the_device_a_while_after_an_arrival() -> None:
 
     spans = [
         # Between layers: the wish at 110 was met at 130; serving had the core for part of that.
-        arrival(110, 60, 100), SpanRecord(Span.ROLLOUT, 50, 130, 0, 8), span(Span.YIELD, 130, 300),
+        arrival(110, 60, 100),
+        SpanRecord(Span.ROLLOUT, 50, 130, 0, 8),
+        span(Span.YIELD, 130, 300),
         # The kernel took the core before serving could say that it wants it.
-        arrival(410, 360, 400), span(Span.ROLLOUT, 350, 404), span(Span.YIELD, 404, 500),
+        arrival(410, 360, 400),
+        span(Span.ROLLOUT, 350, 404),
+        span(Span.YIELD, 404, 500),
         # Nobody was on the device: the step before had ended, the next begins after serving's.
-        arrival(610, 560, 600), span(Span.ROLLOUT, 500, 590), span(Span.ROLLOUT, 650, 700),
+        arrival(610, 560, 600),
+        span(Span.ROLLOUT, 500, 590),
+        span(Span.ROLLOUT, 650, 700),
         # Of another round.
-        arrival(1010, 1000, 1005), span(Span.ROLLOUT, 1000, 1100),
-    ]  # fmt: skip
+        arrival(1010, 1000, 1005),
+        span(Span.ROLLOUT, 1000, 1100),
+    ]
     between_layers, taken = account.met(spans, 0, 1000)
     assert (between_layers.text_ns, between_layers.wish_ns, between_layers.given_ns) == (40, 10, 20)
     assert (between_layers.free_ns, between_layers.work_ns) == (30, 18)

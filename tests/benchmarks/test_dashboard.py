@@ -38,9 +38,12 @@ def test_the_documented_times_are_those_of_the_kept_report() -> None:
         }
         pages = [value for name, value in own.items() if name.endswith(", first figure") and "after" not in name]
         expected = (
-            own["Overview, first figure"], max(pages), own["Overview after 10,000 more events, first figure"],
-            own["a choice in the bar"], own["10 sessions at once, the last"],
-        )  # fmt: skip
+            own["Overview, first figure"],
+            max(pages),
+            own["Overview after 10,000 more events, first figure"],
+            own["a choice in the bar"],
+            own["10 sessions at once, the last"],
+        )
         assert [overview, slowest, news, choice, sessions] == [f"{value:.2f} s" for value in expected]
     assert len(rows) == 2
 

@@ -35,10 +35,19 @@ POWER = Fault(Victim.HOST, "other", "idle", 0.0)
 
 def trial(number=1, *, at_s=10, until_s=20, lease=4, lending_s=15, fault=KILLED, at_us=0, anew=(), wrong=()):
     return Trial(
-        number=number, fault=fault, wanted=False, at_ns=at_s * S, serving_anew=anew, wrong=wrong,
-        at_us=at_us or at_s * 1_000_000, lease=lease, replaced_ns=at_s * S,
-        lending_ns=None if lending_s is None else lending_s * S, until_ns=until_s * S, until_us=until_s * 1_000_000,
-    )  # fmt: skip
+        number=number,
+        fault=fault,
+        wanted=False,
+        at_ns=at_s * S,
+        serving_anew=anew,
+        wrong=wrong,
+        at_us=at_us or at_s * 1_000_000,
+        lease=lease,
+        replaced_ns=at_s * S,
+        lending_ns=None if lending_s is None else lending_s * S,
+        until_ns=until_s * S,
+        until_us=until_s * 1_000_000,
+    )
 
 
 def request(sent_s, ended_s, *, failed=False, late=False):
@@ -375,10 +384,15 @@ def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_
         for action in ("granted", "expired"):
             writer.record(
                 Lease(
-                    device_id="serving-one", engine_id="serving-one-rollout", lease_id="faults-1-serving-one-4",
-                    action=action, kv_budget_bytes=1, compute_share=1.0, expires_at_us=utc_us(),
+                    device_id="serving-one",
+                    engine_id="serving-one-rollout",
+                    lease_id="faults-1-serving-one-4",
+                    action=action,
+                    kv_budget_bytes=1,
+                    compute_share=1.0,
+                    expires_at_us=utc_us(),
                 )
-            )  # fmt: skip
+            )
         writer.record(Engine(engine_id="serving-one-rollout", action="died", role="rollout", model="m", pid=77))
         for event in (slice_of("d", 1, 2), slice_of("d", 2, 3), slice_of("d", 4, 5)):
             writer.record(event)
@@ -387,10 +401,16 @@ def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_
         lost = {"group_id": "g", "task": "frozenlake", "turns": 3, "policy_version": 0, "staleness": 0}
         writer.record(
             Trajectory(
-                trajectory_id="t", step=0, outcome="finished", prompt_tokens=1, output_tokens=6, answer_tokens=6,
-                duration_ns=1, **lost,
+                trajectory_id="t",
+                step=0,
+                outcome="finished",
+                prompt_tokens=1,
+                output_tokens=6,
+                answer_tokens=6,
+                duration_ns=1,
+                **lost,
             )
-        )  # fmt: skip
+        )
     command = [sys.executable, "-m", "benchmarks.faults.books", str(tmp_path / "ledger")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     ledger = books.from_json(done.stdout)

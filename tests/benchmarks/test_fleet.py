@@ -22,8 +22,12 @@ def test_two_runs_of_two_teams_one_killed_and_resumed_come_to_the_bill(tmp_path)
     assert {claim.name: claim.value for claim in report.claims if not claim.holds} == {}
     assert report.detail["bill_nano"] > 0
     assert set(report.detail["processes"]) == {
-        "controller", "keeper", "ledger gateway", "host agent of host one", "host agent of host other",
-    }  # fmt: skip
+        "controller",
+        "keeper",
+        "ledger gateway",
+        "host agent of host one",
+        "host agent of host other",
+    }
 
 
 def sample(at_s, memory_bytes, *, pid=1, cpu_s=0.0, turns=0):
@@ -47,9 +51,11 @@ def test_of_a_part_that_was_started_again_the_longest_life_is_looked_at():
 
 def test_a_part_that_was_started_again_is_counted_on():
     taken = [
-        sample(0, 1, cpu_s=1.0), sample(1, 1, cpu_s=2.0, turns=10), sample(2, 1, pid=2, cpu_s=0.5, turns=15),
+        sample(0, 1, cpu_s=1.0),
+        sample(1, 1, cpu_s=2.0, turns=10),
+        sample(2, 1, pid=2, cpu_s=0.5, turns=15),
         sample(3, 1, pid=2, cpu_s=1.5, turns=20),
-    ]  # fmt: skip
+    ]
     assert processes.cpu_ms_per_turn(taken) == pytest.approx(2.5 / 20 * 1e3)
     assert processes.cpu_ms_per_turn(taken[:1]) is None
     assert processes.cpu_ms_per_turn([]) is None

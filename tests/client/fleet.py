@@ -36,10 +36,19 @@ class Engine:
 
     def report(self):
         return EngineReport(
-            engine_id=self.engine_id, device_id=f"device-of-{self.engine_id}", url=f"http://127.0.0.1:{self.port}",
-            borrowed=False, alive=True, capacity=64, policy_version=self.version, lease_id=None, lease_left_ns=None,
-            slack_ok=True, run_id=self.run_id, failed=self.failed,
-        )  # fmt: skip
+            engine_id=self.engine_id,
+            device_id=f"device-of-{self.engine_id}",
+            url=f"http://127.0.0.1:{self.port}",
+            borrowed=False,
+            alive=True,
+            capacity=64,
+            policy_version=self.version,
+            lease_id=None,
+            lease_left_ns=None,
+            slack_ok=True,
+            run_id=self.run_id,
+            failed=self.failed,
+        )
 
     def beat(self, control):
         # A controller that is away is asked again, and so is a trainer that is.
@@ -154,9 +163,15 @@ class Fleet:
     def start(self):
         async def start():
             self.gateway = Gateway(
-                "127.0.0.1", self.port, self.token, model=self.model, state=self.folder, writer=self.writer,
-                fleet_run_id="fleet", agent_token=AGENT_TOKEN,
-            )  # fmt: skip
+                "127.0.0.1",
+                self.port,
+                self.token,
+                model=self.model,
+                state=self.folder,
+                writer=self.writer,
+                fleet_run_id="fleet",
+                agent_token=AGENT_TOKEN,
+            )
             await self.gateway.start()
 
         self.call(start())

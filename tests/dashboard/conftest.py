@@ -24,8 +24,14 @@ def us(after_s: float) -> int:
     return T0_NS // 1000 + round(after_s * 1_000_000)
 
 
-def write(root: Path, made: Iterable[events.Event], *, run_id: str = "run", writer: str = "test",
-          provenance: events.Provenance = "simulated") -> Path:  # fmt: skip
+def write(
+    root: Path,
+    made: Iterable[events.Event],
+    *,
+    run_id: str = "run",
+    writer: str = "test",
+    provenance: events.Provenance = "simulated",
+) -> Path:
     with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
         for event in made:
             ledger.record(event, durable=False)
@@ -37,10 +43,17 @@ TAGS = {"team": "research", "serving_team": "chat"}
 
 def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> events.Run:
     return events.Run(
-        action="started", name=name, trace="bursty", trace_keep_share=0.5, trace_length_scale=0.25,
-        trace_output_length_scale=0.5, trace_time_scale=2.0, at_us=us(after_s), config_json=json.dumps(config),
+        action="started",
+        name=name,
+        trace="bursty",
+        trace_keep_share=0.5,
+        trace_length_scale=0.25,
+        trace_output_length_scale=0.5,
+        trace_time_scale=2.0,
+        at_us=us(after_s),
+        config_json=json.dumps(config),
         tags_json=json.dumps(TAGS),
-    )  # fmt: skip
+    )
 
 
 def joined() -> list[events.Event]:
@@ -55,11 +68,15 @@ def left(after_s: float) -> list[events.Event]:
     pools: Any = (("s0", "serving"), ("r0", "rollout"), ("t0", "train"))
     return [
         events.Device(
-            action="left", device_id=name, t_ns=T0_NS + round(after_s * S), pool=pool, device_class="h100-sxm",
+            action="left",
+            device_id=name,
+            t_ns=T0_NS + round(after_s * S),
+            pool=pool,
+            device_class="h100-sxm",
             at_us=us(after_s),
         )
         for name, pool in pools
-    ]  # fmt: skip
+    ]
 
 
 def slices(step: int) -> list[events.Event]:
@@ -80,10 +97,14 @@ def slices(step: int) -> list[events.Event]:
             lease_id = f"L{step}" if device_id == "s0" and 3 <= n < 26 else None
             made.append(
                 events.DeviceSlice(
-                    device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + S, at_us=t0_ns // 1000 + 10**6,
+                    device_id=device_id,
+                    lease_id=lease_id,
+                    t0_ns=t0_ns,
+                    t1_ns=t0_ns + S,
+                    at_us=t0_ns // 1000 + 10**6,
                     **ns,
                 )
-            )  # fmt: skip
+            )
     return made
 
 
@@ -93,28 +114,60 @@ def leases(step: int) -> list[events.Event]:
 
     def change(action: Any, after_s: float) -> events.Lease:
         return events.Lease(
-            action=action, lease_id=lease_id, device_id="s0", engine_id="s0/rollout", kv_budget_bytes=10**9, step=step,
-            compute_share=1.0, expires_at_us=us(after_s + 10), at_us=us(after_s),
-        )  # fmt: skip
+            action=action,
+            lease_id=lease_id,
+            device_id="s0",
+            engine_id="s0/rollout",
+            kv_budget_bytes=10**9,
+            step=step,
+            compute_share=1.0,
+            expires_at_us=us(after_s + 10),
+            at_us=us(after_s),
+        )
 
     def preemption(action: Any, after_s: float, **fields: Any) -> events.Preemption:
         return events.Preemption(
-            action=action, reason="serving has work", device_id="s0", lease_id=lease_id, step=step, at_us=us(after_s),
+            action=action,
+            reason="serving has work",
+            device_id="s0",
+            lease_id=lease_id,
+            step=step,
+            at_us=us(after_s),
             **fields,
-        )  # fmt: skip
+        )
 
     return [
         change("granted", at_s + 3),
         change("renewed", at_s + 12),
         *(preemption("yield", at_s + 5 + n, duration_ns=4_000_000) for n in range(0, 18, 3)),
-        preemption("cut", at_s + 16, requests=1, tokens_kept=40, tokens_lost=0, kv_budget_bytes_before=10**9,
-                   kv_budget_bytes_after=5 * 10**8),
+        preemption(
+            "cut",
+            at_s + 16,
+            requests=1,
+            tokens_kept=40,
+            tokens_lost=0,
+            kv_budget_bytes_before=10**9,
+            kv_budget_bytes_after=5 * 10**8,
+        ),
         *(preemption("revoke", at_s + 26, requests=1, tokens_kept=10, tokens_lost=5) for _ in (1,) if step % 3 == 1),
         change(closing, at_s + 26),
-        events.Sync(device_id="s0", engine_id="s0/rollout", ok=step != 5, base_version=step, policy_version=step + 1,
-                    encoding="delta", wire_bytes=2_000_000, dense_bytes=60_000_000, total_ns=400_000_000,
-                    pause_ns=20_000_000, source="relay", route="inter-region", at_us=us(at_s + 29), step=step),
-    ]  # fmt: skip
+        events.Sync(
+            device_id="s0",
+            engine_id="s0/rollout",
+            ok=step != 5,
+            base_version=step,
+            policy_version=step + 1,
+            encoding="delta",
+            wire_bytes=2_000_000,
+            dense_bytes=60_000_000,
+            total_ns=400_000_000,
+            pause_ns=20_000_000,
+            source="relay",
+            route="inter-region",
+            at_us=us(at_s + 29),
+            step=step,
+        ),
+    ]
 
 
 def rollouts(step: int) -> list[events.Event]:
@@ -126,29 +179,71 @@ def rollouts(step: int) -> list[events.Event]:
         at_us = us(step * STEP_S + 10 + n)
         made += [
             events.Turn(
-                trajectory_id=name, group_id=group, step=step, turn=0, attempt=0, device_id="s0" if n % 2 else "r0",
-                outcome="completed", placement="lease" if n % 2 else "prefix", prompt_tokens=50, cached_tokens=0,
-                output_tokens=tokens, answer_tokens=tokens // 4, queue_ns=0, duration_ns=S, policy_version=step,
+                trajectory_id=name,
+                group_id=group,
+                step=step,
+                turn=0,
+                attempt=0,
+                device_id="s0" if n % 2 else "r0",
+                outcome="completed",
+                placement="lease" if n % 2 else "prefix",
+                prompt_tokens=50,
+                cached_tokens=0,
+                output_tokens=tokens,
+                answer_tokens=tokens // 4,
+                queue_ns=0,
+                duration_ns=S,
+                policy_version=step,
                 at_us=at_us,
             ),
             events.Trajectory(
-                trajectory_id=name, group_id=group, step=step, task="lake", outcome="finished", turns=1,
-                prompt_tokens=50, output_tokens=tokens, answer_tokens=tokens // 4, staleness=n % 2, duration_ns=S,
-                policy_version=step, at_us=at_us,
+                trajectory_id=name,
+                group_id=group,
+                step=step,
+                task="lake",
+                outcome="finished",
+                turns=1,
+                prompt_tokens=50,
+                output_tokens=tokens,
+                answer_tokens=tokens // 4,
+                staleness=n % 2,
+                duration_ns=S,
+                policy_version=step,
+                at_us=at_us,
             ),
             events.Verdict(
-                trajectory_id=name, group_id=group, step=step, verifier="lake", reward=float(accepted), threshold=1.0,
-                accepted=accepted, correct=accepted, at_us=at_us,
+                trajectory_id=name,
+                group_id=group,
+                step=step,
+                verifier="lake",
+                reward=float(accepted),
+                threshold=1.0,
+                accepted=accepted,
+                correct=accepted,
+                at_us=at_us,
             ),
-        ]  # fmt: skip
+        ]
     return [
         *made,
         events.Step(
-            step=step, policy_version=step + 1, groups=2, trajectories=8, trajectories_accepted=1 + step * 6 // STEPS,
-            reward_mean=0.5, loss=0.1, entropy=1.0, kl=0.0, grad_norm=1.0, tokens_trained=3000, rollout_ns=24 * S,
-            train_ns=5 * S, sync_ns=S // 2, total_ns=30 * S, at_us=us(step * STEP_S + 29),
+            step=step,
+            policy_version=step + 1,
+            groups=2,
+            trajectories=8,
+            trajectories_accepted=1 + step * 6 // STEPS,
+            reward_mean=0.5,
+            loss=0.1,
+            entropy=1.0,
+            kl=0.0,
+            grad_norm=1.0,
+            tokens_trained=3000,
+            rollout_ns=24 * S,
+            train_ns=5 * S,
+            sync_ns=S // 2,
+            total_ns=30 * S,
+            at_us=us(step * STEP_S + 29),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def requests(step: int) -> list[events.Event]:
@@ -159,12 +254,22 @@ def requests(step: int) -> list[events.Event]:
         ttft_ms = 2600 if late else 120 + 5 * (n % 7) + (15 if lent else 0)
         made.append(
             events.Request(
-                request_id=f"q{step}-{n}", device_id="s0", lease_id=f"L{step}" if lent else None, outcome="completed",
-                prompt_tokens=100, output_tokens=20, ttft_ns=ttft_ms * 1_000_000, tpot_mean_ns=(40 + n % 5) * 1_000_000,
-                tpot_max_ns=60_000_000, e2e_ns=3 * S if late else S, ttft_budget_ns=2 * S, tpot_budget_ns=250_000_000,
-                send_delay_ns=0, at_us=us(step * STEP_S + n + 1),
+                request_id=f"q{step}-{n}",
+                device_id="s0",
+                lease_id=f"L{step}" if lent else None,
+                outcome="completed",
+                prompt_tokens=100,
+                output_tokens=20,
+                ttft_ns=ttft_ms * 1_000_000,
+                tpot_mean_ns=(40 + n % 5) * 1_000_000,
+                tpot_max_ns=60_000_000,
+                e2e_ns=3 * S if late else S,
+                ttft_budget_ns=2 * S,
+                tpot_budget_ns=250_000_000,
+                send_delay_ns=0,
+                at_us=us(step * STEP_S + n + 1),
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -172,10 +277,16 @@ def power(step: int) -> list[events.Event]:
     """A reading of s0's power every ten seconds."""
     readings = ((T0_NS + (step * STEP_S + n) * S, 400_000 + 10_000 * n) for n in range(0, STEP_S, 10))
     return [
-        events.Power(device_id="s0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * S, power_mw=power_mw, source="rapl",
-                     at_us=t0_ns // 1000 + 10**7)
+        events.Power(
+            device_id="s0",
+            t0_ns=t0_ns,
+            t1_ns=t0_ns + 10 * S,
+            power_mw=power_mw,
+            source="rapl",
+            at_us=t0_ns // 1000 + 10**7,
+        )
         for t0_ns, power_mw in readings
-    ]  # fmt: skip
+    ]
 
 
 def a_step(step: int) -> list[events.Event]:

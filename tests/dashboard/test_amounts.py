@@ -10,10 +10,16 @@ from dashboard import amounts
 @pytest.mark.parametrize(
     ("nano", "text"),
     [
-        (0, "$0.00"), (1_234_567_890_000, "$1,234.57"), (5_150_000, "$0.00515"), (100_000, "$0.000100"),
-        (881, "$8.81 x 10⁻⁷"), (-881, "-$8.81 x 10⁻⁷"), (Fraction(1, 3), "$3.33 x 10⁻¹⁰"), (99_999, "$1.00 x 10⁻⁴"),
+        (0, "$0.00"),
+        (1_234_567_890_000, "$1,234.57"),
+        (5_150_000, "$0.00515"),
+        (100_000, "$0.000100"),
+        (881, "$8.81 x 10⁻⁷"),
+        (-881, "-$8.81 x 10⁻⁷"),
+        (Fraction(1, 3), "$3.33 x 10⁻¹⁰"),
+        (99_999, "$1.00 x 10⁻⁴"),
     ],
-)  # fmt: skip
+)
 def test_three_digits_before_a_power_of_ten(nano: int | Fraction, text: str) -> None:
     assert amounts.amount(nano) == text
 
@@ -32,11 +38,15 @@ def test_a_small_price_is_of_a_thousand_or_a_million(nano: int | None, count: in
 @pytest.mark.parametrize(
     ("values", "currency", "shown"),
     [
-        ([1234.5, 617.0], "USD", "dollar"), ([1234.5], "CHF", "localized"), ([0.0, None], "USD", "dollar"),
-        ([0.00515, None, 0.00258], "USD", "%.5f"), ([11.66, 0.0156], "USD", "%.4f"), ([0.2, 0.0], "EUR", "%.3f"),
+        ([1234.5, 617.0], "USD", "dollar"),
+        ([1234.5], "CHF", "localized"),
+        ([0.0, None], "USD", "dollar"),
+        ([0.00515, None, 0.00258], "USD", "%.5f"),
+        ([11.66, 0.0156], "USD", "%.4f"),
+        ([0.2, 0.0], "EUR", "%.3f"),
         ([1234.5, 1e-9], "USD", "%.3f"),
     ],
-)  # fmt: skip
+)
 def test_a_column_has_three_digits_of_its_smallest_amount(
     values: list[float | None], currency: str, shown: str
 ) -> None:

@@ -119,8 +119,14 @@ def test_nothing_closed_and_no_budget_is_said_with_what_to_do(ended: Path, open_
 @pytest.mark.long
 def test_a_day_that_stands_out_is_named(tmp_path: Path, open_page: Any, page_text: Any, kit: Any) -> None:
     def device(action: Any, name: str, day: int) -> events.Device:
-        return events.Device(action=action, device_id=name, t_ns=kit.T0_NS + day * DAY_S * kit.S, pool="rollout",
-                             device_class="h100-sxm", at_us=kit.us(day * DAY_S))  # fmt: skip
+        return events.Device(
+            action=action,
+            device_id=name,
+            t_ns=kit.T0_NS + day * DAY_S * kit.S,
+            pool="rollout",
+            device_class="h100-sxm",
+            at_us=kit.us(day * DAY_S),
+        )
 
     days = 9
     made = [
@@ -146,13 +152,26 @@ def test_what_holds_and_what_did_not_arrive_is_by_the_last_word_on_each_message(
     root = shutil.copytree(ended, tmp_path / "ledger")
     now_us = 1_790_000_000_000_000
     made = [
-        Message(message_id=f"m{n}", channel=channel, kind=kind, key=key, title=f"{key} {kind}", sentences=("x",),
-                at_us=now_us + n, provenance="live")
-        for n, (channel, key, kind) in enumerate(
-            [("mail", "a", "firing"), ("hook", "a", "firing"), ("mail", "b", "firing"), ("mail", "b", "resolved"),
-             ("hook", "c", "test")]
+        Message(
+            message_id=f"m{n}",
+            channel=channel,
+            kind=kind,
+            key=key,
+            title=f"{key} {kind}",
+            sentences=("x",),
+            at_us=now_us + n,
+            provenance="live",
         )
-    ]  # fmt: skip
+        for n, (channel, key, kind) in enumerate(
+            [
+                ("mail", "a", "firing"),
+                ("hook", "a", "firing"),
+                ("mail", "b", "firing"),
+                ("mail", "b", "resolved"),
+                ("hook", "c", "test"),
+            ]
+        )
+    ]
     log.queue(root, made)
     log.tried(root, made[0], log.DELIVERED, tries=1)
     log.tried(root, made[1], log.FAILED, tries=1, error="refused")

@@ -44,8 +44,9 @@ def rollouts(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
     amortized = frame.filter(pl.col("bucket").is_in(ROLLOUT_BUCKETS)).with_columns(amount_nano="cost_nano")
     models = {"run": "little-model"}
     return {
-        link.AMORTIZED: groups.with_models(amortized, models), link.FULLY_LOADED: groups.with_models(loaded, models)
-    }  # fmt: skip
+        link.AMORTIZED: groups.with_models(amortized, models),
+        link.FULLY_LOADED: groups.with_models(loaded, models),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +88,17 @@ def test_the_model_is_the_one_of_the_engines(tmp_path: Path, kit: Any) -> None:
     engines: Any = (("rollout", "little"), ("serving", "large"), ("rollout", "little"))
     made = [
         events.Engine(
-            action="started", engine_id=f"{role}-{n}", device_id="s0", role=role, model=model, at_us=kit.us(n),
-            kv_bytes=1, duration_ns=1,
+            action="started",
+            engine_id=f"{role}-{n}",
+            device_id="s0",
+            role=role,
+            model=model,
+            at_us=kit.us(n),
+            kv_bytes=1,
+            duration_ns=1,
         )
         for n, (role, model) in enumerate(engines)
-    ]  # fmt: skip
+    ]
     assert data.models(kit.write(tmp_path / "ledger", [kit.started(), *made])) == {"run": "little"}
 
 

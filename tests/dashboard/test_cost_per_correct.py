@@ -31,12 +31,15 @@ def single(place: int, accepted: int, judged: int = 40) -> Stretch:
     [
         ((), "cannot be told**: it takes two steps with judged answers, and there are none"),
         ((3,), "there is one"),
-        ((4, 8, 20, 30), "**The policy learned.** 75.0% (95% 59.8% to 85.8%) of the judged answers were accepted in "
-                         "the last step of 4, against 10.0% (95% 4.0% to 23.1%) in the first step."),
+        (
+            (4, 8, 20, 30),
+            "**The policy learned.** 75.0% (95% 59.8% to 85.8%) of the judged answers were accepted in "
+            "the last step of 4, against 10.0% (95% 4.0% to 23.1%) in the first step.",
+        ),
         ((30, 20, 8, 4), "**The policy got worse.**"),
         ((10, 30, 30, 12), "the intervals of its beginning and its end overlap"),
     ],
-)  # fmt: skip
+)
 def test_whether_it_learned_is_a_sentence(counts: tuple[int, ...], said: str) -> None:
     found = [single(place, count) for place, count in enumerate(counts)]
     assert said in course.sentence(learned.learned(found), found)

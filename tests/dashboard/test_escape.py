@@ -14,10 +14,26 @@ from tests.dashboard.conftest import unescaped
 
 #: What would be an image, a link, a formula, a heading, HTML, a colour or an icon.
 HOSTILE = (
-    "![x](http://evil.example/p.png)", "[x](javascript:alert(1))", "$\\frac{1}{2}$", "# heading", "a\n===", "<b>x</b>",
-    ":red[x]", ":material/home:", ":smile:", "`code`", "https://evil.example", "www.evil.example", "me@evil.example",
-    "| a | b |", "- a", "1. a", "~~a~~", "&lt;", "<img src=http://evil.example>",
-)  # fmt: skip
+    "![x](http://evil.example/p.png)",
+    "[x](javascript:alert(1))",
+    "$\\frac{1}{2}$",
+    "# heading",
+    "a\n===",
+    "<b>x</b>",
+    ":red[x]",
+    ":material/home:",
+    ":smile:",
+    "`code`",
+    "https://evil.example",
+    "www.evil.example",
+    "me@evil.example",
+    "| a | b |",
+    "- a",
+    "1. a",
+    "~~a~~",
+    "&lt;",
+    "<img src=http://evil.example>",
+)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -20,9 +20,15 @@ from rose.pricing.price_books import pricebook
 
 DRAWN = ("dashboard/fleet_states", "dashboard/fleet_latency", "dashboard/fleet_preemptions")
 OF_DEVICES = (
-    "fleet_now", "fleet_states", "fleet_states_daily", "time_totals", "time_totals_daily", "fleet_leases",
-    "fleet_latency", "fleet_latency_daily",
-)  # fmt: skip
+    "fleet_now",
+    "fleet_states",
+    "fleet_states_daily",
+    "time_totals",
+    "time_totals_daily",
+    "fleet_leases",
+    "fleet_latency",
+    "fleet_latency_daily",
+)
 
 
 @pytest.fixture
@@ -169,10 +175,13 @@ def test_of_an_rl_run_the_table_of_leases_says_whose_their_seconds_are(
     tmp_path: Path, open_page: Any, kit: Any, page_text: Any
 ) -> None:
     own = [
-        dataclasses.replace(one, rollout_run_id="a") if isinstance(one, events.DeviceSlice) else
-        dataclasses.replace(one, rl_run_id="a") if isinstance(one, events.Lease) else one
+        dataclasses.replace(one, rollout_run_id="a")
+        if isinstance(one, events.DeviceSlice)
+        else dataclasses.replace(one, rl_run_id="a")
+        if isinstance(one, events.Lease)
+        else one
         for one in (*kit.slices(0), *kit.leases(0))
-    ]  # fmt: skip
+    ]
     began = events.Run(action="started", name="grpo", run_id="a", fleet_run_id="run", at_us=kit.us(0))
     ended = dataclasses.replace(began, action="ended", at_us=kit.us(30))
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), began, *own, ended])
@@ -193,11 +202,16 @@ def test_leases_beyond_the_bound_are_said_and_a_shorter_time_has_them(
     def lease(number: int) -> list[events.Event]:
         return [
             events.Lease(
-                action=action, lease_id=f"M{number}", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
-                expires_at_us=kit.us(10_000), at_us=kit.us(number + after),
+                action=action,
+                lease_id=f"M{number}",
+                device_id="s0",
+                kv_budget_bytes=1,
+                compute_share=1.0,
+                expires_at_us=kit.us(10_000),
+                at_us=kit.us(number + after),
             )
             for action, after in (("granted", 0.0), ("released", 0.5))
-        ]  # fmt: skip
+        ]
 
     many = [event for number in range(600) for event in lease(number)]
     end = [*kit.left(700), events.Run(action="ended", name="x", at_us=kit.us(700))]
@@ -265,20 +279,33 @@ def test_of_an_rl_run_that_went_on_on_another_fleet_all_of_its_fleets_count(tmp_
         t0_ns, zeros = 1000 * kit.us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
         spent: Any = zeros | {"rollout_ns": 10 * kit.S}
         own = events.DeviceSlice(
-            device_id="s0", lease_id=f"{fleet_run_id}-L", rollout_run_id="a", t0_ns=t0_ns, t1_ns=t0_ns + 10 * kit.S,
-            at_us=kit.us(after_s + 10), **spent,
-        )  # fmt: skip
+            device_id="s0",
+            lease_id=f"{fleet_run_id}-L",
+            rollout_run_id="a",
+            t0_ns=t0_ns,
+            t1_ns=t0_ns + 10 * kit.S,
+            at_us=kit.us(after_s + 10),
+            **spent,
+        )
         granted, released = (
             events.Lease(
-                action=action, lease_id=f"{fleet_run_id}-L", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
-                rl_run_id="a", expires_at_us=kit.us(60), at_us=kit.us(at_s),
+                action=action,
+                lease_id=f"{fleet_run_id}-L",
+                device_id="s0",
+                kv_budget_bytes=1,
+                compute_share=1.0,
+                rl_run_id="a",
+                expires_at_us=kit.us(60),
+                at_us=kit.us(at_s),
             )
             for action, at_s in (("granted", after_s), ("released", after_s + 10))
-        )  # fmt: skip
+        )
         kit.write(
-            root, [kit.started(), *kit.joined(), *kit.requests(0), began, granted, own, released],
-            run_id=fleet_run_id, writer=fleet_run_id,
-        )  # fmt: skip
+            root,
+            [kit.started(), *kit.joined(), *kit.requests(0), began, granted, own, released],
+            run_id=fleet_run_id,
+            writer=fleet_run_id,
+        )
     run = next(run for run in data.runs(root) if run.run_id == "a")
     shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
     made = {name: data.in_window(root, f"dashboard/{name}", run, shown) for name in OF_DEVICES}

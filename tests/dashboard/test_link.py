@@ -67,12 +67,25 @@ def test_anything_else_is_left_out_and_said(query: dict[str, list[str]]) -> None
         *(("window", f"2026-0{month}T00:00..2026-03-01T00:00") for month in ("2-30", "3-02")),
         *(("run", text) for text in ("", "a\nb")),
         *(("tag", text) for text in ("project", ":x")),
-        ("compare", "never"), ("currency", "usd"), ("view", "marginal"), ("provenance", "Live"), ("team", "x" * 201),
-        ("figure", "../x"), ("figure", "zzz"), ("lease", ""), ("action", "take"), ("statement", "drop table"),
-        ("query", "../x"), ("variables", "since"), ("variables", "Since=1"), ("sql", "x" * 2001), ("sql", "a\x00"),
-        ("chart", "pie"), ("x", ""),
+        ("compare", "never"),
+        ("currency", "usd"),
+        ("view", "marginal"),
+        ("provenance", "Live"),
+        ("team", "x" * 201),
+        ("figure", "../x"),
+        ("figure", "zzz"),
+        ("lease", ""),
+        ("action", "take"),
+        ("statement", "drop table"),
+        ("query", "../x"),
+        ("variables", "since"),
+        ("variables", "Since=1"),
+        ("sql", "x" * 2001),
+        ("sql", "a\x00"),
+        ("chart", "pie"),
+        ("x", ""),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_is_none_is_named(name: str, value: str) -> None:
     read, ignored = link.parse({name: [value], "view": [link.FULLY_LOADED]} if name != "view" else {name: [value]})
     assert getattr(read, name, None) == getattr(Link(), name, None)

@@ -29,8 +29,14 @@ from rose.pricing.watch import budget
 from tests.dashboard.conftest import unescaped
 
 BOOK = pricebook.load("example")
-EUR = Rate(currency="EUR", usd_per_unit=Decimal("1.25"), day=date(2026, 6, 30), source="made up",
-           source_date=date(2026, 6, 1), book="ours")  # fmt: skip
+EUR = Rate(
+    currency="EUR",
+    usd_per_unit=Decimal("1.25"),
+    day=date(2026, 6, 30),
+    source="made up",
+    source_date=date(2026, 6, 1),
+    book="ours",
+)
 HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1"
 RATES = """
 [[exchange_rate]]
@@ -95,9 +101,15 @@ def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: An
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("cost", "sum of all charges"), ("saved", "the bill without borrowing"), ("correct", "1,000 x rollout cost"),
-     ("borrowed", "under a lease"), ("slo", "all requests"), ("trust", "own verification")],
-)  # fmt: skip
+    [
+        ("cost", "sum of all charges"),
+        ("saved", "the bill without borrowing"),
+        ("correct", "1,000 x rollout cost"),
+        ("borrowed", "under a lease"),
+        ("slo", "all requests"),
+        ("trust", "own verification"),
+    ],
+)
 def test_a_figure_opens_and_stays_open_in_the_address(
     name: str, words: str, ended: Path, open_page: Any, page_text: Any
 ) -> None:
@@ -114,9 +126,14 @@ def test_a_figure_opens_and_stays_open_in_the_address(
 
 @pytest.mark.long
 def test_a_period_is_compared_with_the_one_before(
-    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, page_text: Any, kit: Any,
+    ended: Path,
+    frame: pl.DataFrame,
+    tmp_path: Path,
+    open_page: Any,
+    page_text: Any,
+    kit: Any,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     assert "nothing is charged in 2026-05" in page_text(open_page(ended, "overview"))
     root = shutil.copytree(ended, tmp_path / "ledger")
     monkeypatch.setattr(kit, "T0_NS", kit.T0_NS - 10 * 86_400 * kit.S)

@@ -66,9 +66,13 @@ def test_in_words_with_what_is_not_known() -> None:
     row = {"preemptions": 2, "recorded": 2, "measured": 0, "tokens_lost": None}
     empty = pl.DataFrame()
     taken = totals.Taken(
-        by_action={"revoke": row}, reactions=empty, causes=empty, over_time=empty, ttft_budget_ms=None,
+        by_action={"revoke": row},
+        reactions=empty,
+        causes=empty,
+        over_time=empty,
+        ttft_budget_ms=None,
         tpot_budget_ms=None,
-    )  # fmt: skip
+    )
     assert totals.in_words(taken) == (
         "Serving took something back by 2 revocations. How fast rollouts gave way to revocations was not recorded. "
         "How many tokens were lost is not known: some did not record it."
@@ -131,9 +135,19 @@ def test_an_engine_that_missed_a_version_is_behind_until_it_reaches_a_newer_one(
 def test_an_engine_that_went_over_to_another_rl_run_is_gone(tmp_path: Path, kit: Any) -> None:
     def sync(rl_run_id: str, version: int, after_s: int) -> events.Sync:
         return events.Sync(
-            ok=True, base_version=None, encoding="dense", wire_bytes=1, dense_bytes=1, total_ns=1, source="trainer",
-            route="loopback", engine_id="e", rl_run_id=rl_run_id, policy_version=version, at_us=kit.us(after_s),
-        )  # fmt: skip
+            ok=True,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=1,
+            dense_bytes=1,
+            total_ns=1,
+            source="trainer",
+            route="loopback",
+            engine_id="e",
+            rl_run_id=rl_run_id,
+            policy_version=version,
+            at_us=kit.us(after_s),
+        )
 
     root = kit.write(tmp_path / "ledger", [kit.started(), sync("a", 1, 10), sync("b", 7, 20), sync("b", 8, 30)])
     (run,) = data.runs(root)
@@ -153,9 +167,19 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two(tmp_path: Path, kit
     root = tmp_path / "ledger"
     for fleet, after_s in (("f1", 10), ("f2", 20)):
         sync = events.Sync(
-            ok=True, base_version=None, encoding="dense", wire_bytes=1, dense_bytes=1, total_ns=1, source="trainer",
-            route="loopback", engine_id="e", rl_run_id="a", policy_version=1, at_us=kit.us(after_s),
-        )  # fmt: skip
+            ok=True,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=1,
+            dense_bytes=1,
+            total_ns=1,
+            source="trainer",
+            route="loopback",
+            engine_id="e",
+            rl_run_id="a",
+            policy_version=1,
+            at_us=kit.us(after_s),
+        )
         kit.write(root, [kit.started(), sync], run_id=fleet, writer=fleet)
     run = dataclasses.replace(data.runs(root)[0], run_id="a")
     shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
@@ -166,9 +190,15 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two(tmp_path: Path, kit
 def test_a_lease_that_went_over_to_another_rl_run_is_listed_and_opens_whole_for_both(tmp_path: Path, kit: Any) -> None:
     def change(action: Any, rl_run_id: str, after_s: int, lease_id: str = "L") -> events.Lease:
         return events.Lease(
-            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0, rl_run_id=rl_run_id,
-            expires_at_us=kit.us(60), at_us=kit.us(after_s),
-        )  # fmt: skip
+            action=action,
+            lease_id=lease_id,
+            device_id="s0",
+            kv_budget_bytes=1,
+            compute_share=1.0,
+            rl_run_id=rl_run_id,
+            expires_at_us=kit.us(60),
+            at_us=kit.us(after_s),
+        )
 
     made = [change("granted", "a", 10), change("renewed", "b", 20), change("released", "b", 30)]
     root = kit.write(tmp_path / "ledger", [kit.started(), *made, change("granted", "b", 40, "M")])
@@ -190,16 +220,27 @@ def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Pat
 
     def change(action: Any, after_s: int, lease_id: str = "L") -> events.Lease:
         return events.Lease(
-            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0, rl_run_id="b",
-            expires_at_us=kit.us(60), at_us=kit.us(after_s),
-        )  # fmt: skip
+            action=action,
+            lease_id=lease_id,
+            device_id="s0",
+            kv_budget_bytes=1,
+            compute_share=1.0,
+            rl_run_id="b",
+            expires_at_us=kit.us(60),
+            at_us=kit.us(after_s),
+        )
 
     def time(run_id: str, after_s: int, lease_id: str = "L", seconds: int = 5) -> events.DeviceSlice:
         t0_ns, zeros = 1000 * kit.us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
         return events.DeviceSlice(
-            device_id="s0", lease_id=lease_id, rollout_run_id=run_id, t0_ns=t0_ns, t1_ns=t0_ns + seconds * 10**9,
-            at_us=kit.us(after_s), **zeros | {"rollout_ns": seconds * 10**9},
-        )  # fmt: skip
+            device_id="s0",
+            lease_id=lease_id,
+            rollout_run_id=run_id,
+            t0_ns=t0_ns,
+            t1_ns=t0_ns + seconds * 10**9,
+            at_us=kit.us(after_s),
+            **zeros | {"rollout_ns": seconds * 10**9},
+        )
 
     granted = dataclasses.replace(change("granted", 10), rl_run_id="a")
     made = [granted, time("b", 11, seconds=0), time("a", 12), change("renewed", 17)]
@@ -211,13 +252,15 @@ def test_of_a_lease_that_two_runs_had_each_is_told_its_own_seconds(tmp_path: Pat
     shown = Window(1000 * kit.us(0), 1000 * kit.us(60))
     seconds = {
         name: data.in_window(root, "dashboard/fleet_leases", dataclasses.replace(run, run_id=name), shown)
-        .select("lease_id", "seconds", "own_seconds").rows()
+        .select("lease_id", "seconds", "own_seconds")
+        .rows()
         for name in ("run", "a", "b")
-    }  # fmt: skip
+    }
     assert seconds == {
-        "run": [("N", 6, 6), ("M", 10, 10), ("L", 20, 20)], "a": [("L", 20, 8)],
+        "run": [("N", 6, 6), ("M", 10, 10), ("L", 20, 20)],
+        "a": [("L", 20, 8)],
         "b": [("N", 6, 6), ("M", 10, None), ("L", 20, 12)],
-    }  # fmt: skip
+    }
     later = Window(1000 * kit.us(57), shown.to_ns)
     assert data.in_window(root, "dashboard/fleet_leases", run, later).is_empty()
 
@@ -227,9 +270,14 @@ def test_leases_that_had_ended_keep_no_older_one_from_the_newest_500(tmp_path: P
 
     def change(action: Any, after_s: int, lease_id: str) -> events.Lease:
         return events.Lease(
-            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0,
-            expires_at_us=kit.us(60), at_us=kit.us(after_s),
-        )  # fmt: skip
+            action=action,
+            lease_id=lease_id,
+            device_id="s0",
+            kv_budget_bytes=1,
+            compute_share=1.0,
+            expires_at_us=kit.us(60),
+            at_us=kit.us(after_s),
+        )
 
     made: list[events.Event] = [change("granted", 10, "L"), change("released", 50, "L")]
     zeros = dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)

@@ -68,8 +68,9 @@ def test_the_rules_say_what_is_logged(root, tmp_path, rule, wanted, queries):
     assert len(asked) == 3 * queries
     if queries:
         assert asked[:2] == [
-            ("query", "ok", 2, "SELECT 1 UNION ALL SELECT 2"), ("query", "refused", None, "DROP VIEW lease"),
-        ]  # fmt: skip
+            ("query", "ok", 2, "SELECT 1 UNION ALL SELECT 2"),
+            ("query", "refused", None, "DROP VIEW lease"),
+        ]
     (who,) = {who for (who,) in query(root, "SELECT who FROM access").rows}
     assert "@" in who
     assert verify(root).ok

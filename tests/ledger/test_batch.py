@@ -55,9 +55,31 @@ def test_what_record_takes_a_table_may_hold(any_event: st.SearchStrategy[Event],
 
 #: What no field, or not every field, may hold.
 _ODD: list[Any] = [
-    None, "", "x", "\0", "not measured", "granted", 0, 1, -1, 2**54, 2**55 - 1, 2**55, 2**62 - 1, 2**62, 2**63 - 1,
-    -(2**63), 4611686018427387, 4611686018427388, 0.5, math.nan, math.inf, -math.inf, True, False,
-]  # fmt: skip
+    None,
+    "",
+    "x",
+    "\0",
+    "not measured",
+    "granted",
+    0,
+    1,
+    -1,
+    2**54,
+    2**55 - 1,
+    2**55,
+    2**62 - 1,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    4611686018427387,
+    4611686018427388,
+    0.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    False,
+]
 
 
 @pytest.mark.long
@@ -71,11 +93,14 @@ def test_record_append_and_the_views_refuse_the_same(
     values = {name: odd.get(name, getattr(event, name)) for name in names}
     # A kind's own check of itself may come first, at the making.
     refusal = _refusal(lambda: rows.encode(dataclasses.replace(event, **odd)), LedgerError, ValueError, TypeError)
-    table = pa.table({
-        "run_id": ["r"],
-        **{name: [value] for name, value in values.items() if value is not None},
-        "kind": [event.kind], "provenance": ["live"],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "run_id": ["r"],
+            **{name: [value] for name, value in values.items() if value is not None},
+            "kind": [event.kind],
+            "provenance": ["live"],
+        }
+    )
     of_table = _refusal(lambda: batch.checked(table), LedgerError)
     assert (refusal is None) == (of_table is None), f"record says {refusal}, append says {of_table}"
     if refusal is not None and of_table is not None and refusal.startswith("event") and len(odd) == 1:

@@ -81,9 +81,7 @@ def test_a_device_side_event_names_the_rl_run(shared: Any, view: str) -> None:
 
 def test_a_slice_says_whose_its_time_was(shared: Any) -> None:
     query = "SELECT run_id, t0_ns, rollout_run_id, train_run_id FROM device_slice ORDER BY ALL"
-    assert shared.execute(query).fetchall() == [
-        ("f", 0, "a", "b"), ("f", 7, "f", "f"), ("old", 0, "old", "old")
-    ]  # fmt: skip
+    assert shared.execute(query).fetchall() == [("f", 0, "a", "b"), ("f", 7, "f", "f"), ("old", 0, "old", "old")]
 
 
 def test_a_trajectory_without_answers_is_read() -> None:

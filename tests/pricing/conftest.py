@@ -50,9 +50,13 @@ def write_ledger(tmp_path: Path) -> WriteLedger:
     """Write events to a ledger as the run `run`; call again to add events of another writer, run or provenance."""
 
     def to_ledger(
-        made: Iterable[events.Event], *, root: Path | None = None, writer: str = "test", run_id: str = "run",
+        made: Iterable[events.Event],
+        *,
+        root: Path | None = None,
+        writer: str = "test",
+        run_id: str = "run",
         provenance: events.Provenance = "replay",
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         return write(root or tmp_path / "ledger", made, writer, provenance, run_id)
 
     return to_ledger
@@ -97,20 +101,29 @@ def sample_events() -> list[events.Event]:
     """
     made: list[events.Event] = [
         events.Run(
-            action="started", name="by hand", at_us=us(0), trace="bursty", trace_keep_share=0.25,
+            action="started",
+            name="by hand",
+            at_us=us(0),
+            trace="bursty",
+            trace_keep_share=0.25,
             trace_length_scale=0.1,
-            trace_output_length_scale=0.5, trace_time_scale=2.0,
+            trace_output_length_scale=0.5,
+            trace_time_scale=2.0,
         )
-    ]  # fmt: skip
+    ]
     stays: Any = [("s0", "serving", "joined", 0), ("s0", "serving", "left", 3600)]
     stays += [("r0", "rollout", "joined", 0), ("r0", "rollout", "left", 3600)]
     for device_id, pool, action, after_s in stays:
         made.append(
-                events.Device(
-                    action=action, device_id=device_id, t_ns=T0_NS + after_s * S, pool=pool,
-                    device_class="h100-sxm", at_us=us(after_s),
-                )
-            )  # fmt: skip
+            events.Device(
+                action=action,
+                device_id=device_id,
+                t_ns=T0_NS + after_s * S,
+                pool=pool,
+                device_class="h100-sxm",
+                at_us=us(after_s),
+            )
+        )
     for n in (0, 1):
         made += [
             slice_("s0", n, serving=720, rollout=720, sync=36, activation=36, headroom=108, idle=180),
@@ -123,11 +136,17 @@ def sample_events() -> list[events.Event]:
         *lease("L3", 2400, closed_s=3000, by="expired"),
         *lease("L4", 3000, expires_s=7200),
         events.Preemption(
-            action="revoke", reason="burst", device_id="s0", lease_id="L2", requests=1, tokens_kept=400,
-            tokens_lost=100, at_us=us(2400),
+            action="revoke",
+            reason="burst",
+            device_id="s0",
+            lease_id="L2",
+            requests=1,
+            tokens_kept=400,
+            tokens_lost=100,
+            at_us=us(2400),
         ),
         events.Preemption(action="yield", reason="step", device_id="s0", duration_ns=5_000_000, at_us=us(60)),
-    ]  # fmt: skip
+    ]
     made += [
         *trajectory("t0", "g0", 1, [("s0", 1000)], accepted=True, correct=True),
         *trajectory("t1", "g0", 1, [("s0", 400), ("r0", 600)], accepted=False),
@@ -156,10 +175,17 @@ def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice
 
 def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
     return events.Sync(
-        device_id=device_id, ok=ok, base_version=None, encoding="delta" if wire_gb < dense_gb else "dense",
-        wire_bytes=wire_gb * 10**9, dense_bytes=dense_gb * 10**9, total_ns=S, source="relay", route=route,
+        device_id=device_id,
+        ok=ok,
+        base_version=None,
+        encoding="delta" if wire_gb < dense_gb else "dense",
+        wire_bytes=wire_gb * 10**9,
+        dense_bytes=dense_gb * 10**9,
+        total_ns=S,
+        source="relay",
+        route=route,
         at_us=us(30),
-    )  # fmt: skip
+    )
 
 
 def lease(
@@ -167,17 +193,29 @@ def lease(
 ) -> list[events.Lease]:
     def change(action: str, after_s: int) -> events.Lease:
         return events.Lease(
-            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0,  # type: ignore[arg-type]
-            expires_at_us=us(expires_s), at_us=us(after_s),
-        )  # fmt: skip
+            action=action,
+            lease_id=lease_id,
+            device_id="s0",
+            kv_budget_bytes=1,
+            compute_share=1.0,  # type: ignore[arg-type]
+            expires_at_us=us(expires_s),
+            at_us=us(after_s),
+        )
 
     return [change("granted", granted_s)] + ([change(by, closed_s)] if by else [])
 
 
 def trajectory(
-    trajectory_id: str, group_id: str, step: int, made_on: list[tuple[str, int]], *, outcome: str = "finished",
-    accepted: bool | None = None, correct: bool | None = None, stale: bool = False,
-) -> list[events.Event]:  # fmt: skip
+    trajectory_id: str,
+    group_id: str,
+    step: int,
+    made_on: list[tuple[str, int]],
+    *,
+    outcome: str = "finished",
+    accepted: bool | None = None,
+    correct: bool | None = None,
+    stale: bool = False,
+) -> list[events.Event]:
     """A trajectory of one turn; an attempt but the last was preempted, and its tokens are the next one's prompt."""
     lost = outcome == "lost"
     output_tokens = 0 if lost else sum(tokens for _, tokens in made_on)
@@ -186,35 +224,74 @@ def trajectory(
         last = attempt == len(made_on) - 1
         made.append(
             events.Turn(
-                trajectory_id=trajectory_id, group_id=group_id, step=step, turn=0, attempt=attempt, device_id=device_id,
-                outcome="failed" if lost else "completed" if last else "preempted", placement="lease",
-                prompt_tokens=50 + 400 * attempt, cached_tokens=0, output_tokens=tokens,
-                answer_tokens=output_tokens // 4 if last else 0, queue_ns=0, duration_ns=S, at_us=us(100 + attempt),
+                trajectory_id=trajectory_id,
+                group_id=group_id,
+                step=step,
+                turn=0,
+                attempt=attempt,
+                device_id=device_id,
+                outcome="failed" if lost else "completed" if last else "preempted",
+                placement="lease",
+                prompt_tokens=50 + 400 * attempt,
+                cached_tokens=0,
+                output_tokens=tokens,
+                answer_tokens=output_tokens // 4 if last else 0,
+                queue_ns=0,
+                duration_ns=S,
+                at_us=us(100 + attempt),
             )
-        )  # fmt: skip
+        )
     made.append(
         events.Trajectory(
-            trajectory_id=trajectory_id, group_id=group_id, step=step, task="t", outcome=outcome, turns=1,  # type: ignore[arg-type]
-            prompt_tokens=50, output_tokens=output_tokens, answer_tokens=output_tokens // 4, staleness=0,
-            duration_ns=S, at_us=us(200),
+            trajectory_id=trajectory_id,
+            group_id=group_id,
+            step=step,
+            task="t",
+            outcome=outcome,
+            turns=1,  # type: ignore[arg-type]
+            prompt_tokens=50,
+            output_tokens=output_tokens,
+            answer_tokens=output_tokens // 4,
+            staleness=0,
+            duration_ns=S,
+            at_us=us(200),
         )
-    )  # fmt: skip
+    )
     if accepted is not None:
         made.append(
             events.Verdict(
-                trajectory_id=trajectory_id, group_id=group_id, step=step, verifier="v", reward=float(accepted),
-                threshold=1.0, accepted=accepted, correct=correct, stale=stale, at_us=us(300),
+                trajectory_id=trajectory_id,
+                group_id=group_id,
+                step=step,
+                verifier="v",
+                reward=float(accepted),
+                threshold=1.0,
+                accepted=accepted,
+                correct=correct,
+                stale=stale,
+                at_us=us(300),
             )
-        )  # fmt: skip
+        )
     return made
 
 
 def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.Request:
     return events.Request(
-        request_id=request_id, device_id="s0", lease_id="L1" if lent else None, outcome="completed", prompt_tokens=10,
-        output_tokens=10, ttft_ns=ttft_ms * 1_000_000, tpot_mean_ns=50_000_000, tpot_max_ns=60_000_000, e2e_ns=S,
-        ttft_budget_ns=2_000_000_000, tpot_budget_ns=250_000_000, send_delay_ns=0, at_us=us(after_s),
-    )  # fmt: skip
+        request_id=request_id,
+        device_id="s0",
+        lease_id="L1" if lent else None,
+        outcome="completed",
+        prompt_tokens=10,
+        output_tokens=10,
+        ttft_ns=ttft_ms * 1_000_000,
+        tpot_mean_ns=50_000_000,
+        tpot_max_ns=60_000_000,
+        e2e_ns=S,
+        ttft_budget_ns=2_000_000_000,
+        tpot_budget_ns=250_000_000,
+        send_delay_ns=0,
+        at_us=us(after_s),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -110,10 +110,12 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
     places: list[tuple[str, str | None, int]] = []
     fixed: list[events.Event] = [
         events.Run(
-            action="started", name=run_id, at_us=1,
+            action="started",
+            name=run_id,
+            at_us=1,
             tags_json=draw(st.sampled_from(TAGS)),
         )
-    ]  # fmt: skip
+    ]
     tenants: list[str | None] = [
         None,
         *(f"{run_id}-rl{n}" for n in range(draw(st.sampled_from([0, 0, 2, 3] if moving else [0])))),
@@ -163,10 +165,15 @@ def _device(
     device_class = draw(st.sampled_from(["owned", "owned", "rented"]))
     hardware = draw(st.sampled_from([None, "G0", "G0", "G1"])) if moving else None
     joined = events.Device(
-        action="joined", device_id=device_id, t_ns=at_ns, pool=pool, at_us=at_ns // 1000, device_class=device_class,
+        action="joined",
+        device_id=device_id,
+        t_ns=at_ns,
+        pool=pool,
+        at_us=at_ns // 1000,
+        device_class=device_class,
         # Hardware is of one class at a time.
         hardware_id=hardware and f"{hardware}-{device_class}",
-    )  # fmt: skip
+    )
     changes: list[events.Event] = [joined]
     made: list[events.Event] = []
     places: list[tuple[str, str | None, int]] = [(device_id, None, at_ns)]
@@ -211,19 +218,29 @@ def _device(
         end_ns = at_ns + sum(times)
         made.append(
             events.DeviceSlice(
-                device_id=device_id, lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, at_us=end_ns // 1000,
-                rollout_run_id=draw(st.sampled_from(tenants)), train_run_id=draw(st.sampled_from(tenants)), **buckets,
+                device_id=device_id,
+                lease_id=lease_id,
+                t0_ns=at_ns,
+                t1_ns=end_ns,
+                at_us=end_ns // 1000,
+                rollout_run_id=draw(st.sampled_from(tenants)),
+                train_run_id=draw(st.sampled_from(tenants)),
+                **buckets,
             )
-        )  # fmt: skip
+        )
         if draw(st.booleans()):
             power_mw = draw(st.none() | st.integers(0, 700_000))
             source = events.NOT_MEASURED if power_mw is None else "rapl"
             made.append(
                 events.Power(
-                    device_id=device_id, t0_ns=at_ns, t1_ns=end_ns, power_mw=power_mw, source=source,
+                    device_id=device_id,
+                    t0_ns=at_ns,
+                    t1_ns=end_ns,
+                    power_mw=power_mw,
+                    source=source,
                     at_us=end_ns // 1000,
                 )
-            )  # fmt: skip
+            )
         places.append((device_id, lease_id, at_ns + draw(st.integers(0, sum(times)))))
         at_ns = end_ns
     if draw(st.booleans()):
@@ -234,9 +251,15 @@ def _device(
 
 def _lease(action: Any, lease_id: str, device_id: str, at_ns: int, rl_run_id: str | None = None) -> events.Lease:
     return events.Lease(
-        action=action, lease_id=lease_id, device_id=device_id, kv_budget_bytes=1, compute_share=0.5,
-        expires_at_us=at_ns // 1000 + 3_000_000, at_us=at_ns // 1000, rl_run_id=rl_run_id,
-    )  # fmt: skip
+        action=action,
+        lease_id=lease_id,
+        device_id=device_id,
+        kv_budget_bytes=1,
+        compute_share=0.5,
+        expires_at_us=at_ns // 1000 + 3_000_000,
+        at_us=at_ns // 1000,
+        rl_run_id=rl_run_id,
+    )
 
 
 @st.composite
@@ -256,31 +279,53 @@ def _trajectory(
             made_tokens += tokens
             made.append(
                 events.Turn(
-                    **ids, turn=turn, attempt=attempt, device_id=device_id, lease_id=lease_id, at_us=at_ns // 1000,
+                    **ids,
+                    turn=turn,
+                    attempt=attempt,
+                    device_id=device_id,
+                    lease_id=lease_id,
+                    at_us=at_ns // 1000,
                     outcome=draw(st.sampled_from(["completed", "completed", "failed"])) if last else "preempted",
-                    policy_version=draw(st.sampled_from([None, 1, 2])), placement="lease", prompt_tokens=prompt,
-                    cached_tokens=draw(st.integers(0, prompt)), output_tokens=tokens, answer_tokens=tokens // 4,
-                    queue_ns=0, duration_ns=1,
+                    policy_version=draw(st.sampled_from([None, 1, 2])),
+                    placement="lease",
+                    prompt_tokens=prompt,
+                    cached_tokens=draw(st.integers(0, prompt)),
+                    output_tokens=tokens,
+                    answer_tokens=tokens // 4,
+                    queue_ns=0,
+                    duration_ns=1,
                 )
-            )  # fmt: skip
+            )
     end_us = max(event.at_us for event in made)
     if draw(st.integers(0, 3)):
         made.append(
             events.Trajectory(
-                **ids, task=draw(st.sampled_from(["maze", "sums"])), turns=1, prompt_tokens=1, at_us=end_us,
+                **ids,
+                task=draw(st.sampled_from(["maze", "sums"])),
+                turns=1,
+                prompt_tokens=1,
+                at_us=end_us,
                 outcome=draw(st.sampled_from(["finished", "finished", "truncated", "lost"])),
-                output_tokens=made_tokens, answer_tokens=made_tokens // 4, staleness=0, duration_ns=1,
+                output_tokens=made_tokens,
+                answer_tokens=made_tokens // 4,
+                staleness=0,
+                duration_ns=1,
             )
-        )  # fmt: skip
+        )
     for later in range(draw(st.integers(0, 2))):
         accepted = draw(st.booleans())
         made.append(
             events.Verdict(
-                **ids, verifier="v", reward=float(accepted), threshold=0.5, accepted=accepted,
-                stale=not draw(st.integers(0, 3)), correct=draw(st.sampled_from([None, True, False])),
+                **ids,
+                verifier="v",
+                reward=float(accepted),
+                threshold=0.5,
+                accepted=accepted,
+                stale=not draw(st.integers(0, 3)),
+                correct=draw(st.sampled_from([None, True, False])),
                 at_us=end_us + draw(st.integers(0, later)),
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -290,12 +335,28 @@ def _loss_or_sync(draw: st.DrawFn, places: list[tuple[str, str | None, int]], rl
     version = draw(st.sampled_from([None, 1, 2]))
     if draw(st.booleans()):
         return events.Preemption(
-            action="cut", reason="burst", device_id=device_id, lease_id=lease_id, policy_version=version,
-            tokens_lost=draw(st.none() | _TOKENS), at_us=at_ns // 1000, rl_run_id=rl_run_id,
-        )  # fmt: skip
+            action="cut",
+            reason="burst",
+            device_id=device_id,
+            lease_id=lease_id,
+            policy_version=version,
+            tokens_lost=draw(st.none() | _TOKENS),
+            at_us=at_ns // 1000,
+            rl_run_id=rl_run_id,
+        )
     wire = draw(st.integers(0, 10**11))
     return events.Sync(
-        device_id=device_id, lease_id=lease_id, policy_version=version, ok=draw(st.booleans()), base_version=None,
-        encoding="delta", wire_bytes=wire, dense_bytes=10**11, total_ns=1, source="relay",
-        route=draw(st.sampled_from(ROUTES)), at_us=at_ns // 1000, rl_run_id=rl_run_id,
-    )  # fmt: skip
+        device_id=device_id,
+        lease_id=lease_id,
+        policy_version=version,
+        ok=draw(st.booleans()),
+        base_version=None,
+        encoding="delta",
+        wire_bytes=wire,
+        dense_bytes=10**11,
+        total_ns=1,
+        source="relay",
+        route=draw(st.sampled_from(ROUTES)),
+        at_us=at_ns // 1000,
+        rl_run_id=rl_run_id,
+    )

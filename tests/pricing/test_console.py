@@ -14,13 +14,16 @@ HEADINGS = ("close", "team", "closed", "of it corrections", "open", "shared", "c
 TABLE = Table(
     title="Cost",
     columns=(
-        Column("close"), Column("team"), *(Column(name, "money") for name in HEADINGS[2:8]),
-        Column("device-hours", "hours"), Column("why"),
+        Column("close"),
+        Column("team"),
+        *(Column(name, "money") for name in HEADINGS[2:8]),
+        Column("device-hours", "hours"),
+        Column("why"),
     ),
     rows=(
         (CLOSE, "research", *(12_345 * NANO_USD_PER_USD,) * 6, 10**15, "rates were dearer than expected on that day"),
     ),
-)  # fmt: skip
+)
 
 
 def shown(table: Table, width: int) -> str:
@@ -39,8 +42,11 @@ def test_no_name_and_no_heading_breaks_inside_a_word_where_there_is_room(width: 
 
 
 def test_where_there_is_no_room_amounts_stay_whole_and_the_longest_names_break() -> None:
-    made = Table(title="", columns=(Column("run"), Column("team"), Column("cost", "money")),
-                 rows=(("r" * 300, "research", 12_345 * NANO_USD_PER_USD),))  # fmt: skip
+    made = Table(
+        title="",
+        columns=(Column("run"), Column("team"), Column("cost", "money")),
+        rows=(("r" * 300, "research", 12_345 * NANO_USD_PER_USD),),
+    )
     text = shown(made, 100)
     assert "research" in text and "$12,345.00" in text  # noqa: PT018
     assert max(map(len, text.splitlines())) == 100

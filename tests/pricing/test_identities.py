@@ -141,9 +141,10 @@ def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
         later = (
             e.lease_id
             for at_us, r, e in granted
-            if (r, e.device_id) == (run_id, sent.device_id) and at_us >= sent.at_us
+            if (r, e.device_id) == (run_id, sent.device_id)
+            and at_us >= sent.at_us
             and made.spell(run_id, e.device_id, at_us * 1000) == spell
-        )  # fmt: skip
+        )
         lease_id = sent.lease_id or next(later, None)
         hour, price = sent.at_us * 1000 // HOUR_NS, prices_of(made)[run_id, sent.device_id, spell]
         payer = sent.rl_run_id or run_id

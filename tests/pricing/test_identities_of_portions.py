@@ -105,9 +105,18 @@ def test_identity_11_a_retry_counts_once_whichever_portion_it_came_in() -> None:
     )
     ids: dict[str, Any] = {"trajectory_id": "t", "group_id": "g", "step": 0, "turn": 0, "attempt": 0, "device_id": "d"}
     turn = events.Turn(
-        **ids, event_id="sent twice", outcome="completed", placement="lease", prompt_tokens=1, cached_tokens=0,
-        output_tokens=9, answer_tokens=1, queue_ns=0, duration_ns=1, at_us=at_us,
-    )  # fmt: skip
+        **ids,
+        event_id="sent twice",
+        outcome="completed",
+        placement="lease",
+        prompt_tokens=1,
+        cached_tokens=0,
+        output_tokens=9,
+        answer_tokens=1,
+        queue_ns=0,
+        duration_ns=1,
+        at_us=at_us,
+    )
     slice_event = slice_of("d", MIDNIGHT_NS - HOUR_NS, rollout=2 * HOUR_NS)
     first: list[events.Event] = [events.Run(action="started", name="a", at_us=1), joined, slice_event, turn]
     made = Made(

@@ -74,14 +74,18 @@ def test_a_report_of_each_run_that_ended_and_of_the_newest_that_runs(
 def test_a_report_s_csv_has_every_figure_with_what_it_must_carry(sample: Path, tmp_path: Path) -> None:
     jobs.report(sample, folder=tmp_path, price_book="example")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
-        "run_2026-06-01.csv", "run_2026-06-01.json",
-    ]  # fmt: skip
+        "run_2026-06-01.csv",
+        "run_2026-06-01.json",
+    ]
     rows = {row["figure"]: row for row in csv.DictReader(io.StringIO((tmp_path / "run_2026-06-01.csv").read_text()))}
     total = report.build(sample).amortized["total"]
     row = rows["amortized.total"]
     assert (row["value"], row["unit"], row["view"], row["currency"]) == (
-        str(total.value), "nano_usd", "amortized", "USD",
-    )  # fmt: skip
+        str(total.value),
+        "nano_usd",
+        "amortized",
+        "USD",
+    )
     assert (row["run_id"], row["provenance"], row["verified"]) == ("run", "replay", "True")
     assert "devices.0.cost" in rows
     assert (tmp_path / "run_2026-06-01.json").read_text().count('"unit"') == len(rows)

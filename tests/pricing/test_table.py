@@ -7,12 +7,18 @@ from tests.pricing.conftest import printed, shown
 
 HOUR_NS = 3600 * 10**9
 BY_TEAM = Table(
-    title="Who pays", view="amortized", notes=("Sums to the bill.",), grouped=True, marks={2: "alarm"},
+    title="Who pays",
+    view="amortized",
+    notes=("Sums to the bill.",),
+    grouped=True,
+    marks={2: "alarm"},
     columns=(Column("team"), Column("run"), Column("cost", "money", "EUR"), Column("time", "hours")),
     rows=(
-        ("chat", "a", 1_500_000_000, HOUR_NS), ("chat", "b", 2_500_000_000, HOUR_NS), ("research", "[c]", None, None),
+        ("chat", "a", 1_500_000_000, HOUR_NS),
+        ("chat", "b", 2_500_000_000, HOUR_NS),
+        ("research", "[c]", None, None),
     ),
-).with_total()  # fmt: skip
+).with_total()
 
 
 def test_rows_have_a_cell_for_each_column() -> None:
@@ -31,11 +37,14 @@ def test_cells_of_every_kind_are_text_for_people() -> None:
     kinds = Table(
         title="Kinds",
         columns=(
-            Column("tokens", "count"), Column("sent", "gb"), Column("energy", "kwh"), Column("USD", "price"),
+            Column("tokens", "count"),
+            Column("sent", "gb"),
+            Column("energy", "kwh"),
+            Column("USD", "price"),
             Column("share", "figure"),
         ),
         rows=((1_234, 2_500_000_000, 7_200_000 * 10**12, "0.10", "41.2%"),),
-    )  # fmt: skip
+    )
     assert list(kinds.texts()) == [["1,234", "2.500", "2.0000", "0.10", "41.2%"]]
 
 

@@ -45,9 +45,14 @@ def _slice(device: str, t0: int, t1: int, lease_id: str | None = None, **seconds
 def _lease(lease_id: str, action: Any, seconds: float, step: int, **fields: Any) -> events.Lease:
     usual = {"kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": at(seconds + 3)}
     return events.Lease(
-        at_us=at(seconds), device_id="s0", engine_id="s0-rollout", lease_id=lease_id, action=action, step=step,
+        at_us=at(seconds),
+        device_id="s0",
+        engine_id="s0-rollout",
+        lease_id=lease_id,
+        action=action,
+        step=step,
         **{**usual, **fields},
-    )  # fmt: skip
+    )
 
 
 def _taken(action: Any, seconds: float, lease_id: str, **fields: Any) -> events.Preemption:
@@ -58,45 +63,90 @@ def _taken(action: Any, seconds: float, lease_id: str, **fields: Any) -> events.
 def _turn(trajectory: str, seconds: float, place: tuple[str, str | None, str], **fields: Any) -> events.Turn:
     device, lease_id, placement = place
     usual = {
-        "step": 0, "turn": 0, "attempt": 0, "outcome": "completed", "prompt_tokens": 10, "cached_tokens": 0,
-        "output_tokens": 0, "answer_tokens": 1, "queue_ns": 0, "duration_ns": SECOND, "policy_version": 0,
-    }  # fmt: skip
+        "step": 0,
+        "turn": 0,
+        "attempt": 0,
+        "outcome": "completed",
+        "prompt_tokens": 10,
+        "cached_tokens": 0,
+        "output_tokens": 0,
+        "answer_tokens": 1,
+        "queue_ns": 0,
+        "duration_ns": SECOND,
+        "policy_version": 0,
+    }
     return events.Turn(
-        at_us=at(seconds), trajectory_id=trajectory, group_id="g", device_id=device, engine_id=f"{device}-rollout",
-        lease_id=lease_id, placement=placement, **{**usual, **fields},
-    )  # fmt: skip
+        at_us=at(seconds),
+        trajectory_id=trajectory,
+        group_id="g",
+        device_id=device,
+        engine_id=f"{device}-rollout",
+        lease_id=lease_id,
+        placement=placement,
+        **{**usual, **fields},
+    )
 
 
 def _trajectory(name: str, version: int, step: int, tokens: int, **fields: Any) -> events.Trajectory:
     usual = {"task": "t", "outcome": "finished", "turns": 1, "prompt_tokens": 10, "answer_tokens": 1, "staleness": 0}
     return events.Trajectory(
-        at_us=at(45 + 50 * step), trajectory_id=name, group_id="g", step=step, policy_version=version,
-        output_tokens=tokens, duration_ns=SECOND, **{**usual, **fields},
-    )  # fmt: skip
+        at_us=at(45 + 50 * step),
+        trajectory_id=name,
+        group_id="g",
+        step=step,
+        policy_version=version,
+        output_tokens=tokens,
+        duration_ns=SECOND,
+        **{**usual, **fields},
+    )
 
 
 def _verdict(name: str, step: int, *, accepted: bool, **fields: Any) -> events.Verdict:
     return events.Verdict(
-        at_us=at(49 + 50 * step), trajectory_id=name, group_id="g", step=step, verifier="v", reward=float(accepted),
-        threshold=1.0, accepted=accepted, **fields,
-    )  # fmt: skip
+        at_us=at(49 + 50 * step),
+        trajectory_id=name,
+        group_id="g",
+        step=step,
+        verifier="v",
+        reward=float(accepted),
+        threshold=1.0,
+        accepted=accepted,
+        **fields,
+    )
 
 
 def _request(name: str, seconds: float, e2e: int, ttft_ns: int | None, **fields: Any) -> events.Request:
     usual = {"outcome": "completed", "tpot_mean_ns": 10, "tpot_max_ns": 10}
     return events.Request(
-        at_us=at(seconds), request_id=name, device_id="s0", engine_id="s0-serving", prompt_tokens=4, output_tokens=2,
-        ttft_ns=ttft_ns, e2e_ns=e2e * SECOND, ttft_budget_ns=100, tpot_budget_ns=10, send_delay_ns=0,
+        at_us=at(seconds),
+        request_id=name,
+        device_id="s0",
+        engine_id="s0-serving",
+        prompt_tokens=4,
+        output_tokens=2,
+        ttft_ns=ttft_ns,
+        e2e_ns=e2e * SECOND,
+        ttft_budget_ns=100,
+        tpot_budget_ns=10,
+        send_delay_ns=0,
         **{**usual, **fields},
-    )  # fmt: skip
+    )
 
 
 def _sync(device: str, seconds: float, wire: int, **fields: Any) -> events.Sync:
     usual = {"ok": True, "base_version": 0, "encoding": "delta", "policy_version": 1, "pause_ns": SECOND // 100}
     return events.Sync(
-        at_us=at(seconds), device_id=device, engine_id=f"{device}-rollout", wire_bytes=wire, dense_bytes=1000,
-        total_ns=SECOND, source="trainer", route="loopback", step=0, **{**usual, **fields},
-    )  # fmt: skip
+        at_us=at(seconds),
+        device_id=device,
+        engine_id=f"{device}-rollout",
+        wire_bytes=wire,
+        dense_bytes=1000,
+        total_ns=SECOND,
+        source="trainer",
+        route="loopback",
+        step=0,
+        **{**usual, **fields},
+    )
 
 
 def _engine(engine: str, action: Any, seconds: float, **fields: Any) -> events.Engine:
@@ -108,10 +158,23 @@ def _engine(engine: str, action: Any, seconds: float, **fields: Any) -> events.E
 
 def _step(step: int) -> events.Step:
     return events.Step(
-        at_us=at(50 + 50 * step), step=step, policy_version=step + 1, groups=1, trajectories=2 + step,
-        trajectories_accepted=1, reward_mean=0.5, loss=0.0, entropy=None, kl=None, grad_norm=None, tokens_trained=30,
-        rollout_ns=40 * SECOND, train_ns=8 * SECOND, sync_ns=SECOND, total_ns=50 * SECOND,
-    )  # fmt: skip
+        at_us=at(50 + 50 * step),
+        step=step,
+        policy_version=step + 1,
+        groups=1,
+        trajectories=2 + step,
+        trajectories_accepted=1,
+        reward_mean=0.5,
+        loss=0.0,
+        entropy=None,
+        kl=None,
+        grad_norm=None,
+        tokens_trained=30,
+        rollout_ns=40 * SECOND,
+        train_ns=8 * SECOND,
+        sync_ns=SECOND,
+        total_ns=50 * SECOND,
+    )
 
 
 def _devices() -> list[events.Event]:
@@ -157,20 +220,39 @@ def small_run() -> list[events.Event]:
         _taken("yield", 65, "L2", reason="serving_step", duration_ns=SECOND // 2),
         _taken("yield", 70, "L2", reason="serving_step", duration_ns=3 * SECOND // 2),
         _taken(
-            "yield", 75.5, "L2", reason="serving_step",
-            count=3, duration_ns=6 * SECOND // 10, longest_ns=3 * SECOND // 10, latency_ns=4_000, latency_mean_ns=3_000,
+            "yield",
+            75.5,
+            "L2",
+            reason="serving_step",
+            count=3,
+            duration_ns=6 * SECOND // 10,
+            longest_ns=3 * SECOND // 10,
+            latency_ns=4_000,
+            latency_mean_ns=3_000,
         ),
         events.Hold(at_us=at(76), device_id="s0", lease_id="L2", reason="regret", count=5, duration_ns=SECOND),
         events.StepTime(
-            at_us=at(80), device_id="s0", engine_id="s0-serving", role="serving", mode="decode", steps=9,
+            at_us=at(80),
+            device_id="s0",
+            engine_id="s0-serving",
+            role="serving",
+            mode="decode",
+            steps=9,
             error_share=0.1,
         ),
         _taken("revoke", 89.9, "L2", reason="serving is late", requests=2, tokens_lost=7),
         _sync("d0", 52, 40, ok=False, reason="the hash differs", pause_ns=None),
         _sync("s0", 55, 100),
         _sync(
-            "d0", 56, 1000,
-            encoding="dense", base_version=None, pause_ns=3 * SECOND // 100, fetch_ns=7, verify_ns=3, acknowledge_ns=2,
+            "d0",
+            56,
+            1000,
+            encoding="dense",
+            base_version=None,
+            pause_ns=3 * SECOND // 100,
+            fetch_ns=7,
+            verify_ns=3,
+            acknowledge_ns=2,
         ),
         _turn("t1", 30, ("s0", "L1", "lease"), output_tokens=20, queue_ns=SECOND // 10),
         _turn("t1", 35, ("s0", "L1", "prefix"), turn=1, prompt_tokens=30, cached_tokens=24, output_tokens=10),
@@ -178,12 +260,25 @@ def small_run() -> list[events.Event]:
         _turn("t3", 80, ("d0", None, "least_loaded"), step=1, outcome="failed", output_tokens=4),
         _turn("t5", 85, ("d0", None, "least_loaded"), step=1, output_tokens=20),
         _turn(
-            "t2", 95, ("s0", "L2", "lease"),
-            step=1, outcome="preempted", output_tokens=5, queue_ns=SECOND // 2, duration_ns=4 * SECOND,
+            "t2",
+            95,
+            ("s0", "L2", "lease"),
+            step=1,
+            outcome="preempted",
+            output_tokens=5,
+            queue_ns=SECOND // 2,
+            duration_ns=4 * SECOND,
         ),
         _turn(
-            "t2", 95, ("d0", None, "queue"),
-            step=1, attempt=1, prompt_tokens=15, cached_tokens=5, output_tokens=15, queue_ns=SECOND,
+            "t2",
+            95,
+            ("d0", None, "queue"),
+            step=1,
+            attempt=1,
+            prompt_tokens=15,
+            cached_tokens=5,
+            output_tokens=15,
+            queue_ns=SECOND,
             duration_ns=4 * SECOND,
         ),
         _trajectory("t1", 0, 0, 30),
@@ -206,7 +301,7 @@ def small_run() -> list[events.Event]:
         events.Power(at_us=at(100), device_id="d0", t0_ns=ns(0), t1_ns=ns(100), power_mw=None, source="not measured"),
         events.Ledger(at_us=at(90), action="dropped", detail_json=json.dumps(dropped)),
         events.Run(at_us=at(100), action="ended", name="small"),
-    ]  # fmt: skip
+    ]
 
 
 def _record(root: Path, recorded: list[events.Event], provenance: Any = "live") -> Path:

@@ -30,13 +30,20 @@ def drawn(number: int) -> float:
 def window(index: int, **changes: Any) -> Holdout:
     number = ns(0) // WINDOW_NS + index
     fields: dict[str, Any] = {
-        "draw": drawn(number), "withheld": drawn(number) < SHARE, "t0_ns": number * WINDOW_NS,
+        "draw": drawn(number),
+        "withheld": drawn(number) < SHARE,
+        "t0_ns": number * WINDOW_NS,
         "t1_ns": (number + 1) * WINDOW_NS,
-    }  # fmt: skip
+    }
     return Holdout(
-        at_us=at(100 * index), device_id="s0", holdout_share=SHARE, holdout_seed=5, window_ns=WINDOW_NS,
-        washout_ns=40 * SECOND, **{**fields, **changes},
-    )  # fmt: skip
+        at_us=at(100 * index),
+        device_id="s0",
+        holdout_share=SHARE,
+        holdout_seed=5,
+        window_ns=WINDOW_NS,
+        washout_ns=40 * SECOND,
+        **{**fields, **changes},
+    )
 
 
 def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path: Path) -> None:
@@ -68,9 +75,14 @@ def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_name
     """Its agent was killed before the withheld window, which begins before the lease would have expired."""
     windows = [window(0, withheld=False), window(1, withheld=True)]
     granted = Lease(
-        at_us=at(5), action="granted", expires_at_us=at(600), kv_budget_bytes=1, compute_share=1.0, device_id="s0",
+        at_us=at(5),
+        action="granted",
+        expires_at_us=at(600),
+        kv_budget_bytes=1,
+        compute_share=1.0,
+        device_id="s0",
         lease_id="L",
-    )  # fmt: skip
+    )
     for last_s, lent in ((90, 0), (150, 1)):
         spent: dict[str, Any] = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
         spent["idle_ns"] = ns(last_s) - ns(5)

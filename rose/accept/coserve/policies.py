@@ -38,12 +38,17 @@ class Policy:
 SOLO, ROSE, ROSE_LAYERS, SHARE_ALL = "solo", "rose", "rose_layers", "share_all"
 POLICIES = {
     SOLO: Policy(about="serving alone; the rollout engine is up and has nothing to do", lends=False),
-    ROSE: Policy(about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores",
-                 scheduling=os.SCHED_IDLE),
+    ROSE: Policy(
+        about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores", scheduling=os.SCHED_IDLE
+    ),
     ROSE_LAYERS: Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
     SHARE_ALL: Policy(about="no guard; the rollout engine runs like the serving one", decides="share_all", nice=0),
-    "static_split": Policy(about="a fixed half of the device for rollouts, whatever serving does",
-                           decides="static_split", compute_share=0.5, nice=0),
-}  # fmt: skip
+    "static_split": Policy(
+        about="a fixed half of the device for rollouts, whatever serving does",
+        decides="static_split",
+        compute_share=0.5,
+        nice=0,
+    ),
+}
 #: Stages of their own: the same serving engine with the plugin, nothing lent, and without it; memory under pressure.
 INSTALLED, BARE, MEMORY = "installed", "bare", "memory"

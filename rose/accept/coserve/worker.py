@@ -34,8 +34,12 @@ class Worker:
     def __init__(self, what: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rose.accept.coserve.worker", what],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
         self.pid = self._process.pid
         self.hear()
 

@@ -20,9 +20,17 @@ _ERROR_MAX = 0.05
 #: A card under a new load takes some time to its clocks.
 _SETTLING_NS = 1_500_000_000
 _FIELDS = (
-    "t0_ns", "t1_ns", "power_mw", "energy_mj", "source", "busy_share", "memory_used_bytes", "sm_clock_mhz",
-    "clock_reasons", "reason",
-)  # fmt: skip
+    "t0_ns",
+    "t1_ns",
+    "power_mw",
+    "energy_mj",
+    "source",
+    "busy_share",
+    "memory_used_bytes",
+    "sm_clock_mhz",
+    "clock_reasons",
+    "reason",
+)
 
 
 def measure(scope: Scope, report: StageReport) -> None:

@@ -98,11 +98,18 @@ def proposals(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         print_table(
             ["id", "act", "what", "status", "proposed", "approved or rejected", "carried out"],
             [
-                (one.short_id, one.act, summary(one), one.status(utc_us()), _who(one.proposed), _verdict(one),
-                 one.carried_out and _who(one.carried_out))
+                (
+                    one.short_id,
+                    one.act,
+                    summary(one),
+                    one.status(utc_us()),
+                    _who(one.proposed),
+                    _verdict(one),
+                    one.carried_out and _who(one.carried_out),
+                )
                 for one in newest_first
             ],
-        )  # fmt: skip
+        )
     _say_faults(stands, as_json)
 
 

@@ -195,8 +195,11 @@ class Receiver:
             )
 
     def _check_held(self, path: str, header: segments.Header) -> None:
-        if not any(path in self._paths_of(part) for part in layout.chain(self.root, header.writer)
-                   if part.first <= header.epoch <= part.last):  # fmt: skip
+        if not any(
+            path in self._paths_of(part)
+            for part in layout.chain(self.root, header.writer)
+            if part.first <= header.epoch <= part.last
+        ):
             raise LedgerError(_fork(path, header.writer))
 
     def _paths_of(self, part: layout.Part) -> set[str]:

@@ -210,9 +210,14 @@ def read(path: Path) -> tuple[Token, ...]:
 
 
 def create(
-    path: Path, name: str, *, append: tuple[str, ...] = (), read: bool = False, admin: bool = False,
+    path: Path,
+    name: str,
+    *,
+    append: tuple[str, ...] = (),
+    read: bool = False,
+    admin: bool = False,
     life_s: float | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Make a token and return it: nobody can read it again. `life_s`: seconds until it expires.
 
     A name whose keys have all ended may be used again. Raises LedgerError.

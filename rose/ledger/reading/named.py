@@ -72,9 +72,11 @@ def _paths() -> dict[str, str]:
     """Where each query lies below `sql`, by its name; it has a folder for each thing that is asked about."""
     return {
         file.name.removesuffix(".sql"): f"queries/{folder.name}/{file.name}"
-        for folder in files(sql).joinpath("queries").iterdir() if folder.is_dir()
-        for file in folder.iterdir() if file.name.endswith(".sql")
-    }  # fmt: skip
+        for folder in files(sql).joinpath("queries").iterdir()
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.name.endswith(".sql")
+    }
 
 
 def names() -> list[str]:

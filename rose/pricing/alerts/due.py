@@ -54,16 +54,19 @@ def due(outcomes: Iterable[Outcome], sent: Mapping[tuple[str, str], Sent], now_u
                 if _is_news(alert, sent.get((channel, key)), rule.repeat_after, now_us):
                     messages.append(
                         Due(
-                            channel=channel, status="firing", key=key, rule=rule.name, title=alert.title,
-                            level=alert.level, alert=alert,
+                            channel=channel,
+                            status="firing",
+                            key=key,
+                            rule=rule.name,
+                            title=alert.title,
+                            level=alert.level,
+                            alert=alert,
                         )
-                    )  # fmt: skip
+                    )
             for key in sorted(outcome.looked_at - holding.keys()):
                 last = sent.get((channel, key))
                 if last is not None and last.status == "firing":
-                    messages.append(
-                        Due(channel=channel, status="resolved", key=key, rule=rule.name, title=last.title)
-                    )  # fmt: skip
+                    messages.append(Due(channel=channel, status="resolved", key=key, rule=rule.name, title=last.title))
     return messages
 
 

@@ -54,13 +54,16 @@ def _budgets(root: Path, config: AlertsConfig, now_us: int) -> tuple[Budget, ...
     rows = budget.show(root, month, config.price_book, provenance=config.provenance, now_us=now_us)
     return tuple(
         Budget(
-            team=row.team, month=row.month, budget_nano=int(row.budget.value or 0),
-            spent_nano=int(row.spent.value or 0), currency=row.spent.stamp.currency,
+            team=row.team,
+            month=row.month,
+            budget_nano=int(row.budget.value or 0),
+            spent_nano=int(row.spent.value or 0),
+            currency=row.spent.stamp.currency,
             terms=f"{row.spent.view}; {row.spent.stamp}",
             forecast_nano=None if row.forecast.value is None else int(row.forecast.value),
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def _odd_days(root: Path, config: AlertsConfig, days: int, now_us: int) -> tuple[OddDay, ...]:
@@ -95,9 +98,11 @@ def _requests(root: Path, provenance: str, window_s: int, now_us: int) -> Reques
 
 def _verification(root: Path) -> Verification:
     last = verified.state(root)
-    return Verification(until_us=None, problems=0) if last is None else Verification(
-        until_us=last.until_us, problems=last.problems
-    )  # fmt: skip
+    return (
+        Verification(until_us=None, problems=0)
+        if last is None
+        else Verification(until_us=last.until_us, problems=last.problems)
+    )
 
 
 def _meters(root: Path, provenance: str, now_us: int) -> tuple[Meter, ...]:

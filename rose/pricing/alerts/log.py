@@ -41,11 +41,18 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         message = self.message
         return {
-            "id": message.message_id, "channel": message.channel, "kind": message.kind, "key": message.key,
-            "title": message.title, "provenance": message.provenance, "queued_at": iso(message.at_us),
-            "state": self.state, "tries": self.tries,
-            "last_try_at": None if self.last_us is None else iso(self.last_us), "error": self.error,
-        }  # fmt: skip
+            "id": message.message_id,
+            "channel": message.channel,
+            "kind": message.kind,
+            "key": message.key,
+            "title": message.title,
+            "provenance": message.provenance,
+            "queued_at": iso(message.at_us),
+            "state": self.state,
+            "tries": self.tries,
+            "last_try_at": None if self.last_us is None else iso(self.last_us),
+            "error": self.error,
+        }
 
 
 @contextmanager

@@ -81,22 +81,33 @@ class Message:
     def html(self) -> str:
         """A page of HTML."""
         return markup.page(
-            "message.html.j2", title=self.subject, sentences=self.sentences,
-            sections=[section.table for section in self.sections], at=f"{iso(self.at_us)[:19]}Z",
-            provenance=self.provenance, message_id=self.message_id,
-        )  # fmt: skip
+            "message.html.j2",
+            title=self.subject,
+            sentences=self.sentences,
+            sections=[section.table for section in self.sections],
+            at=f"{iso(self.at_us)[:19]}Z",
+            provenance=self.provenance,
+            message_id=self.message_id,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """For programs; `text` is for people."""
         return {
-            "id": self.message_id, "kind": self.kind, "key": self.key, "level": self.level, "title": self.title,
-            "sentences": list(self.sentences), "at": iso(self.at_us), "provenance": self.provenance,
+            "id": self.message_id,
+            "kind": self.kind,
+            "key": self.key,
+            "level": self.level,
+            "title": self.title,
+            "sentences": list(self.sentences),
+            "at": iso(self.at_us),
+            "provenance": self.provenance,
             "sections": [
                 {"title": section.title, "columns": list(section.columns), "rows": [list(row) for row in section.rows]}
                 for section in self.sections
             ],
-            "subject": self.subject, "text": f"{self.subject}\n{' '.join(self.sentences)}",
-        }  # fmt: skip
+            "subject": self.subject,
+            "text": f"{self.subject}\n{' '.join(self.sentences)}",
+        }
 
     def body(self) -> bytes:
         """The JSON that is posted: the same bytes however often."""
@@ -122,10 +133,17 @@ class Message:
             for one in kept["sections"]
         )
         return cls(
-            message_id=kept["id"], channel=kept["channel"], kind=kept["kind"], key=kept["key"], level=kept["level"],
-            title=kept["title"], sentences=tuple(kept["sentences"]), at_us=kept["at_us"],
-            provenance=kept["provenance"], sections=sections,
-        )  # fmt: skip
+            message_id=kept["id"],
+            channel=kept["channel"],
+            kind=kept["kind"],
+            key=kept["key"],
+            level=kept["level"],
+            title=kept["title"],
+            sentences=tuple(kept["sentences"]),
+            at_us=kept["at_us"],
+            provenance=kept["provenance"],
+            sections=sections,
+        )
 
 
 def new_id() -> str:

@@ -25,9 +25,7 @@ _PERIODS = {"day": "yesterday", "week": "last-week", "month": "last-month"}
 _GROUPS = 10
 
 
-def build(
-    root: Path, report: ReportConfig, config: AlertsConfig, instant_us: int, now_us: int
-) -> list[Message]:  # fmt: skip
+def build(root: Path, report: ReportConfig, config: AlertsConfig, instant_us: int, now_us: int) -> list[Message]:
     """The report that was scheduled for an instant (UTC microseconds), one message for each of its channels.
 
     It is of the last whole day, week or month then, in its time zone. Raises PricingError where the period cannot be
@@ -48,12 +46,18 @@ def build(
     ]
     return [
         Message(
-            message_id=message.new_id(), channel=channel, kind="report", key=key(report, instant_us),
-            title=f"{report.name}: {calendar.text(period)}", sentences=tuple(sentences), at_us=now_us,
-            provenance=config.provenance, sections=sections,
+            message_id=message.new_id(),
+            channel=channel,
+            kind="report",
+            key=key(report, instant_us),
+            title=f"{report.name}: {calendar.text(period)}",
+            sentences=tuple(sentences),
+            at_us=now_us,
+            provenance=config.provenance,
+            sections=sections,
         )
         for channel in report.channels
-    ]  # fmt: skip
+    ]
 
 
 def key(report: ReportConfig, instant_us: int) -> str:
@@ -62,9 +66,14 @@ def key(report: ReportConfig, instant_us: int) -> str:
 
 
 def _cost(
-    root: Path, report: ReportConfig, config: AlertsConfig, book: PriceBook, period: Period, before: Period,
+    root: Path,
+    report: ReportConfig,
+    config: AlertsConfig,
+    book: PriceBook,
+    period: Period,
+    before: Period,
     calendar: Calendar,
-) -> tuple[list[str], tuple[Section, ...]]:  # fmt: skip
+) -> tuple[list[str], tuple[Section, ...]]:
     """What it cost, beside the period before where that has a cost."""
     try:
         made = changes.build(

@@ -139,11 +139,13 @@ def _budgets(rule: BudgetRule, budgets: tuple[Budget, ...] | Unknown) -> Outcome
         if reached:
             alerts.append(
                 Alert(
-                    key=f"{key}/spent", rule=rule.name, level=round(1000 * max(reached)),
+                    key=f"{key}/spent",
+                    rule=rule.name,
+                    level=round(1000 * max(reached)),
                     title=f"{budget.team} has spent {max(reached):.0%} of its budget for {budget.month}",
                     text=f"Team {budget.team} has spent {spent} of {whole} in {budget.month}{terms}.",
                 )
-            )  # fmt: skip
+            )
         if not rule.forecast or budget.forecast_nano is None:
             continue
         looked_at.add(f"{key}/forecast")
@@ -151,12 +153,13 @@ def _budgets(rule: BudgetRule, budgets: tuple[Budget, ...] | Unknown) -> Outcome
             expected = format_money(budget.forecast_nano, budget.currency)
             alerts.append(
                 Alert(
-                    key=f"{key}/forecast", rule=rule.name,
+                    key=f"{key}/forecast",
+                    rule=rule.name,
                     title=f"{budget.team} is forecast to exceed its budget for {budget.month}",
                     text=f"Team {budget.team} has spent {spent} of {whole} in {budget.month}, and is forecast to spend "
                     f"{expected}{terms}.",
                 )
-            )  # fmt: skip
+            )
     return Outcome(rule=rule, alerts=tuple(alerts), looked_at=frozenset(looked_at))
 
 
@@ -181,10 +184,12 @@ def _requests(rule: SloRule, counted: Requests | Unknown) -> Outcome:
         return Outcome(rule=rule, unknown=why)
     key, share = f"{rule.name}/kept", counted.kept / counted.requests
     alert = Alert(
-        key=key, rule=rule.name, title=f"serving kept {share:.2%} of its promises, under {rule.target:.2%}",
+        key=key,
+        rule=rule.name,
+        title=f"serving kept {share:.2%} of its promises, under {rule.target:.2%}",
         text=f"Of {counted.requests:,} serving requests from {iso(counted.from_us)[:19]}Z to "
         f"{iso(counted.to_us)[:19]}Z, {counted.requests - counted.kept:,} missed their latency budget.",
-    )  # fmt: skip
+    )
     # As it was written, so that exactly the target is not under it.
     missed = counted.kept < Fraction(str(rule.target)) * counted.requests
     return Outcome(rule=rule, alerts=(alert,) if missed else (), looked_at=frozenset({key}))
@@ -199,10 +204,13 @@ def _verification(rule: UnverifiedRule, state: Verification | Unknown, now_us: i
     if state.problems:
         alerts.append(
             Alert(
-                key=problems, rule=rule.name, title=f"the ledger has {state.problems} problems", level=state.problems,
+                key=problems,
+                rule=rule.name,
+                title=f"the ledger has {state.problems} problems",
+                level=state.problems,
                 text="Its figures cannot be trusted: `rose ledger verify` names what is wrong.",
             )
-        )  # fmt: skip
+        )
     if state.until_us is None:
         alerts.append(
             Alert(key=stale, rule=rule.name, title="the ledger was never verified", text=f"To verify it, {way_out}.")
@@ -211,10 +219,12 @@ def _verification(rule: UnverifiedRule, state: Verification | Unknown, now_us: i
         age = format_ns((now_us - state.until_us) * 1000)
         alerts.append(
             Alert(
-                key=stale, rule=rule.name, title=f"the ledger was not verified for {age}",
+                key=stale,
+                rule=rule.name,
+                title=f"the ledger was not verified for {age}",
                 text=f"It was last verified at {iso(state.until_us)[:19]}Z: {way_out}.",
             )
-        )  # fmt: skip
+        )
     return Outcome(rule=rule, alerts=tuple(alerts), looked_at=frozenset({problems, stale}))
 
 
@@ -224,12 +234,14 @@ def _meters(rule: MeterRule, meters: tuple[Meter, ...] | Unknown) -> Outcome:
     keys = {f"{rule.name}/{quote(meter.run_id, safe='')}/{meter.device_id}": meter for meter in meters}
     alerts = tuple(
         Alert(
-            key=key, rule=rule.name, title=f"device {meter.device_id} has no power readings",
+            key=key,
+            rule=rule.name,
+            title=f"device {meter.device_id} has no power readings",
             text=f"Device {meter.device_id} of run {meter.run_id} was last metered at "
             f"{iso(meter.read_ns // 1000)[:19]}Z, and worked until {iso(meter.seen_ns // 1000)[:19]}Z: its energy "
             "since is not measured.",
         )
         for key, meter in keys.items()
         if meter.seen_ns - meter.read_ns > rule.after * 1000 * _US_PER_S
-    )  # fmt: skip
+    )
     return Outcome(rule=rule, alerts=alerts, looked_at=frozenset(keys))

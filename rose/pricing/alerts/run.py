@@ -35,10 +35,14 @@ class Round:
         states = [entry.state for entry in self.tried]
         unknown = {outcome.rule.name: outcome.unknown for outcome in self.outcomes if outcome.unknown is not None}
         return {
-            "holding": sum(len(outcome.alerts) for outcome in self.outcomes), "queued": len(self.queued),
-            "delivered": states.count("delivered"), "waiting": states.count("waiting"),
-            "given_up": states.count("given up"), "unknown": unknown, "reports_not_made": dict(self.not_made),
-        }  # fmt: skip
+            "holding": sum(len(outcome.alerts) for outcome in self.outcomes),
+            "queued": len(self.queued),
+            "delivered": states.count("delivered"),
+            "waiting": states.count("waiting"),
+            "given_up": states.count("given up"),
+            "unknown": unknown,
+            "reports_not_made": dict(self.not_made),
+        }
 
 
 def check(root: Path, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
@@ -68,10 +72,15 @@ def send_test(root: Path, config: AlertsConfig, channel: str) -> Entry:
     if channel not in channels:
         raise PricingError(f"no channel is named {channel!r}; the file has {', '.join(channels)}")
     message = Message(
-        message_id=new_id(), channel=channel, kind="test", key="test", title=f"a test of channel {channel}",
-        sentences=("If you can read this, messages of this channel arrive.",), at_us=utc_us(),
+        message_id=new_id(),
+        channel=channel,
+        kind="test",
+        key="test",
+        title=f"a test of channel {channel}",
+        sentences=("If you can read this, messages of this channel arrive.",),
+        at_us=utc_us(),
         provenance=config.provenance,
-    )  # fmt: skip
+    )
     with log.exclusive(root) as folder:
         log.queue(folder, [message])
         # Whoever tests looks at the outcome, so a test that fails is over.
@@ -92,14 +101,21 @@ def job(root: Path, *, file: Path) -> Mapping[str, object]:
 def _message(one: Due, config: AlertsConfig, now_us: int) -> Message:
     text = "This holds no more." if one.alert is None else one.alert.text
     return Message(
-        message_id=new_id(), channel=one.channel, kind=one.status, key=one.key, title=one.title,
-        sentences=(text, f"Rule: {one.rule}."), at_us=now_us, provenance=config.provenance, level=one.level,
-    )  # fmt: skip
+        message_id=new_id(),
+        channel=one.channel,
+        kind=one.status,
+        key=one.key,
+        title=one.title,
+        sentences=(text, f"Rule: {one.rule}."),
+        at_us=now_us,
+        provenance=config.provenance,
+        level=one.level,
+    )
 
 
 def _reports(
     root: Path, config: AlertsConfig, entries: list[Entry], now_us: int
-) -> tuple[list[Message], dict[str, str]]:  # fmt: skip
+) -> tuple[list[Message], dict[str, str]]:
     """The newest report of each schedule that was not queued yet. One that was missed before it is not made up for."""
     known = {(entry.message.channel, entry.message.key) for entry in entries}
     made: list[Message] = []
@@ -122,11 +138,13 @@ def to_json(outcomes: tuple[Outcome, ...]) -> list[dict[str, Any]]:
     """What the rules found, as plain values."""
     return [
         {
-            "rule": outcome.rule.name, "kind": outcome.rule.kind, "unknown": outcome.unknown,
+            "rule": outcome.rule.name,
+            "kind": outcome.rule.kind,
+            "unknown": outcome.unknown,
             "alerts": [
                 {"key": alert.key, "title": alert.title, "text": alert.text, "level": alert.level}
                 for alert in outcome.alerts
             ],
         }
         for outcome in outcomes
-    ]  # fmt: skip
+    ]

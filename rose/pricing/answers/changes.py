@@ -39,9 +39,15 @@ if TYPE_CHECKING:
 
 #: What an answer can be shown by, with the column of the charges.
 BY: Mapping[str, str] = {
-    "team": "team", "run": "run_id", "device-class": "device_class", "pool": "pool", "device": "device_id",
-    "bucket": "bucket", "task": "task", "version": "policy_version",
-}  # fmt: skip
+    "team": "team",
+    "run": "run_id",
+    "device-class": "device_class",
+    "pool": "pool",
+    "device": "device_id",
+    "bucket": "bucket",
+    "task": "task",
+    "version": "policy_version",
+}
 UNALLOCATED = "unallocated"
 VOLUME, SHARE_BORROWED, MIX, PRICE = "volume", "share borrowed", "mix", "price"
 OUTPUT = ("accepted output", "tokens per accepted token", "device time per token")
@@ -65,9 +71,12 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "group": self.name, "before_nano": self.before_nano, "cost_nano": self.cost_nano,
-            "change_nano": self.change_nano, "effects_nano": dict(self.effects),
-        }  # fmt: skip
+            "group": self.name,
+            "before_nano": self.before_nano,
+            "cost_nano": self.cost_nano,
+            "change_nano": self.change_nano,
+            "effects_nano": dict(self.effects),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,23 +102,32 @@ class Changes:
         per_unit = Fraction(rate.usd_per_unit)
         groups = tuple(
             Group(
-                name=group.name, before_nano=before, cost_nano=cost,
+                name=group.name,
+                before_nano=before,
+                cost_nano=cost,
                 effects=rounded({name: nano / per_unit for name, nano in group.effects.items()}, cost - before),
             )
             for group, before, cost in zip(self.groups, befores, costs, strict=True)
-        )  # fmt: skip
+        )
         return replace(
-            self, before=rate.stamp(self.before), stamp=rate.stamp(self.stamp), total=_total(groups), groups=groups,
+            self,
+            before=rate.stamp(self.before),
+            stamp=rate.stamp(self.stamp),
+            total=_total(groups),
+            groups=groups,
             rate=rate,
-        )  # fmt: skip
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "view": AMORTIZED, **self.stamp.to_json(), "before": self.before.to_json(), "by": self.by,
+            "view": AMORTIZED,
+            **self.stamp.to_json(),
+            "before": self.before.to_json(),
+            "by": self.by,
             **({} if self.rate is None else {"exchange_rate": self.rate.to_json()}),
             **{name: value for name, value in self.total.to_json().items() if name != "group"},
             "groups": [group.to_json() for group in self.groups],
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -182,24 +200,29 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
     Raises PricingError for periods of different provenance or currency.
     """
     for what, one, other in (
-        ("provenance", before_stamp.provenance, stamp.provenance), ("currency", before_stamp.currency, stamp.currency),
-    ):  # fmt: skip
+        ("provenance", before_stamp.provenance, stamp.provenance),
+        ("currency", before_stamp.currency, stamp.currency),
+    ):
         if one != other:
             raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
     return Changes(
-        by=by, before=before_stamp, stamp=stamp, total=_total(groups),
+        by=by,
+        before=before_stamp,
+        stamp=stamp,
+        total=_total(groups),
         groups=tuple(sorted(groups, key=lambda group: (-abs(group.change_nano), group.name))),
-    )  # fmt: skip
+    )
 
 
 def _total(groups: Sequence[Group]) -> Group:
     return Group(
-        name="total", before_nano=sum(group.before_nano for group in groups),
+        name="total",
+        before_nano=sum(group.before_nano for group in groups),
         cost_nano=sum(group.cost_nano for group in groups),
         effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
-    )  # fmt: skip
+    )
 
 
 def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
@@ -214,9 +237,7 @@ def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
     return dict(totals)
 
 
-def _of_work(
-    work: str, lines: list[Line], before: Side, now: Side
-) -> Iterable[tuple[Line, str, Fraction]]:  # fmt: skip
+def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[tuple[Line, str, Fraction]]:
     time0, time1 = before.ns(lines), now.ns(lines)
     growth = Fraction(time1, time0) if time0 else None
     cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: (line.pool,))
@@ -241,7 +262,7 @@ def _of_work(
 
 def _steps(
     growth: Fraction | None, before: Side, now: Side, time0: int, time1: int
-) -> tuple[tuple[str, Fraction], ...] | None:  # fmt: skip
+) -> tuple[tuple[str, Fraction], ...] | None:
     """What to multiply a cost before with for each of OUTPUT; None where a period lacks what they are made of."""
     amounts = (before.accepted_tokens, before.tokens, time0, now.accepted_tokens, now.tokens, time1)
     if growth is None or min(amounts) <= 0:

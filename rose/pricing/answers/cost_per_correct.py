@@ -45,9 +45,22 @@ from rose.pricing.stats.bootstrap import Floats, Interval
 from rose.pricing.stats.uncertainty import Clusters, Estimate, effective_trials, wilson
 
 __all__ = [
-    "LINES", "Groups", "Interval", "Resamples", "TokenCost", "cpm", "formula", "formula_interval", "groups", "measured",
-    "measured_interval", "partials", "resample", "rollout_usd", "token_cost",
-]  # fmt: skip
+    "LINES",
+    "Groups",
+    "Interval",
+    "Resamples",
+    "TokenCost",
+    "cpm",
+    "formula",
+    "formula_interval",
+    "groups",
+    "measured",
+    "measured_interval",
+    "partials",
+    "resample",
+    "rollout_usd",
+    "token_cost",
+]
 
 
 @dataclass(frozen=True, slots=True)

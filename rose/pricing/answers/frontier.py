@@ -187,9 +187,11 @@ def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
         return _Gain(value=None, draws=None, units=0, lowers=None)
     draws = (eta.draws - (0 if free else 1)) * rate
     return _Gain(
-        value=bootstrap.rounded((eta.value - (0 if free else 1)) * rate), draws=draws, units=eta.units,
+        value=bootstrap.rounded((eta.value - (0 if free else 1)) * rate),
+        draws=draws,
+        units=eta.units,
         lowers=_sign(interval(draws, eta.units)),
-    )  # fmt: skip
+    )
 
 
 def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
@@ -205,9 +207,12 @@ def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
         elif to_inference is False and training.lowers:
             side = "training"
     return Answer(
-        side=side, gain_inference=inference.value, gain_training=training.value, interval=apart,
+        side=side,
+        gain_inference=inference.value,
+        gain_training=training.value,
+        interval=apart,
         says=_says(side, inference, training, what),
-    )  # fmt: skip
+    )
 
 
 def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:

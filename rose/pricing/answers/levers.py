@@ -38,9 +38,13 @@ WORDS: dict[str, str] = {
 }
 #: The least and the most each can be.
 _ENDS: dict[str, tuple[float, float]] = {
-    "alpha": (0, 1), "cpm": (0, float("inf")), "r": (1, float("inf")), "one_plus_rho": (1, float("inf")),
-    "phi": (0, 1), "waste": (0, 1),
-}  # fmt: skip
+    "alpha": (0, 1),
+    "cpm": (0, float("inf")),
+    "r": (1, float("inf")),
+    "one_plus_rho": (1, float("inf")),
+    "phi": (0, 1),
+    "waste": (0, 1),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,9 +78,13 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, Probe | str]:
     if reward is None or not 0 <= reward <= 1:
         return where, f"{where}: reward {reward!r} of verifier {row['verifier']!r} is no probability from 0 to 1"
     return where, Probe(
-        probe=row["probe"], verifier=row["verifier"], probability=reward, correct=row["correct"],
-        accepted=row["accepted"], group=row["group_id"],
-    )  # fmt: skip
+        probe=row["probe"],
+        verifier=row["verifier"],
+        probability=reward,
+        correct=row["correct"],
+        accepted=row["accepted"],
+        group=row["group_id"],
+    )
 
 
 def _row(where: str, row: Mapping[str, Any], limit: float | None) -> tuple[str, Probe | str]:

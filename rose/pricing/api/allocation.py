@@ -45,9 +45,16 @@ _MODEL_COLUMNS = {"serving": "serving_model", "rollout": "model"}
 _OF_RUNS = ("team", "run", "model")
 #: What an allocation has in each view, whole numbers: nano-dollars (`*_nano`), nanoseconds of devices and tokens.
 _AMORTIZED = (
-    "cost_nano", "closed_nano", "corrections_nano", "open_nano", "shared_nano", "credits_nano", "total_nano", "ns",
+    "cost_nano",
+    "closed_nano",
+    "corrections_nano",
+    "open_nano",
+    "shared_nano",
+    "credits_nano",
+    "total_nano",
+    "ns",
     "tokens",
-)  # fmt: skip
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,7 +112,7 @@ def key(values: Sequence[str]) -> str:
 
 def _sets(
     part: Part, asked: AllocationQuery, view: str, divided: Divided
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:  # fmt: skip
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The allocations of each step, and what is to be known of them."""
     steps = {"": part.period} if asked.by_step is None else window.parts(part.period, part.calendar, asked.by_step)
     lines = defaultdict[str, dict[Values, Amounts]](dict)
@@ -116,23 +123,37 @@ def _sets(
         own = lines[step]
         times = {"start": window.rfc3339(period.from_ns), "end": window.rfc3339(period.to_ns)}
         common = {
-            "window": times, "ledger": part.ledger.name, "provenance": part.provenance, "costBasis": asked.cost_basis,
+            "window": times,
+            "ledger": part.ledger.name,
+            "provenance": part.provenance,
+            "costBasis": asked.cost_basis,
             "currency": divided.stamp.currency if divided.stamp else None,
-        }  # fmt: skip
+        }
         data = {
             key(values): {
-                "name": key(values), "properties": dict(zip(asked.names, values, strict=True)), **common, **times,
-                "totalCost": money(amounts["total_nano"]), **amounts,
+                "name": key(values),
+                "properties": dict(zip(asked.names, values, strict=True)),
+                **common,
+                **times,
+                "totalCost": money(amounts["total_nano"]),
+                **amounts,
             }
             for values, amounts in own.items()
-        }  # fmt: skip
+        }
         total = _summed(own.values()) if own else {}
         about = {
-            **common, "view": view, "aggregate": list(asked.names), "step": asked.by_step, "filter": asked.filter,
-            "totalCost": money(total.get("total_nano")), "total": total,
+            **common,
+            "view": view,
+            "aggregate": list(asked.names),
+            "step": asked.by_step,
+            "filter": asked.filter,
+            "totalCost": money(total.get("total_nano")),
+            "total": total,
             # Of the whole window, which the sets of all steps sum to.
-            "bill_nano": divided.bill_nano, **(divided.stamp.to_json() if divided.stamp else {}), **divided.notes,
-        }  # fmt: skip
+            "bill_nano": divided.bill_nano,
+            **(divided.stamp.to_json() if divided.stamp else {}),
+            **divided.notes,
+        }
         yield data, about
 
 
@@ -156,16 +177,16 @@ def _amortized(part: Part, asked: AllocationQuery) -> Divided:
     made = part.ask(wanted, asked.only)
     lines = [(line.values, {name: getattr(line, name) for name in _AMORTIZED}) for line in made.lines]
     return Divided(
-        lines=_grouped(lines, _placed(part, wanted, by)), stamp=made.stamp, bill_nano=made.bill_nano,
+        lines=_grouped(lines, _placed(part, wanted, by)),
+        stamp=made.stamp,
+        bill_nano=made.bill_nano,
         notes={
             "closes": [{"close_id": close_id, "corrections": count} for close_id, count in made.closes.items()],
-            "open": [
-                {"start": window.rfc3339(gap.from_ns), "end": window.rfc3339(gap.to_ns)} for gap in made.open
-            ],
+            "open": [{"start": window.rfc3339(gap.from_ns), "end": window.rfc3339(gap.to_ns)} for gap in made.open],
             # Shared costs and credits are of teams and whole windows only.
             **(made.ruled.to_json() if made.ruled else {}),
         },
-    )  # fmt: skip
+    )
 
 
 def _fully_loaded(part: Part, asked: AllocationQuery) -> Divided:
@@ -175,24 +196,29 @@ def _fully_loaded(part: Part, asked: AllocationQuery) -> Divided:
     if labels := sorted(name for name in named if name.startswith(LABEL)):
         raise _refused("costBasis", asked.cost_basis, f"{labels[0]} is known of amortized cost only")
     billed = bill(
-        ledger.root, period, part.book(), provenance=part.provenance, allow_unverified=ledger.allow_unverified,
+        ledger.root,
+        period,
+        part.book(),
+        provenance=part.provenance,
+        allow_unverified=ledger.allow_unverified,
         seen=ledger.seen,
-    )  # fmt: skip
+    )
     loaded = charges.fully_load(billed.frame)
     step = ("step",) if asked.by_step else ()
     wanted = (*step, *_with_model(asked.dimensions))
     rows = _drilled(loaded, [_CHARGED.get(name, name) for name in wanted], asked.only)
     if asked.by_step:
         steps = {
-            window.rfc3339(hour.from_ns)[:13]: window.name(hour, asked.by_step)
-            for hour in part.calendar.hours(period)
-        }  # fmt: skip
+            window.rfc3339(hour.from_ns)[:13]: window.name(hour, asked.by_step) for hour in part.calendar.hours(period)
+        }
         rows = [((steps[hour], *values), amounts) for (hour, *values), amounts in rows]
     place = _placed(part, wanted, (*step, *asked.dimensions))
     return Divided(
-        lines=_grouped(rows, place), stamp=billed.stamp, bill_nano=charge_algebra.total(loaded, "loaded_nano"),
+        lines=_grouped(rows, place),
+        stamp=billed.stamp,
+        bill_nano=charge_algebra.total(loaded, "loaded_nano"),
         notes={"closes": [{"close_id": close_id} for close_id in billed.closes]},
-    )  # fmt: skip
+    )
 
 
 def _drilled(loaded: pl.DataFrame, by: Sequence[str], only: Mapping[str, str]) -> list[tuple[Values, Amounts]]:
@@ -245,16 +271,17 @@ def _of_runs(runs: Sequence[RunSaved]) -> Amounts:
     interval = runs[0].added_interval if len(runs) == 1 else None
     low, high = interval or (None, None)
     return {
-        "total_nano": sum(known) if known else None, "low_nano": low, "high_nano": high, "runs": len(runs),
+        "total_nano": sum(known) if known else None,
+        "low_nano": low,
+        "high_nano": high,
+        "runs": len(runs),
         "runs_unknown": len(runs) - len(known),
-    }  # fmt: skip
+    }
 
 
 def _stamp(part: Part, book: BookFacts, verified: bool) -> Stamp:
     period: Period = part.period
-    return Stamp(
-        from_ns=period.from_ns, to_ns=period.to_ns, provenance=part.provenance, book=book, verified=verified
-    )  # fmt: skip
+    return Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=part.provenance, book=book, verified=verified)
 
 
 def _with_model(by: Sequence[str]) -> tuple[str, ...]:
@@ -297,5 +324,7 @@ def _refused(name: str, value: str | None, why: str) -> RequestError:
 
 
 _DIVIDE: Mapping[str, Callable[[Part, AllocationQuery], Divided]] = {
-    AMORTIZED: _amortized, FULLY_LOADED: _fully_loaded, MARGINAL: _marginal,
-}  # fmt: skip
+    AMORTIZED: _amortized,
+    FULLY_LOADED: _fully_loaded,
+    MARGINAL: _marginal,
+}

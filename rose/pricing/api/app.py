@@ -102,13 +102,17 @@ def application(
         field.alias or name for _, query, _ in _ANSWERS.values() for name, field in query.model_fields.items()
     }
     return Starlette(
-        routes=routes, lifespan=lifespan,
+        routes=routes,
+        lifespan=lifespan,
         middleware=[Middleware(Guard, token=token, parameters=parameters)],
         exception_handlers={
-            UserError: _refused, duckdb.Error: _unreadable, OSError: _unreadable, HTTPException: _refused_by_http,
+            UserError: _refused,
+            duckdb.Error: _unreadable,
+            OSError: _unreadable,
+            HTTPException: _refused_by_http,
             Exception: _failed,
         },
-    )  # fmt: skip
+    )
 
 
 def _marks(chosen: Sequence[Ledger]) -> tuple[tuple[str, str], ...]:

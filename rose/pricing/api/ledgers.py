@@ -170,9 +170,13 @@ class Part:
         ledger = self.ledger
         asked = Question(period=self.period, by=by, only=only or {}, calendar=self.calendar, provenance=self.provenance)
         return cost.ask(
-            ledger.root, asked, ledger.price_book, allow_unverified=ledger.allow_unverified,
-            now_us=self.now_ns // 1000, seen=ledger.seen,
-        )  # fmt: skip
+            ledger.root,
+            asked,
+            ledger.price_book,
+            allow_unverified=ledger.allow_unverified,
+            now_us=self.now_ns // 1000,
+            seen=ledger.seen,
+        )
 
     def saved(self, team: str | None = None, run_id: str | None = None) -> Saved:
         """As `rose saved`; a run is priced once until ledger or prices change. Raises what `saved.saved` does."""
@@ -180,10 +184,17 @@ class Part:
         book = self.book()
         sound = not ledger.allow_unverified or verify.verify(ledger.root, seen=ledger.seen).ok
         return saved.saved(
-            ledger.root, self.period, ledger.price_book, team=team, run_id=run_id, provenance=self.provenance,
-            allow_unverified=ledger.allow_unverified, now_ns=self.now_ns, seen=ledger.seen,
+            ledger.root,
+            self.period,
+            ledger.price_book,
+            team=team,
+            run_id=run_id,
+            provenance=self.provenance,
+            allow_unverified=ledger.allow_unverified,
+            now_ns=self.now_ns,
+            seen=ledger.seen,
             kept=ledger.runs.of((mark, book.sha256, book.chosen, sound), self.provenance),
-        )  # fmt: skip
+        )
 
     def book(self) -> PriceBook:
         """The price book of the period's open hours. Raises what `choice.choose` does."""

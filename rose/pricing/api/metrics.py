@@ -69,9 +69,10 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "rose_ledger_problems": (("ledger",), "What is wrong with the ledger: how many problems."),
     "rose_ledger_verified_timestamp_seconds": (("ledger",), "Up to when the ledger was verified, Unix time."),
     "rose_ledger_every_byte_verified_timestamp_seconds": (
-        ("ledger",), "Up to when every byte of the ledger was read and verified, Unix time; no sample: never."
+        ("ledger",),
+        "Up to when every byte of the ledger was read and verified, Unix time; no sample: never.",
     ),
-}  # fmt: skip
+}
 
 Run = tuple[str, str]
 
@@ -147,9 +148,11 @@ def _add(samples: _Samples, part: Part, known: tuple[summary.Facts, dict[Run, in
     labels = [part.ledger.name, part.provenance]
     figures = summary.figures(facts, facts.cost.stamp)
     for name, figure in (
-        ("rose_cost_bill_dollars", "bill"), ("rose_cost_rollout_dollars", "rollout_cost"),
-        ("rose_cost_per_accepted_dollars", "cost_per_accepted"), ("rose_cost_per_correct_dollars", "cost_per_correct"),
-    ):  # fmt: skip
+        ("rose_cost_bill_dollars", "bill"),
+        ("rose_cost_rollout_dollars", "rollout_cost"),
+        ("rose_cost_per_accepted_dollars", "cost_per_accepted"),
+        ("rose_cost_per_correct_dollars", "cost_per_correct"),
+    ):
         samples.add(name, labels, _dollars(figures[figure].value))
     samples.add("rose_cost_open_dollars", labels, _dollars(facts.cost.total.open_nano))
     for kind in ("cash_saved_if_there_anyway", "cash_saved_if_not", "capacity_avoided"):

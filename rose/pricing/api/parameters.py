@@ -18,9 +18,17 @@ T = TypeVar("T", bound=BaseModel)
 VIEWS: dict[str, str] = {view.replace(" ", "_"): view for view in (MARGINAL, AMORTIZED, FULLY_LOADED)}
 #: What an allocation is by, and what pricing calls it; `label:KEY` is a tag.
 DIMENSIONS: dict[str, str] = {
-    "team": "team", "run": "run", "task": "task", "model": "model", "version": "version", "pool": "pool",
-    "bucket": "bucket", "device": "device", "hardware": "hardware", "device_class": "device-class",
-}  # fmt: skip
+    "team": "team",
+    "run": "run",
+    "task": "task",
+    "model": "model",
+    "version": "version",
+    "pool": "pool",
+    "bucket": "bucket",
+    "device": "device",
+    "hardware": "hardware",
+    "device_class": "device-class",
+}
 LABEL = "tag:"
 DIMENSIONS_MAX = 4
 _CHARACTERS_MAX = 500
@@ -97,9 +105,9 @@ class PeriodQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
     window: Annotated[str, Field(max_length=100, description=f"The time, in whole UTC hours: {windows.FORMS}.")] = "7d"
-    tz: Annotated[
-        str, Field(max_length=64, description="Days, weeks and months are those of this IANA time zone.")
-    ] = "UTC"  # fmt: skip
+    tz: Annotated[str, Field(max_length=64, description="Days, weeks and months are those of this IANA time zone.")] = (
+        "UTC"
+    )
     provenance: Annotated[
         Literal["live", "replay", "simulated"] | None,
         Field(description="Only figures of this provenance; else all there are, each apart."),

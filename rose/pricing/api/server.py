@@ -49,10 +49,17 @@ def serve(
     check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
-        app.application(served, token=token, limits=limits, clock=clock), http=protocol, ws="none", log_level="warning",
-        access_log=False, server_header=False, timeout_graceful_shutdown=5, backlog=ACCEPTS,
-        ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
-    )  # fmt: skip
+        app.application(served, token=token, limits=limits, clock=clock),
+        http=protocol,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        backlog=ACCEPTS,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
     _load(config, tls)
     listening = _listen(host, port)
     server = uvicorn.Server(config)

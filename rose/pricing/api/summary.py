@@ -63,9 +63,11 @@ def facts(part: Part, by: tuple[str, ...] = ("pool", "bucket")) -> Facts:
     except PricingError as error:
         borrowing = str(error)
     return Facts(
-        cost=part.ask(by), saved=borrowing, answers=answers(part) if whole else None,
+        cost=part.ask(by),
+        saved=borrowing,
+        answers=answers(part) if whole else None,
         requests=ledger.rows("api/requests", part.period, part.provenance)[0] if whole else None,
-    )  # fmt: skip
+    )
 
 
 def answers(part: Part) -> dict[str, dict[str, int]]:
@@ -86,10 +88,14 @@ def _summed_up(part: Part) -> dict[str, Any]:
     except NothingChargedError as error:
         return head | {"figures": {}, "why": str(error)}
     stamp = known.cost.stamp
-    return head | stamp.to_json() | {
-        "figures": {name: _json(figure) for name, figure in figures(known, stamp).items()},
-        "trust": part.ledger.trust(),
-    }  # fmt: skip
+    return (
+        head
+        | stamp.to_json()
+        | {
+            "figures": {name: _json(figure) for name, figure in figures(known, stamp).items()},
+            "trust": part.ledger.trust(),
+        }
+    )
 
 
 def figures(known: Facts, stamp: Stamp) -> dict[str, Figure]:
@@ -107,7 +113,10 @@ def figures(known: Facts, stamp: Stamp) -> dict[str, Figure]:
         "rollout_cost": make.amount(known.rollout_nano, AMORTIZED),
         **_borrowing(known.saved, stamp),
         "cost_per_accepted": make.money(
-            per_accepted, AMORTIZED, per="accepted answer", no_interval=_SEVERAL_RUNS,
+            per_accepted,
+            AMORTIZED,
+            per="accepted answer",
+            no_interval=_SEVERAL_RUNS,
             why=unknown or "not enough data: no answer was accepted",
         ),
         "cost_per_correct": make.money(
@@ -122,7 +131,7 @@ def figures(known: Facts, stamp: Stamp) -> dict[str, Figure]:
             known.rollout_ns("serving"), known.rollout_ns(), why="not enough data: no rollout ran"
         ),
         "borrowed_time": make.number(known.rollout_ns("serving"), "ns"),
-    }  # fmt: skip
+    }
 
 
 def _borrowing(made: Saved | str, stamp: Stamp) -> dict[str, Figure]:
@@ -133,10 +142,15 @@ def _borrowing(made: Saved | str, stamp: Stamp) -> dict[str, Figure]:
     ) -> Figure:
         low, high = interval or (None, None)
         return Figure(
-            value=nano, unit="nano_usd", view=view, stamp=stamp, low=low, high=high,
+            value=nano,
+            unit="nano_usd",
+            view=view,
+            stamp=stamp,
+            low=low,
+            high=high,
             why=(why or NOT_ENOUGH_DATA) if nano is None else None,
             no_interval=None if nano is None or interval else no_interval,
-        )  # fmt: skip
+        )
 
     if isinstance(made, str):
         why: str | None = made
@@ -157,19 +171,17 @@ def _borrowing(made: Saved | str, stamp: Stamp) -> dict[str, Figure]:
         },
         "capacity_avoided": figure(sums["capacity_avoided_nano"], f"{AMORTIZED}, hypothetical", None, no_interval),
         "borrowing_added": figure(
-            sum(added) if len(added) == len(made.runs) else None, MARGINAL, single.added_interval if single else None,
+            sum(added) if len(added) == len(made.runs) else None,
+            MARGINAL,
+            single.added_interval if single else None,
             no_interval,
         ),
-    }  # fmt: skip
+    }
 
 
 def runs(ledgers: Sequence[Ledger], asked: PeriodQuery, now_ns: int, rows_max: int) -> dict[str, Any]:
     """The runs of a window, newest first, each with what it cost in it. Raises as `summary` does."""
-    data = [
-        row
-        for part in parts(ledgers, asked, now_ns)
-        for row in _runs(part)
-    ]  # fmt: skip
+    data = [row for part in parts(ledgers, asked, now_ns) for row in _runs(part)]
     if len(data) > rows_max:
         raise RequestError(
             f"parameter window is {asked.window!r}: the answer has more than {rows_max:,} runs; ask for a shorter one"
@@ -195,16 +207,23 @@ def _runs(part: Part) -> list[dict[str, Any]]:
         why = str(error)
     counted = None if ledger.archived(period) else answers(part)
     return [
-        _head(part) | (stamp.to_json() if stamp else {}) | {
-            "run": row["run_id"], "name": row["name"], "team": row["team"], "model": row["model"],
-            "fleet_run": row["fleet_run_id"], "status": row["status"], "reason": row["reason"],
+        _head(part)
+        | (stamp.to_json() if stamp else {})
+        | {
+            "run": row["run_id"],
+            "name": row["name"],
+            "team": row["team"],
+            "model": row["model"],
+            "fleet_run": row["fleet_run_id"],
+            "status": row["status"],
+            "reason": row["reason"],
             "started": window.rfc3339(row["started_ns"]),
             "ended": None if row["ended_ns"] is None else window.rfc3339(row["ended_ns"]),
             **_of_line(lines.get(row["run_id"]), why),
             **_answers_of(counted, row["run_id"]),
         }
         for row in known
-    ]  # fmt: skip
+    ]
 
 
 def _of_line(line: Line | None, why: str | None) -> dict[str, Any]:
@@ -229,9 +248,10 @@ def _answers_of(counted: Mapping[str, Mapping[str, int]] | None, run_id: str) ->
 def _head(part: Part) -> dict[str, Any]:
     period = part.period
     return {
-        "ledger": part.ledger.name, "provenance": part.provenance,
+        "ledger": part.ledger.name,
+        "provenance": part.provenance,
         "window": {"start": window.rfc3339(period.from_ns), "end": window.rfc3339(period.to_ns)},
-    }  # fmt: skip
+    }
 
 
 def _json(figure: Figure) -> dict[str, Any]:

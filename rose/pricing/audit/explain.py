@@ -150,9 +150,14 @@ def explain(
     if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
         # Other runs may have held the device in that hour, or have a share of it.
         priced = charges.price(
-            root, book, from_ns=device_hour.hour_ns, to_ns=device_hour.hour_ns + NS_PER_HOUR,
-            provenance=device_hour.provenance, allow_unverified=allow_unverified, seen=seen,
-        )  # fmt: skip
+            root,
+            book,
+            from_ns=device_hour.hour_ns,
+            to_ns=device_hour.hour_ns + NS_PER_HOUR,
+            provenance=device_hour.provenance,
+            allow_unverified=allow_unverified,
+            seen=seen,
+        )
     return _chain(
         root, "as the ledger is now", device_hour, rows, priced.frame, priced.stays, book, stamp, None, notes, seen
     )
@@ -193,9 +198,11 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     if rows.is_empty():
         raise PricingError("no charge is like that; `rose books show --by run --by device` and `--by hour` list them")
     keys = ("fleet_run_id", "provenance", "device_id", "hour")
-    hours = rows.group_by(keys).agg(pl.col("cost_nano").sum()).sort(
-        ["cost_nano", *keys], descending=[True, False, False, False, False]
-    )  # fmt: skip
+    hours = (
+        rows.group_by(keys)
+        .agg(pl.col("cost_nano").sum())
+        .sort(["cost_nano", *keys], descending=[True, False, False, False, False])
+    )
     if hours.height > 1:
         listed = "\n".join(
             f"  --run {row['fleet_run_id']} --device {row['device_id']} --hour {row['hour']:%Y-%m-%dT%H}: "

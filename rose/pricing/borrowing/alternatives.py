@@ -166,9 +166,11 @@ def _idle_ns(allocation: Allocation) -> int:
 
 
 def _increment(
-    own: Mapping[tuple[str, str], Made], by_class: Mapping[tuple[str, str], Made], allocation: Allocation,
+    own: Mapping[tuple[str, str], Made],
+    by_class: Mapping[tuple[str, str], Made],
+    allocation: Allocation,
     book: PriceBook,
-) -> Decimal | None:  # fmt: skip
+) -> Decimal | None:
     """Hours that are the least to buy, of the class that did most of the work there, else of the borrow."""
     parts = own or by_class
     if not parts:
@@ -183,9 +185,11 @@ def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours
     if way.usd is None or not needed_ns:
         return way
     bought = Bought(
-        needed_ns=needed_ns, idle_ns=idle_ns, increment_hours=increment_hours,
+        needed_ns=needed_ns,
+        idle_ns=idle_ns,
+        increment_hours=increment_hours,
         usd_per_device_hour=way.usd * NS_PER_HOUR / needed_ns,
-    )  # fmt: skip
+    )
     return replace(way, bought=bought)
 
 
@@ -223,16 +227,25 @@ def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook, 
         Fraction(0),
     )
     return Alternative(
-        name=DEDICATED, usd=usd * room, basis="assumed",
+        name=DEDICATED,
+        usd=usd * room,
+        basis="assumed",
         explained="no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
         "were as fast and wasted as much",
-    )  # fmt: skip
+    )
 
 
 def _market(
-    device_class: str, part: Made, measured: bool, tokens: int, age_s: Fraction | None, borrow: Marginal,
-    stretches: Stretches, book: PriceBook, idle_ns: int,
-) -> list[Alternative]:  # fmt: skip
+    device_class: str,
+    part: Made,
+    measured: bool,
+    tokens: int,
+    age_s: Fraction | None,
+    borrow: Marginal,
+    stretches: Stretches,
+    book: PriceBook,
+    idle_ns: int,
+) -> list[Alternative]:
     """Every offer for a class that held in each stretch in which something was borrowed."""
     borrowed_ns = [Fraction(0)] * len(stretches.spans)
     for (_, segment), ns in borrow.borrowed_by_stretch.items():

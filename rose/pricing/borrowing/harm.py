@@ -67,11 +67,12 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *
     if (why := _confounded(drawn)) is not None:
         return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
     set_variables(
-        connection, by_lease=by_lease,
+        connection,
+        by_lease=by_lease,
         penalty_nano=[round(Fraction(entry.violation_usd) * NANO_USD_PER_USD) for entry in lending] or [0],
         curve_at=[[float(share) for share, _ in entry.latency_usd or ()] for entry in lending] or [[]],
         curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in entry.latency_usd or ()] for entry in lending] or [[]],
-    )  # fmt: skip
+    )
     connection.execute(sql.read("borrowing/holdout_requests.sql"))
     clusters = rows(connection, "borrowing/holdout_clusters")
     strata = {
@@ -87,9 +88,12 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *
         )
         return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
     return Harm(
-        windows=drawn["windows"], withheld=drawn["withheld"], sums=rows(connection, "borrowing/holdout_sums"),
-        clusters=clusters, strata=strata,
-    )  # fmt: skip
+        windows=drawn["windows"],
+        withheld=drawn["withheld"],
+        sums=rows(connection, "borrowing/holdout_sums"),
+        clusters=clusters,
+        strata=strata,
+    )
 
 
 def _confounded(drawn: Row) -> str | None:
@@ -139,12 +143,13 @@ def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
     curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
     windows = sum(part.withheld.clusters.count for part in compared.values())
     return term(
-        parts, "measured",
+        parts,
+        "measured",
         f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at random, "
         f"{rates} each{curve}; {counted:,} requests compared"
         + (f", {apart:,} in no window that was drawn" if apart else ""),
         interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
-    )  # fmt: skip
+    )
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
@@ -189,11 +194,12 @@ def prefix_cache(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
         add(parts, row["lease_id"], -beyond * price)
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
     return term(
-        parts, "measured",
+        parts,
+        "measured",
         f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in which "
         f"leases were withheld at random, {rates} per million",
         interval=_dollars(compared, 1.0, -weighed / lent, prices),
-    )  # fmt: skip
+    )
 
 
 def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -214,20 +220,22 @@ def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book
             halves += row["overlap_ns"] // 2
             add(parts, row["lease_id"], prices[row["segment"]] * (row["overlap_ns"] // 2))
         return term(
-            parts, "assumed",
+            parts,
+            "assumed",
             f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {why}",
             no_interval="serving's own slowdown is assumed, not measured",
-        )  # fmt: skip
+        )
     lengths = [to_ns - from_ns for from_ns, to_ns in stretches.spans]
     price = sum((price * ns for price, ns in zip(prices, lengths, strict=True)), Fraction(0)) / sum(lengths)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     add(parts, None, longer_ns * price)
     return term(
-        parts, "measured",
+        parts,
+        "measured",
         f"serving worked {float(longer_ns) / 1e9:+,.1f} s longer for what it served than in windows in which leases "
         f"were withheld at random, {_per_hour(lending)}",
         interval=_dollars(compared, None, price, lending),
-    )  # fmt: skip
+    )
 
 
 def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -244,9 +252,11 @@ def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
         usd += size * Fraction(lending[row["segment"]].held_memory_usd_per_gib_hour or 0)
     rates = in_turn(f"${entry.held_memory_usd_per_gib_hour}" for entry in lending)
     return term(
-        {None: usd}, "measured", f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
+        {None: usd},
+        "measured",
+        f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
         interval=by_book([(usd, lending)]),
-    )  # fmt: skip
+    )
 
 
 def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -268,9 +278,11 @@ def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
         add(parts, lease_id, number * Fraction(lending[row["segment"]].publish_usd_per_sync or 0))
     rates = in_turn(f"${entry.publish_usd_per_sync}" for entry in lending)
     return term(
-        parts, "measured", f"{count:,} syncs to serving devices at {rates}",
+        parts,
+        "measured",
+        f"{count:,} syncs to serving devices at {rates}",
         interval=by_book([(sum(parts.values(), Fraction(0)), lending)]),
-    )  # fmt: skip
+    )
 
 
 def _per_hour(lending: Sequence[Lending]) -> str:

@@ -66,17 +66,26 @@ def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretch
         for segment, times in stretches.divide(row, "rollout_ns")
     ]
     by_others: list[Row] = [
-        {"lease_id": time.lease_id, "device_class": time.device_class, "segment": stretches.number_at(time.hour_ns),
-         "ns": -time.others_ns}
-        for time in shared if time.bucket == "rollout"
-    ]  # fmt: skip
+        {
+            "lease_id": time.lease_id,
+            "device_class": time.device_class,
+            "segment": stretches.number_at(time.hour_ns),
+            "ns": -time.others_ns,
+        }
+        for time in shared
+        if time.bucket == "rollout"
+    ]
     return borrowed + by_others
 
 
 def avoidable(
-    borrowed: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook, gate: Sequence[Fraction],
+    borrowed: Iterable[Row],
+    gave_back: Iterable[Row],
+    stretches: Stretches,
+    book: PriceBook,
+    gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
-) -> tuple[Parts, int]:  # fmt: skip
+) -> tuple[Parts, int]:
     """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in.
 
     `borrowed` is what `billed` gives, `gave_back` rows of `gave_back_time` for these `pieces` of spans.

@@ -53,9 +53,16 @@ from rose.pricing.stats.uncertainty import Estimate, total
 __all__ = ["TERMS", "Basis", "LeaseCost", "Marginal", "Term", "marginal"]
 
 TERMS: tuple[str, ...] = (
-    "energy", "transfer", "scheduler", "kv_recompute", "provision", "prefix_cache", "interference", "held_memory",
+    "energy",
+    "transfer",
+    "scheduler",
+    "kv_recompute",
+    "provision",
+    "prefix_cache",
+    "interference",
+    "held_memory",
     "publishing",
-)  # fmt: skip
+)
 
 _BYTES_PER_GB = 10**9
 _MILLION = 10**6
@@ -224,10 +231,16 @@ def marginal(
     shared = allocation.in_pools("serving").shared
     pieces = idle_anyway.cut(gave_back, shared)
     set_variables(
-        connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
-        load_points=power.load_points(book), span_device=[span.device_id for span, _ in pieces],
-        span_from=[span.from_ns for span, _ in pieces], span_to=[span.to_ns for span, _ in pieces],
-    )  # fmt: skip
+        connection,
+        run_id=run_id,
+        period_end_ns=period_ns[1],
+        price_changes=stretches.changes_ns,
+        by_lease=by_lease,
+        load_points=power.load_points(book),
+        span_device=[span.device_id for span, _ in pieces],
+        span_from=[span.from_ns for span, _ in pieces],
+        span_to=[span.to_ns for span, _ in pieces],
+    )
     connection.execute(sql.read("borrowing/lease_spans.sql"))
     lent, leased = rows(connection, "borrowing/lent_time"), rows(connection, "borrowing/leased_time")
     metered = power.metered(rows(connection, "borrowing/power_by_load"))
@@ -245,7 +258,7 @@ def marginal(
         "interference": harm.interference(harmed, rows(connection, "borrowing/overlap_time"), stretches, book),
         "held_memory": harm.held_memory(rows(connection, "borrowing/held_memory"), stretches, book),
         "publishing": harm.publishing(syncs, stretches, book),
-    }  # fmt: skip
+    }
     borrowed: dict[tuple[str, int], Fraction] = {}
     for row in lent:
         for segment, times in stretches.divide(row, "rollout_ns"):
@@ -354,9 +367,11 @@ def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> 
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["leased_ns"] / NS_PER_S)
     rate_texts = in_turn(f"${rate}" for rate in rates)
     return term(
-        parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {rate_texts} a second",
+        parts,
+        "measured",
+        f"{leased_ns / NS_PER_S:,.1f} s leased at {rate_texts} a second",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
-    )  # fmt: skip
+    )
 
 
 def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -368,6 +383,8 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["tokens"] / _MILLION)
     rate_texts = in_turn(f"${rate}" for rate in rates)
     return term(
-        parts, "measured", f"{tokens:,} prompt tokens computed again at {rate_texts} per million",
+        parts,
+        "measured",
+        f"{tokens:,} prompt tokens computed again at {rate_texts} per million",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
-    )  # fmt: skip
+    )

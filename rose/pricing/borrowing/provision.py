@@ -238,9 +238,13 @@ class Accrual:
 
 
 def accrue(
-    lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches, book: PriceBook,
+    lent: Sequence[Row],
+    risk: Sequence[Row],
+    bursts: Sequence[Row],
+    stretches: Stretches,
+    book: PriceBook,
     horizon_ns: int = HORIZON_NS,
-) -> list[Accrual]:  # fmt: skip
+) -> list[Accrual]:
     """Provision for every UTC day with lent time, in order; `lent` are rows of `lent_windows`.
 
     Rates are those that were known when the day began; while earlier days hold too little, the day itself is counted
@@ -317,18 +321,20 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
             if opening is not None:
                 raise ValueError(f"{day} has no accrual, and a day before it has")
             balances.append(
-                Balance(
-                    day=day, opening=None, accrued=None, realised=realised_nano[day], released=None, closing=None
-                )
-            )  # fmt: skip
+                Balance(day=day, opening=None, accrued=None, realised=realised_nano[day], released=None, closing=None)
+            )
             continue
         start = opening or 0
         released = max(0, start - realised_nano[day])
         opening = formulas.provision_closing(start, accrued_nano.get(day, 0), realised_nano[day], released)
         balances.append(
             Balance(
-                day=day, opening=start, accrued=accrued_nano.get(day, 0), realised=realised_nano[day],
-                released=released, closing=opening,
+                day=day,
+                opening=start,
+                accrued=accrued_nano.get(day, 0),
+                realised=realised_nano[day],
+                released=released,
+                closing=opening,
             )
-        )  # fmt: skip
+        )
     return balances

@@ -85,9 +85,14 @@ def saved(
 
 
 def _saved(
-    way: Alternative, borrow: Marginal, groups: Groups, spreads: Mapping[str, Spread], drawn: Resamples | None,
-    borrowed_usd: Fraction, borrowed_loaded_usd: Fraction,
-) -> Alternative:  # fmt: skip
+    way: Alternative,
+    borrow: Marginal,
+    groups: Groups,
+    spreads: Mapping[str, Spread],
+    drawn: Resamples | None,
+    borrowed_usd: Fraction,
+    borrowed_loaded_usd: Fraction,
+) -> Alternative:
     if way.usd is None:
         return way
     place = "loaded" if way.name == LOADED else "dedicated"

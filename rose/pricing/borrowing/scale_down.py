@@ -57,12 +57,16 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
         span = _span(path, number, {name: values[name] for name in COLUMNS})
         made.append(
             ScaleDown(
-                device_id=span.device_id, t0_ns=span.from_ns, t1_ns=span.to_ns, device_class=values["device_class"],
-                decision="kept" if values["decision"] == "kept" else "let_go", decided_by=values["decided_by"],
+                device_id=span.device_id,
+                t0_ns=span.from_ns,
+                t1_ns=span.to_ns,
+                device_class=values["device_class"],
+                decision="kept" if values["decision"] == "kept" else "let_go",
+                decided_by=values["decided_by"],
                 reason=values["reason"] or None,
                 event_id=hashlib.sha256("/".join(values.values()).encode()).hexdigest(),
             )
-        )  # fmt: skip
+        )
     check((Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in made), str(path))
     return tuple(made)
 
@@ -81,8 +85,9 @@ def record(root: Path, run_id: str, provenance: Provenance, made: Iterable[Scale
             ).fetchall()
             classes = connection.execute(
                 "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
-                "WHERE provenance = $provenance GROUP BY device_id", {"provenance": provenance},
-            ).fetchall()  # fmt: skip
+                "WHERE provenance = $provenance GROUP BY device_id",
+                {"provenance": provenance},
+            ).fetchall()
         for event_id, *_ in before:
             new.pop(event_id, None)
         _refuse_other_classes(new.values(), dict(classes))

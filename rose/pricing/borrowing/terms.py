@@ -58,9 +58,14 @@ def term(
     """A term from its parts."""
     usd = sum(parts.values(), Fraction(0))
     return Term(
-        usd=usd, basis=basis, explained=explained, interval=None if no_interval else interval,
-        no_interval=no_interval, missing=missing, by_lease=parts,
-    )  # fmt: skip
+        usd=usd,
+        basis=basis,
+        explained=explained,
+        interval=None if no_interval else interval,
+        no_interval=no_interval,
+        missing=missing,
+        by_lease=parts,
+    )
 
 
 def absent(why: str) -> Term:

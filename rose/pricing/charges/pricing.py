@@ -270,13 +270,33 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
         .otherwise(pl.lit("leased, not used"))
     )
     return pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour", "run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class",
-        "commitment", "lease_id", "kind", "bucket",
+        "hour",
+        "run_id",
+        "fleet_run_id",
+        "provenance",
+        "device_id",
+        "hardware_id",
+        "pool",
+        "device_class",
+        "commitment",
+        "lease_id",
+        "kind",
+        "bucket",
         pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
-        "policy_version", "task", "fate",
+        "policy_version",
+        "task",
+        "fate",
         pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),
-        "route", "ns", "tokens", "bytes", "energy_mw_ns", "cost_nano", "writer", "first_seq", "last_seq",
-    )  # fmt: skip
+        "route",
+        "ns",
+        "tokens",
+        "bytes",
+        "energy_mw_ns",
+        "cost_nano",
+        "writer",
+        "first_seq",
+        "last_seq",
+    )
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
@@ -367,12 +387,15 @@ def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
         tables[key["what"]].append(values)
     rate_columns = "num HUGEINT, den HUGEINT"
     for name, columns in (
-        ("device", f"device_class VARCHAR, pool VARCHAR, day BIGINT, {rate_columns}, commitment VARCHAR, "
-                   "energy_included BOOLEAN"),
+        (
+            "device",
+            f"device_class VARCHAR, pool VARCHAR, day BIGINT, {rate_columns}, commitment VARCHAR, "
+            "energy_included BOOLEAN",
+        ),
         ("transfer", f"route VARCHAR, day BIGINT, {rate_columns}"),
         ("energy", f"day BIGINT, {rate_columns}"),
         ("tokens", "day BIGINT, input_weight HUGEINT, output_weight HUGEINT"),
-    ):  # fmt: skip
+    ):
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_price ({columns})")
         query.insert(connection, f"{name}_price", tables[name])
 

@@ -16,9 +16,25 @@ from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.money import PricingError
 
 DIMENSIONS: tuple[str, ...] = (
-    "hour", "run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment",
-    "lease_id", "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route",
-)  # fmt: skip
+    "hour",
+    "run_id",
+    "fleet_run_id",
+    "provenance",
+    "device_id",
+    "hardware_id",
+    "pool",
+    "device_class",
+    "commitment",
+    "lease_id",
+    "kind",
+    "bucket",
+    "team",
+    "policy_version",
+    "task",
+    "fate",
+    "cause",
+    "route",
+)
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 #: The ledger events a row was made from. They tell nothing apart: a row is known by its dimensions.
 REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")

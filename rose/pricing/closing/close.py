@@ -95,16 +95,19 @@ def close(
     return store.read(root, posting.close_id)
 
 
-def _priced(
-    root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool
-) -> Charges:  # fmt: skip
+def _priced(root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool) -> Charges:
     """The charges of a period, or none where all that happened in it is that an earlier one was corrected."""
     seen = Seen()
     try:
         priced = charges.price(
-            root, book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance,
-            allow_unverified=allow_unverified, seen=seen,
-        )  # fmt: skip
+            root,
+            book,
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            provenance=provenance,
+            allow_unverified=allow_unverified,
+            seen=seen,
+        )
         if priced.frame.is_empty():
             raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
         return priced
@@ -119,9 +122,14 @@ def _priced(
         )
         corrected = store.read(root, within[chosen][0][0].close_id)
         return Charges(
-            frame=corrected.charges.frame.clear(), stays=(), provenance=chosen, book=book,
-            from_ns=period.from_ns, to_ns=period.to_ns, verified=verified(root, allow_unverified, seen),
-        )  # fmt: skip
+            frame=corrected.charges.frame.clear(),
+            stays=(),
+            provenance=chosen,
+            book=book,
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            verified=verified(root, allow_unverified, seen),
+        )
 
 
 def settle(root: Path) -> None:

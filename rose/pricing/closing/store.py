@@ -172,9 +172,10 @@ def content(root: Path, posting: Posting, name: str) -> bytes:
 def book_of(root: Path, posting: Posting) -> PriceBook:
     """The price book of a posting, from the text frozen with it. Raises PricingError, PriceBookError."""
     owner = next(
-        earlier for earlier in reversed(postings(root)[posting.close_id][: posting.number + 1])
+        earlier
+        for earlier in reversed(postings(root)[posting.close_id][: posting.number + 1])
         if posting.book.file in earlier.files
-    )  # fmt: skip
+    )
     book = pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
     return choice.chosen(book, choice.FROZEN)
 

@@ -20,15 +20,17 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
     rows = []
     for close_id, (first, *later) in posted.items():
         corrected = sum(posting.cost_nano for posting in later)
-        rows.append((
-            close_id + ("" if first.verified else " (UNVERIFIED)"),
-            hour_text(first.from_ns),
-            hour_text(first.to_ns),
-            format_usd(first.cost_nano),
-            f"{len(later)}: {signed_usd(corrected)}" if later else "none",
-            format_usd(first.cost_nano + corrected),
-            *([(first.approval or {}).get("approved_by", "nobody")] if approved else []),
-        ))  # fmt: skip
+        rows.append(
+            (
+                close_id + ("" if first.verified else " (UNVERIFIED)"),
+                hour_text(first.from_ns),
+                hour_text(first.to_ns),
+                format_usd(first.cost_nano),
+                f"{len(later)}: {signed_usd(corrected)}" if later else "none",
+                format_usd(first.cost_nano + corrected),
+                *([(first.approval or {}).get("approved_by", "nobody")] if approved else []),
+            )
+        )
     names = ("close", "from", "to", "closed", "corrections", "total", *who)
     yield Table(
         title="Closed periods", view="amortized; USD", columns=columns(*names, whole=("close",)), rows=tuple(rows)
@@ -46,30 +48,40 @@ def statement(stated: Statement) -> Iterator[Element]:
     yield f"SHA-256 of the close {first.sha256}{open_runs}"
     if first.covers:
         yield Table(
-            title="Closed before, and counted here since", view=AMORTIZED, stamp=stamp,
+            title="Closed before, and counted here since",
+            view=AMORTIZED,
+            stamp=stamp,
             columns=columns("close", "corrections", "from", "to", "as it stood", "in this close", "difference"),
             rows=tuple(
                 (
-                    part.close_id, str(part.correction), hour_text(part.from_ns), hour_text(part.to_ns),
-                    format_usd(part.before_nano), format_usd(part.cost_nano),
+                    part.close_id,
+                    str(part.correction),
+                    hour_text(part.from_ns),
+                    hour_text(part.to_ns),
+                    format_usd(part.before_nano),
+                    format_usd(part.cost_nano),
                     signed_usd(part.cost_nano - part.before_nano),
                 )
                 for part in first.covers
             ),
-        )  # fmt: skip
+        )
     if later:
         yield Table(
-            title="Corrections", view=AMORTIZED, stamp=stamp,
+            title="Corrections",
+            view=AMORTIZED,
+            stamp=stamp,
             columns=columns("no.", "posted", "amount", "rows", "why, and by whom", text=("why, and by whom",)),
             rows=tuple(
                 (
-                    str(posting.number), utc(posting.posted_ns)[:19] + "Z", signed_usd(posting.cost_nano),
+                    str(posting.number),
+                    utc(posting.posted_ns)[:19] + "Z",
+                    signed_usd(posting.cost_nano),
                     f"{posting.rows:,}",
                     f"{posting.reason} ({posting.who})" + ("" if posting.verified else " UNVERIFIED LEDGER"),
                 )
                 for posting in later
             ),
-        )  # fmt: skip
+        )
     yield _charges(stated)
 
 
@@ -78,15 +90,19 @@ def _charges(stated: Statement) -> Table:
     blank = [""] * (len(by) - 1) if by else []
     parts = f"closed {stated.closed.text} + corrections {stated.corrections.text} = {total.text}"
     return Table(
-        title=" by ".join(("Charges", *by)), view=total.view, stamp=stated.close.stamp,
+        title=" by ".join(("Charges", *by)),
+        view=total.view,
+        stamp=stated.close.stamp,
         columns=columns(*by, "cost", "share", "time", "tokens", text=by),
         rows=tuple(
             (
-                *line.values, line.cost.text, line.share.text,
+                *line.values,
+                line.cost.text,
+                line.share.text,
                 *(figure.text if figure else "-" for figure in (line.time, line.tokens)),
             )
             for line in stated.lines
         ),
         footer=((*(["total", *blank] if by else []), total.text, "100.0%", "", ""),),
         notes=notes(parts if len(stated.close.posted) > 1 else ""),
-    )  # fmt: skip
+    )

@@ -71,11 +71,16 @@ def list_messages(
         names = ("queued", "channel", "kind", "title", "state", "tries", "error")
         rows = tuple(
             (
-                f"{iso(entry.message.at_us)[:19]}Z", entry.message.channel, entry.message.kind, entry.message.title,
-                entry.state, str(entry.tries), entry.error or "",
+                f"{iso(entry.message.at_us)[:19]}Z",
+                entry.message.channel,
+                entry.message.kind,
+                entry.message.title,
+                entry.state,
+                str(entry.tries),
+                entry.error or "",
             )
             for entry in entries[-limit:]
-        )  # fmt: skip
+        )
         left_out = f"; the newest {limit} of {len(entries)}" if len(entries) > limit else ""
         table = Table(title=f"Messages{left_out}", columns=columns(*names, text=names), rows=rows)
         shown: list[Element] = [table] if entries else ["no message was queued yet"]

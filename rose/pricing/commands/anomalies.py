@@ -14,7 +14,7 @@ from rose.pricing.commands.common import (
     UnverifiedOption,
     clear_errors,
     print_answer,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period

@@ -37,7 +37,9 @@ def serve(
     price_book: Annotated[
         str | None,
         typer.Option(
-            "--price-book", "-b", "--prices",
+            "--price-book",
+            "-b",
+            "--prices",
             help="A price book TOML file, or `example` for made-up prices; else the adopted one, the runs' own, or "
             "ROSE_PRICE_BOOK's.",
         ),
@@ -48,7 +50,7 @@ def serve(
     queue: Annotated[int, typer.Option(min=0, help="Most requests that wait; more are refused.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds that a request waits for its answer.")] = 30.0,
     rows: Annotated[int, typer.Option(min=1, help="Most rows that an answer has.")] = 10_000,
-) -> None:  # fmt: skip
+) -> None:
     """Serve the figures of ledgers, read-only, until Ctrl-C; every request is a line on stderr."""
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key belong together; give both or neither")

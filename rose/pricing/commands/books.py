@@ -19,7 +19,7 @@ from rose.pricing.commands.common import (
     WhoOption,
     clear_errors,
     print_answer,
-)  # fmt: skip
+)
 from rose.terminal import echo, echo_error
 from rose.text import visible
 
@@ -321,9 +321,12 @@ def _period(from_text: str | None, to_text: str | None, month: str | None) -> Pe
 
 
 def _book(
-    root: Path, price_book: str | None, period: Period | None = None, run_id: str | None = None,
+    root: Path,
+    price_book: str | None,
+    period: Period | None = None,
+    run_id: str | None = None,
     provenance: str | None = None,
-) -> PriceBook:  # fmt: skip
+) -> PriceBook:
     from rose.pricing.price_books import choice
 
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)

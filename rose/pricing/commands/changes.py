@@ -21,7 +21,7 @@ from rose.pricing.commands.common import (
     check_format,
     clear_errors,
     print_rows,
-)  # fmt: skip
+)
 from rose.terminal import echo
 
 
@@ -63,8 +63,12 @@ def changes_command(
             )
         made = made.converted(rate(root, currency, periods[0], price_book, provenance=made.stamp.provenance))
         print_rows(
-            made.to_json, lambda: changes.csv_text(made), lambda: changes.terminal(made, calendar, top), as_csv,
-            as_json, made.rate,
-        )  # fmt: skip
+            made.to_json,
+            lambda: changes.csv_text(made),
+            lambda: changes.terminal(made, calendar, top),
+            as_csv,
+            as_json,
+            made.rate,
+        )
         if periods[0].to_ns > now_ns and not (as_csv or as_json):
             echo("The period is not over, so its cost may still grow.", err=True, colour=typer.colors.YELLOW)

@@ -34,11 +34,12 @@ ToOption = Annotated[str | None, typer.Option("--to", help="End of the period, U
 PeriodOption = Annotated[
     str | None,
     typer.Option(
-        "--period", "-p",
+        "--period",
+        "-p",
         help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
         "2026-10-03, FY2027-Q1, or FROM..TO of two of these, both in it. Else this-month.",
     ),
-]  # fmt: skip
+]
 TzOption = Annotated[
     str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
 ]
@@ -81,9 +82,13 @@ def check_format(as_csv: bool, as_json: bool) -> None:
 
 
 def print_rows(
-    data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Element]], as_csv: bool,
-    as_json: bool, shown_in: Rate | None,
-) -> None:  # fmt: skip
+    data: Callable[[], Any],
+    csv_text: Callable[[], str],
+    parts: Callable[[], Iterable[Element]],
+    as_csv: bool,
+    as_json: bool,
+    shown_in: Rate | None,
+) -> None:
     """Print an answer in the format that was asked for: plain values, CSV, or tables."""
     if as_json:
         echo_data(json.dumps(data(), indent=2))

@@ -44,9 +44,14 @@ def show(
     from rose.pricing.answers.report.tables import answer_tables
 
     _command(
-        ledger, run, price_book, allow_unverified, as_json,
-        lambda priced_run: answers(priced_run, by), answer_tables,
-    )  # fmt: skip
+        ledger,
+        run,
+        price_book,
+        allow_unverified,
+        as_json,
+        lambda priced_run: answers(priced_run, by),
+        answer_tables,
+    )
 
 
 @correct_app.command("frontier")
@@ -91,9 +96,14 @@ def verifiers(
     from rose.pricing.answers.report.verifiers import procurement
 
     _command(
-        ledger, run, price_book, allow_unverified, as_json,
-        lambda priced_run: procurement(priced_run, probes, threshold), procurement_tables,
-    )  # fmt: skip
+        ledger,
+        run,
+        price_book,
+        allow_unverified,
+        as_json,
+        lambda priced_run: procurement(priced_run, probes, threshold),
+        procurement_tables,
+    )
 
 
 def _command(

@@ -18,7 +18,7 @@ from rose.pricing.commands.common import (
     ToOption,
     UnverifiedOption,
     clear_errors,
-)  # fmt: skip
+)
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:

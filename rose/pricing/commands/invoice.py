@@ -20,7 +20,7 @@ from rose.pricing.commands.common import (
     TzOption,
     UnverifiedOption,
     clear_errors,
-)  # fmt: skip
+)
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -85,9 +85,13 @@ def invoice_command(
             progress_bar("Invoicing") as progress,
         ):
             made = build.invoices(
-                root, wanted, price_book, currency=currency or OWN, provenance=provenance,
+                root,
+                wanted,
+                price_book,
+                currency=currency or OWN,
+                provenance=provenance,
                 allow_unverified=allow_unverified,
-            )  # fmt: skip
+            )
             made = made if team is None else (build.of_team(made, team),)
             # Before anybody has it: what is sent is on record.
             new = () if out is None else register.issue(root, made, allow_overlap=allow_overlap)

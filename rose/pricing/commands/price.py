@@ -71,12 +71,15 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
         return
     rows = [
         (
-            " ".join((table, *entry.key)), _words(entry) + _range(entry), span_of(*entry.days), entry.source,
+            " ".join((table, *entry.key)),
+            _words(entry) + _range(entry),
+            span_of(*entry.days),
+            entry.source,
             str(entry.source_date),
         )
         for table in FILE_TABLES
         for entry in book.entries(table)
-    ]  # fmt: skip
+    ]
     _print(BookFacts.from_book(book).line, ("what", "price", "holds", "source", "of"), rows)
 
 

@@ -47,9 +47,15 @@ def reconcile_command(
         wanted = Calendar().period(period, utc_us() * 1000)
         with logged(root, "report", f"reconcile {wanted.label}"), progress_bar("Reconciling"):
             made = reconcile(
-                root, invoice, wanted, price_book, tolerance=share, classes=device_class or (), provenance=provenance,
+                root,
+                invoice,
+                wanted,
+                price_book,
+                tolerance=share,
+                classes=device_class or (),
+                provenance=provenance,
                 allow_unverified=allow_unverified,
-            )  # fmt: skip
+            )
         if as_json:
             echo_data(json_text(tables.to_json(made))[0])
         else:

@@ -24,7 +24,7 @@ from rose.pricing.commands.common import (
     check_format,
     clear_errors,
     print_rows,
-)  # fmt: skip
+)
 from rose.terminal import echo
 
 if TYPE_CHECKING:
@@ -65,12 +65,19 @@ def cost_command(
         options: dict[str, Any] = {
             option: value
             for option, value in (
-                ("period", period), ("by", by or None), ("team", team), ("run", run), ("tag", tag), ("tz", tz),
-                ("fiscal_start", fiscal_start), ("currency", currency), ("provenance", provenance),
+                ("period", period),
+                ("by", by or None),
+                ("team", team),
+                ("run", run),
+                ("tag", tag),
+                ("tz", tz),
+                ("fiscal_start", fiscal_start),
+                ("currency", currency),
+                ("provenance", provenance),
                 ("price_book", price_book),
             )
             if value is not None
-        }  # fmt: skip
+        }
         if only_untagged:
             _print_untagged(root, options, allow_unverified, as_csv, as_json)
             return
@@ -93,9 +100,7 @@ def cost_command(
                 echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
 
 
-def _print_untagged(
-    root: Path, options: dict[str, Any], allow_unverified: bool, as_csv: bool, as_json: bool
-) -> None:  # fmt: skip
+def _print_untagged(root: Path, options: dict[str, Any], allow_unverified: bool, as_csv: bool, as_json: bool) -> None:
     from rose.pricing.money import PricingError
     from rose.pricing.spend import tables
     from rose.pricing.spend.untagged import untagged
@@ -105,9 +110,12 @@ def _print_untagged(
     asked = _question(root, options)
     with logged(root, "report", f"cost --untagged {asked.period.label}"), progress_bar("Adding up"):
         made = untagged(
-            root, asked.period, options.get("price_book"), provenance=asked.provenance,
+            root,
+            asked.period,
+            options.get("price_book"),
+            provenance=asked.provenance,
             allow_unverified=allow_unverified,
-        )  # fmt: skip
+        )
     parts = functools.partial(tables.untagged_terminal, made, asked.calendar)
     print_rows(made.to_json, lambda: tables.untagged_csv(made), parts, as_csv, as_json, None)
 
@@ -167,9 +175,15 @@ def saved_command(
         wanted = calendar.period(asked, utc_us() * 1000)
         with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
             made = saved(
-                root, wanted, price_book, team=team, run_id=run, provenance=provenance,
-                allow_unverified=allow_unverified, progress=progress,
-            )  # fmt: skip
+                root,
+                wanted,
+                price_book,
+                team=team,
+                run_id=run,
+                provenance=provenance,
+                allow_unverified=allow_unverified,
+                progress=progress,
+            )
             shown_in = rate(root, currency, wanted, price_book, run_id=run, provenance=made.provenance)
             made = made.converted(shown_in)
         parts = functools.partial(tables.saved_terminal, made, calendar)

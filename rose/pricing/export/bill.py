@@ -112,9 +112,14 @@ def of_period(
     Raises what `charges.price` raises.
     """
     priced = charges.price(
-        root, book, from_ns=from_ns, to_ns=to_ns, run_id=run_id, provenance=provenance,
+        root,
+        book,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        run_id=run_id,
+        provenance=provenance,
         allow_unverified=allow_unverified,
-    )  # fmt: skip
+    )
     stamp = Stamp(
         from_ns=priced.from_ns,
         to_ns=priced.to_ns,
@@ -159,10 +164,13 @@ def of_closed(root: Path, closed: Closed, *, allow_unverified: bool = False) -> 
     columns = closed.charges.frame.columns
     parts = [
         Part(
-            frame=closed.charges.frame, book=closed.book, invoice_id=closed.close_id,
-            from_ns=first.from_ns, to_ns=first.to_ns,
+            frame=closed.charges.frame,
+            book=closed.book,
+            invoice_id=closed.close_id,
+            from_ns=first.from_ns,
+            to_ns=first.to_ns,
         )
-    ]  # fmt: skip
+    ]
     for posting in later:
         month = period.month_at(posting.posted_ns)
         parts.append(

@@ -189,14 +189,19 @@ def _invoiced(frame: pl.DataFrame) -> Table:
             "the device does not hold it.",
         ),
         columns=(
-            Column("kind"), Column("route"), Column("team"), Column("GB", "gb"), Column("kWh", "kwh"), _AMORTIZED,
+            Column("kind"),
+            Column("route"),
+            Column("team"),
+            Column("GB", "gb"),
+            Column("kWh", "kwh"),
+            _AMORTIZED,
         ),
         # Bytes of energy, and energy of what was sent, are not 0: there is no such thing.
         rows=tuple(
             (kind, *place, sent if kind == "transfer" else None, energy if kind == "energy" else None, cost)
             for kind, *place, sent, energy, cost in sums
         ),
-    )  # fmt: skip
+    )
 
 
 def _prices(bill: Bill) -> Table:
@@ -207,17 +212,29 @@ def _prices(bill: Bill) -> Table:
         view=AMORTIZED,
         notes=("Dollars for a unit. A kWh is one that a device drew: tariff times PUE.",),
         columns=(
-            Column("price"), Column("USD", "price"), Column("for each"), Column("commitment"), Column("from"),
-            Column("until"), Column("source"), Column("source's date"),
+            Column("price"),
+            Column("USD", "price"),
+            Column("for each"),
+            Column("commitment"),
+            Column("from"),
+            Column("until"),
+            Column("source"),
+            Column("source's date"),
         ),
         rows=tuple(
             (
-                name, str(price.usd), price.unit, price.commitment or "", _day(price.valid_from), _day(price.valid_to),
-                price.source, str(price.source_date),
+                name,
+                str(price.usd),
+                price.unit,
+                price.commitment or "",
+                _day(price.valid_from),
+                _day(price.valid_to),
+                price.source,
+                str(price.source_date),
             )
             for name, price in sorted(used.items())
         ),
-    )  # fmt: skip
+    )
 
 
 def _day(day: object) -> str:
@@ -239,11 +256,18 @@ def _corrections(bill: Bill) -> Table:
             "Signed: what each changes the closed charges by, at the day that was charged. Of the other tables only "
             "`By team` has them."
             if bill.corrections
-            else "None." if bill.close_id else "The period is not closed, so nothing can be posted to it.",
+            else "None."
+            if bill.close_id
+            else "The period is not closed, so nothing can be posted to it.",
         ),
         columns=(
-            Column("posting"), Column("reason"), Column("day charged"), Column("bucket"), Column("team"), _HOURS,
+            Column("posting"),
+            Column("reason"),
+            Column("day charged"),
+            Column("bucket"),
+            Column("team"),
+            _HOURS,
             _AMORTIZED,
         ),
         rows=tuple(rows),
-    )  # fmt: skip
+    )

@@ -8,36 +8,55 @@ from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, FULLY_LOADED, MARGIN
 
 #: What each word of an export means, for readers who have nothing else of ROSE.
 DEFINITIONS: tuple[tuple[str, str], ...] = (
-    ("bill", "What the fleet cost in the period: every device's provisioned time at the price book's price, weight "
-     "transfers at the price of their route, and metered energy where no device's price holds it already."),
+    (
+        "bill",
+        "What the fleet cost in the period: every device's provisioned time at the price book's price, weight "
+        "transfers at the price of their route, and metered energy where no device's price holds it already.",
+    ),
     (AMORTIZED, "The bill divided by what each nanosecond of each device was used for. Sums to the bill exactly."),
-    (FULLY_LOADED, "The same bill charged to work only: what exists for rollouts (weight syncs, activations, "
-     "transfers) to rollouts, headroom to serving, and each device's idle time and energy to what it did that day. "
-     "Sums to the bill exactly."),
-    (MARGINAL, "What borrowing added to the bill: extra energy, transfers, scheduling, recomputation, missed budgets "
-     "(confounded unless leases were withheld at random). "
-     "For deciding whether to borrow; it does not sum to anything, and is never added to the other two."),
+    (
+        FULLY_LOADED,
+        "The same bill charged to work only: what exists for rollouts (weight syncs, activations, "
+        "transfers) to rollouts, headroom to serving, and each device's idle time and energy to what it did that day. "
+        "Sums to the bill exactly.",
+    ),
+    (
+        MARGINAL,
+        "What borrowing added to the bill: extra energy, transfers, scheduling, recomputation, missed budgets "
+        "(confounded unless leases were withheld at random). "
+        "For deciding whether to borrow; it does not sum to anything, and is never added to the other two.",
+    ),
     ("serving", "Time a device answered requests: of users, or of a trace that stands in for them."),
     ("rollout", "Time a device generated rollouts for reinforcement learning, borrowed or dedicated."),
     ("train", "Time a device updated the policy."),
     ("sync", "Time a device took in new weights."),
     ("activation", "Time in which an engine for rollouts started, or its memory came to a device or left it."),
     ("headroom", "Time that a rollout wanted, was held for serving's sake, and nobody worked in."),
-    ("idle", "Time in which a device did nothing, and nobody was held. On a serving device without a lease it could "
-     "have been lent; in a lease it is leased, not used."),
+    (
+        "idle",
+        "Time in which a device did nothing, and nobody was held. On a serving device without a lease it could "
+        "have been lent; in a lease it is leased, not used.",
+    ),
     ("unaccounted", "Provisioned time that no report of the device covers: it is paid for, and nobody knows for what."),
     ("transfer", "Bytes of weights sent over a route that costs money."),
     ("energy", "Metered electricity of a device whose price does not hold it: kWh times PUE times tariff."),
     ("unallocated", "The ledger does not say which team, policy version or task: shown, never spread."),
-    ("wasted", "Rollout time whose tokens came to nothing: stale, lost (a failed attempt or a lost trajectory), or "
-     "computed again after a preemption. A rejected answer is no waste: the trainer learns from it."),
-    ("live, replay, simulated", "Where the figures come from. Live: engines that ran and served; where a trace is "
-     "named, replayed traffic stood in for users. Replay: the real "
-     "policies and recorded traffic against a fleet in virtual time. Simulated: made-up events. They are never mixed."),
+    (
+        "wasted",
+        "Rollout time whose tokens came to nothing: stale, lost (a failed attempt or a lost trajectory), or "
+        "computed again after a preemption. A rejected answer is no waste: the trainer learns from it.",
+    ),
+    (
+        "live, replay, simulated",
+        "Where the figures come from. Live: engines that ran and served; where a trace is "
+        "named, replayed traffic stood in for users. Replay: the real "
+        "policies and recorded traffic against a fleet in virtual time. Simulated: made-up events. "
+        "They are never mixed.",
+    ),
     ("nano-dollar", "1e-9 dollars. All amounts are whole nano-dollars until they are shown."),
     ("correction", "A change to a closed period, posted later as a row of its own. A closed figure never changes."),
     ("verified", "The ledger's hash chain held when the figures were made: no event was changed or is missing."),
-)  # fmt: skip
+)
 
 #: The symbols of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (

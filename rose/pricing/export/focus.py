@@ -89,8 +89,11 @@ def charges_nano(bill: Bill) -> dict[str, int]:
     return {
         bucket: int(nano)
         for bucket, nano in pl.concat([part.frame.select("bucket", "cost_nano") for part in bill.parts])
-        .group_by("bucket").agg(pl.col("cost_nano").sum()).sort("bucket").iter_rows()
-    }  # fmt: skip
+        .group_by("bucket")
+        .agg(pl.col("cost_nano").sum())
+        .sort("bucket")
+        .iter_rows()
+    }
 
 
 def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
@@ -152,9 +155,16 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
     for number, part in enumerate(bill.parts):
         book = part.book
         values = [
-            number, part.correction, part.invoice_id, _moment(part.from_ns), _moment(part.to_ns), book.currency,
-            book.name, book.version, book.sha256,
-        ]  # fmt: skip
+            number,
+            part.correction,
+            part.invoice_id,
+            _moment(part.from_ns),
+            _moment(part.to_ns),
+            book.currency,
+            book.name,
+            book.version,
+            book.sha256,
+        ]
         connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         # What is corrected may have no price in the book that corrects it; a correction needs none.
         for price in [] if part.correction else prices.used(part):

@@ -21,24 +21,69 @@ from rose.pricing.query import records
 
 _TEXT, _DECIMAL, _INTEGER = "VARCHAR", "DECIMAL(38,12)", "BIGINT"
 _DECIMALS = (
-    "BilledCost", "CommitmentDiscountQuantity", "ConsumedQuantity", "ContractedCost", "ContractedUnitPrice",
-    "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity", "x_EffectiveUnitPrice",
+    "BilledCost",
+    "CommitmentDiscountQuantity",
+    "ConsumedQuantity",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingQuantity",
+    "x_EffectiveUnitPrice",
     "x_MarginalCost",
-)  # fmt: skip
+)
 _TEXTS = (
-    "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
-    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart",
-    "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountStatus",
-    "CommitmentDiscountType", "CommitmentDiscountUnit", "ConsumedUnit", "InvoiceId", "InvoiceIssuerName",
-    "PricingCategory", "PricingUnit", "ProviderName", "PublisherName", "ResourceId", "ResourceName", "ResourceType",
-    "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId",
-    "SubAccountId", "SubAccountName", "Tags", "x_CostBucket", "x_LeaseId", "x_RunId", "x_PriceBookVersion",
-    "x_LedgerSeq", "x_Provenance",
-)  # fmt: skip
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "CommitmentDiscountUnit",
+    "ConsumedUnit",
+    "InvoiceId",
+    "InvoiceIssuerName",
+    "PricingCategory",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceDetails",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+    "x_CostBucket",
+    "x_LeaseId",
+    "x_RunId",
+    "x_PriceBookVersion",
+    "x_LedgerSeq",
+    "x_Provenance",
+)
 #: DuckDB's type of each column, in no order.
 TYPES: Mapping[str, str] = {
-    **dict.fromkeys(_DECIMALS, _DECIMAL), **dict.fromkeys(_TEXTS, _TEXT), "x_PolicyVersion": _INTEGER,
-}  # fmt: skip
+    **dict.fromkeys(_DECIMALS, _DECIMAL),
+    **dict.fromkeys(_TEXTS, _TEXT),
+    "x_PolicyVersion": _INTEGER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +160,14 @@ def _check(
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
     if charges_nano is not None:
         faults += tuple(
-            Fault(f"x_CostBucket {bucket} sums to {buckets.get(bucket, 0):,} nano-dollars of EffectiveCost, "
-                  f"and its charges to {charges_nano.get(bucket, 0):,}", 0)
+            Fault(
+                f"x_CostBucket {bucket} sums to {buckets.get(bucket, 0):,} nano-dollars of EffectiveCost, "
+                f"and its charges to {charges_nano.get(bucket, 0):,}",
+                0,
+            )
             for bucket in sorted(buckets.keys() | charges_nano.keys())
             if buckets.get(bucket, 0) != charges_nano.get(bucket, 0)
-        )  # fmt: skip
+        )
     totals = {
         "billed": sum(int(row["billed"] or 0) for row in sums),
         "effective": sum(buckets.values()),
@@ -146,8 +194,9 @@ def _of_columns(columns: Mapping[str, str]) -> tuple[Fault, ...]:
     texts += [f"column {name} is none of FOCUS 1.2's or ours" for name in names if name not in TYPES]
     texts += [
         f"column {name} is {columns[name]} and must be {kind}"
-        for name, kind in TYPES.items() if name in columns and columns[name] != kind
-    ]  # fmt: skip
+        for name, kind in TYPES.items()
+        if name in columns and columns[name] != kind
+    ]
     if custom != sorted(custom):
         texts.append("columns that begin with x_ must come after FOCUS's own")
     return tuple(Fault(text, 0) for text in texts)
@@ -165,12 +214,13 @@ def _as_parquet(connection: duckdb.DuckDBPyConnection, path: Path, to: Path) -> 
     counted = ", ".join(f"count(*) FILTER (NOT {good[name]}), min(row) FILTER (NOT {good[name]})" for name in numbers)
     counts = connection.execute(
         f"SELECT {counted} FROM (SELECT row_number() OVER () AS row, * FROM written)"
-    ).fetchall()[0]  # fmt: skip
+    ).fetchall()[0]
     decimals = {name: " with decimals" if TYPES[name] == _DECIMAL else "" for name in numbers}
     return tuple(
         Fault(f"{name} must be written as a number{decimals[name]}", rows, (first,))
-        for name, rows, first in zip(numbers, counts[::2], counts[1::2], strict=True) if rows
-    )  # fmt: skip
+        for name, rows, first in zip(numbers, counts[::2], counts[1::2], strict=True)
+        if rows
+    )
 
 
 def _of_rows(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:

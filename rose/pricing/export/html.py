@@ -176,38 +176,56 @@ def _compared(context: Context, spent: Mapping[str, int | float | None], stamp: 
         earlier = {**before.by_bucket, "total": before.total_nano}
         names = [name for name in dict.fromkeys((*spent, *earlier)) if name != "total"]
         rows = [
-            (name, format_usd(int(spent.get(name) or 0)), format_usd(earlier.get(name, 0)),
-             signed_usd(int(spent.get(name) or 0) - earlier.get(name, 0)))
-            for name in (*names, "total") if spent.get(name) or earlier.get(name)
-        ]  # fmt: skip
+            (
+                name,
+                format_usd(int(spent.get(name) or 0)),
+                format_usd(earlier.get(name, 0)),
+                signed_usd(int(spent.get(name) or 0) - earlier.get(name, 0)),
+            )
+            for name in (*names, "total")
+            if spent.get(name) or earlier.get(name)
+        ]
         yield Table(
-            title="Beside what came before", view=AMORTIZED, stamp=stamp, notes=(f"Before: {before.name}.",),
-            columns=columns("bucket", "now", "before", "change"), rows=tuple(rows[:-1]), footer=tuple(rows[-1:]),
-        )  # fmt: skip
+            title="Beside what came before",
+            view=AMORTIZED,
+            stamp=stamp,
+            notes=(f"Before: {before.name}.",),
+            columns=columns("bucket", "now", "before", "change"),
+            rows=tuple(rows[:-1]),
+            footer=tuple(rows[-1:]),
+        )
     if len(context.course) > 1:
         first, last = context.course[0], context.course[-1]
         dearest = max(context.course, key=lambda point: point.cost_nano)
         yield Picture(
-            title="The course of the cost", terms=f"{AMORTIZED}; {stamp}", course=_course(context.course),
+            title="The course of the cost",
+            terms=f"{AMORTIZED}; {stamp}",
+            course=_course(context.course),
             note=f"{first.label} to {last.label}, UTC; the highest column is {dearest.label}, "
             f"{format_usd(dearest.cost_nano)}." + (" Pale: the time before." if first.before else ""),
-        )  # fmt: skip
+        )
     if context.budgets:
         yield Table(
-            title="Budgets", view=AMORTIZED, stamp=stamp,
+            title="Budgets",
+            view=AMORTIZED,
+            stamp=stamp,
             notes=("Spent and left are of the whole month so far, not of this period alone.",),
             columns=columns("month", "team", "budget", "spent", "left", text=("team",)),
             rows=tuple(
-                (b.month, b.team, format_usd(b.budget_nano), *(
-                    ("not known", "not known") if b.spent_nano is None
-                    else (format_usd(b.spent_nano), format_usd(b.budget_nano - b.spent_nano))
-                ))
+                (
+                    b.month,
+                    b.team,
+                    format_usd(b.budget_nano),
+                    *(
+                        ("not known", "not known")
+                        if b.spent_nano is None
+                        else (format_usd(b.spent_nano), format_usd(b.budget_nano - b.spent_nano))
+                    ),
+                )
                 for b in context.budgets
             ),
-            marks={
-                number: "alarm" for number, b in enumerate(context.budgets) if (b.spent_nano or 0) > b.budget_nano
-            },
-        )  # fmt: skip
+            marks={number: "alarm" for number, b in enumerate(context.budgets) if (b.spent_nano or 0) > b.budget_nano},
+        )
 
 
 def _course(points: Sequence[Point]) -> tuple[Pillar, ...]:
@@ -216,11 +234,15 @@ def _course(points: Sequence[Point]) -> tuple[Pillar, ...]:
     heights = [_COURSE_HEIGHT * max(point.cost_nano, 0) / highest for point in points]
     return tuple(
         Pillar(
-            left=round(n * step, 2), top=round(_COURSE_HEIGHT - height, 2), width=round(step * 0.85, 2),
-            height=round(height, 2), pale=point.before, text=f"{point.label}: {format_usd(point.cost_nano)}",
+            left=round(n * step, 2),
+            top=round(_COURSE_HEIGHT - height, 2),
+            width=round(step * 0.85, 2),
+            height=round(height, 2),
+            pale=point.before,
+            text=f"{point.label}: {format_usd(point.cost_nano)}",
         )
         for n, (point, height) in enumerate(zip(points, heights, strict=True))
-    )  # fmt: skip
+    )
 
 
 def _of_run(report: Report) -> Iterator[Section]:
@@ -229,20 +251,24 @@ def _of_run(report: Report) -> Iterator[Section]:
     terms = f"{AMORTIZED}; {report.stamp}"
     cost = {bucket: figure for bucket, figure in report.amortized.items() if bucket != "total" and figure.value}
     yield Picture(
-        title="Amortized cost by bucket", terms=terms,
+        title="Amortized cost by bucket",
+        terms=terms,
         bars=_bars({bucket: (int(figure.value or 0), figure.text) for bucket, figure in cost.items()}),
-    )  # fmt: skip
+    )
     steps = {f"step {step}": figure for step, figure in report.accept_by_step.items() if figure.value is not None}
     if steps:
         yield Picture(
-            title="Trajectories the verifier accepted, by step", terms=f"shares; {report.stamp}",
+            title="Trajectories the verifier accepted, by step",
+            terms=f"shares; {report.stamp}",
             bars=_bars({name: (round((figure.value or 0) * 10**6), figure.text) for name, figure in steps.items()}),
-        )  # fmt: skip
+        )
     yield Table(
-        title="Devices", view=AMORTIZED, stamp=report.stamp,
+        title="Devices",
+        view=AMORTIZED,
+        stamp=report.stamp,
         columns=columns("device", "pool", "class", "provisioned", "cost", text=("pool", "class")),
         rows=tuple((d.device_id, d.pool, d.device_class, d.provisioned.text, d.cost.text) for d in report.devices),
-    )  # fmt: skip
+    )
 
 
 def _interval(figure: Mapping[str, Any]) -> str:
@@ -258,17 +284,28 @@ def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp
         stamp=stamp,
         notes=("Exact: dollars in whole nano-dollars (nano_usd), times in whole nanoseconds (ns).",),
         columns=columns(
-            "figure", "shown as", "exact value", "unit", "view", "rests on", "95% interval",
+            "figure",
+            "shown as",
+            "exact value",
+            "unit",
+            "view",
+            "rests on",
+            "95% interval",
             text=("unit", "view", "rests on"),
         ),
         rows=tuple(
             (
-                name, f["text"], "" if f["value"] is None else str(f["value"]), f["unit"], f["view"], f["basis"],
+                name,
+                f["text"],
+                "" if f["value"] is None else str(f["value"]),
+                f["unit"],
+                f["view"],
+                f["basis"],
                 _interval(f),
             )
             for name, f in figures
         ),
-    )  # fmt: skip
+    )
 
 
 def _lines(bill: Bill, by_team: Table) -> list[tuple[str, int | None, str]]:

@@ -15,8 +15,11 @@ from rose.pricing.table import Column, Table
 #: Of the table; and its columns that sum to the close, and to all invoices.
 NAME, CHARGES, TOTAL = "Invoices", "charges", "invoiced"
 _KINDS: Mapping[Kind, str] = {
-    "charge": CHARGES, "correction": "corrections of earlier periods", "shared": "shared costs", "credit": "credits",
-}  # fmt: skip
+    "charge": CHARGES,
+    "correction": "corrections of earlier periods",
+    "shared": "shared costs",
+    "credit": "credits",
+}
 
 
 def table(bill: Bill) -> Table:

@@ -49,17 +49,22 @@ def keyed(part: Part) -> pl.DataFrame:
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (
-        pl.when(pl.col("kind") == "capacity").then(pl.format("device/{}/{}", "device_class", "pool"))
-        .when(pl.col("kind") == "transfer").then(pl.format("transfer/{}", "route"))
+        pl.when(pl.col("kind") == "capacity")
+        .then(pl.format("device/{}/{}", "device_class", "pool"))
+        .when(pl.col("kind") == "transfer")
+        .then(pl.format("transfer/{}", "route"))
         .otherwise(pl.lit("energy"))
-    )  # fmt: skip
+    )
     # A unit says what it counts: an hour of a core is no hour of a GPU.
     unit = (
-        pl.when(pl.col("kind") == "transfer").then(pl.lit("GB"))
-        .when(pl.col("kind") == "energy").then(pl.lit("kWh"))
-        .when(pl.col("device_class").str.starts_with("cpu")).then(pl.lit("Core-Hours"))
+        pl.when(pl.col("kind") == "transfer")
+        .then(pl.lit("GB"))
+        .when(pl.col("kind") == "energy")
+        .then(pl.lit("kWh"))
+        .when(pl.col("device_class").str.starts_with("cpu"))
+        .then(pl.lit("Core-Hours"))
         .otherwise(pl.lit("GPU-Hours"))
-    )  # fmt: skip
+    )
     stretch = changes_us.search_sorted(frame["hour"].cast(pl.Int64), side="right")
     return frame.with_columns(item.alias("item"), stretch.cast(pl.Int64).alias("stretch"), unit.alias("unit"))
 
@@ -89,10 +94,19 @@ def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
 
 def _used(
     book: PriceBook, row: Mapping[str, Any], entry: Dated, thing: str, usd: Decimal, commitment: str | None = None
-) -> PriceUsed:  # fmt: skip
+) -> PriceUsed:
     since = "" if entry.valid_from is None else f"/{entry.valid_from}"
     return PriceUsed(
-        item=row["item"], stretch=row["stretch"], name=f"{book.name}/{book.version}/{thing}{since}", usd=usd,
-        list_usd=usd, contracted_usd=usd, unit=row["unit"], commitment=commitment, valid_from=entry.valid_from,
-        valid_to=entry.valid_to, source=entry.source, source_date=entry.source_date,
-    )  # fmt: skip
+        item=row["item"],
+        stretch=row["stretch"],
+        name=f"{book.name}/{book.version}/{thing}{since}",
+        usd=usd,
+        list_usd=usd,
+        contracted_usd=usd,
+        unit=row["unit"],
+        commitment=commitment,
+        valid_from=entry.valid_from,
+        valid_to=entry.valid_to,
+        source=entry.source,
+        source_date=entry.source_date,
+    )

@@ -25,11 +25,19 @@ SUFFIXES = (".xlsx",)
 SUMMARY, READING = "Summary", "How to read this"
 #: What one of the shown unit is, in units of the cell's whole number.
 _SCALE: Mapping[Kind, int] = {
-    "money": NANO_USD_PER_USD, "hours": NS_PER_HOUR, "count": 1, "gb": 10**9, "kwh": 3_600_000 * 10**12,
-}  # fmt: skip
+    "money": NANO_USD_PER_USD,
+    "hours": NS_PER_HOUR,
+    "count": 1,
+    "gb": 10**9,
+    "kwh": 3_600_000 * 10**12,
+}
 _FORMAT: Mapping[Kind, str] = {
-    "hours": "#,##0.0000", "count": "#,##0", "gb": "#,##0.000", "kwh": "#,##0.0000", "price": "0.############",
-}  # fmt: skip
+    "hours": "#,##0.0000",
+    "count": "#,##0",
+    "gb": "#,##0.000",
+    "kwh": "#,##0.0000",
+    "price": "0.############",
+}
 _WIDTH: Mapping[Kind, int] = {"money": 20, "hours": 16, "count": 16, "gb": 14, "kwh": 14, "price": 16}
 #: Rows a sheet of Excel can hold, less its heading and total.
 _ROWS_MAX = 1_048_576 - 10

@@ -137,10 +137,16 @@ def _charged(
             _refuse_unverified(closed.close_id, allow_unverified)
         close = closed.posted[0]
         return _Charged(
-            frame=closed.charges.frame, book=closed.book, priced_by=((period, closed.book),), stamp=closed.stamp,
-            close=close, made_ns=close.posted_ns, later=closed.corrections, again=_later_closes(posted, close),
+            frame=closed.charges.frame,
+            book=closed.book,
+            priced_by=((period, closed.book),),
+            stamp=closed.stamp,
+            close=close,
+            made_ns=close.posted_ns,
+            later=closed.corrections,
+            again=_later_closes(posted, close),
             corrected=len(closed.posted) > 1,
-        )  # fmt: skip
+        )
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     try:
         book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
@@ -164,7 +170,7 @@ def _charged(
     stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
     return _Charged(
         frame=frame, book=book, priced_by=made.priced_by, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear()
-    )  # fmt: skip
+    )
 
 
 def _has_devices(root: Path, period: Period) -> bool:
@@ -183,9 +189,11 @@ def _only_corrected(
 ) -> _Charged | None:
     """A period that has no charge, for the corrections posted within it; None where there are none."""
     within = [
-        posting for own in posted.values() for posting in own[1:]
+        posting
+        for own in posted.values()
+        for posting in own[1:]
         if period.from_ns <= posting.posted_ns < period.to_ns and provenance in (None, posting.provenance)
-    ]  # fmt: skip
+    ]
     if not within:
         return None
     # What the corrections were priced by, where nobody names a book.
@@ -194,9 +202,14 @@ def _only_corrected(
     own_provenance = bill.one_provenance(root, {posting.provenance for posting in within}, provenance, period)
     frame = sums.frozen(root, within[-1]).clear()
     charged = _Charged(
-        frame=frame, book=book, priced_by=(), close=None, made_ns=now_ns, later=frame,
+        frame=frame,
+        book=book,
+        priced_by=(),
+        close=None,
+        made_ns=now_ns,
+        later=frame,
         stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=own_provenance, book=facts, verified=True),
-    )  # fmt: skip
+    )
     return charged if any(_corrections(root, period, charged)) else None
 
 
@@ -204,9 +217,10 @@ def _later_closes(posted: Mapping[str, list[Posting]], close: Posting) -> tuple[
     after = list(posted)[list(posted).index(close.close_id) + 1 :]
     firsts = (posted[close_id][0] for close_id in after)
     return tuple(
-        first.close_id for first in firsts
+        first.close_id
+        for first in firsts
         if first.provenance == close.provenance and first.period.overlaps(close.period)
-    )  # fmt: skip
+    )
 
 
 def _refuse_unverified(name: str, allow_unverified: bool) -> None:
@@ -230,19 +244,28 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     for row in summed.iter_rows(named=True):
         kind = row["kind"]
         detail = (row["route"] or row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
-        yield row["team"], Line(
-            kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
-            detail=", ".join(filter(None, detail)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
-            amounts=row["amounts"],
-        )  # fmt: skip
+        yield (
+            row["team"],
+            Line(
+                kind="charge",
+                what=row["bucket"],
+                amount_nano=row["cost_nano"],
+                run_id=row["run_id"],
+                detail=", ".join(filter(None, detail)),
+                count=row[_COUNTS[kind]],
+                unit=UNITS[kind][0],
+                amounts=row["amounts"],
+            ),
+        )
 
 
 def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tuple[str, Line]]:
     """Team and line of what was posted within a period to hours before it, by posting and bucket."""
     posted = {
-        close_id: own for close_id, own in postings(root).items()
+        close_id: own
+        for close_id, own in postings(root).items()
         if charged.close is None or own[0].posted_ns <= charged.close.posted_ns
-    }  # fmt: skip
+    }
     for posting, before in coverage.corrections_in(posted, period, charged.stamp.provenance):
         frozen = sums.frozen(root, posting)
         frame = pl.concat(coverage.within(frozen, part) for part in before)
@@ -257,13 +280,21 @@ def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tupl
 def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool) -> Iterator[tuple[str, Line]]:
     """Team and line of the shared costs and credits of the price books, by what a close was closed with."""
     gathered = Gathered(
-        period=period, files=(), frames=(("closed", charged.frame),), stamp=charged.stamp, closes={}, open=(),
+        period=period,
+        files=(),
+        frames=(("closed", charged.frame),),
+        stamp=charged.stamp,
+        closes={},
+        open=(),
         priced_by=charged.priced_by,
-    )  # fmt: skip
+    )
     ruled = rules.of_gathered(
-        root, gathered, allow_unverified=allow_unverified,
-        as_closed_ns=None if charged.close is None else charged.close.posted_ns, now_us=charged.made_ns // 1000,
-    )  # fmt: skip
+        root,
+        gathered,
+        allow_unverified=allow_unverified,
+        as_closed_ns=None if charged.close is None else charged.close.posted_ns,
+        now_us=charged.made_ns // 1000,
+    )
     for share in ruled.shares:
         if share.nano:
             yield share.team, Line(kind="shared", what=share.name, amount_nano=share.nano, detail=share.rule)

@@ -22,9 +22,10 @@ from rose.pricing.spend.currency import Rate
 Kind = Literal["charge", "correction", "shared", "credit"]
 #: In which unit a kind of charge is shown, how many whole units one is, and what these are called.
 UNITS: Mapping[str, tuple[str, int, str]] = {
-    "capacity": ("device-hours", NS_PER_HOUR, "ns"), "transfer": ("GB", 10**9, "bytes"),
+    "capacity": ("device-hours", NS_PER_HOUR, "ns"),
+    "transfer": ("GB", 10**9, "bytes"),
     "energy": ("kWh", 3_600_000 * 10**12, "mW*ns"),
-}  # fmt: skip
+}
 #: Decimals of a price at most.
 _PLACES_MAX = 9
 
@@ -83,16 +84,23 @@ class Line:
     def to_json(self) -> dict[str, Any]:
         """`quantity` is in `unit`, rounded as floats are; `count` is exact, in `count_unit`."""
         document: dict[str, Any] = {
-            "kind": self.kind, "what": self.what, "detail": self.detail, "run": self.run_id,
-            "quantity": None if self.quantity is None else float(self.quantity), "unit": self.unit,
-            "count": self.count, "count_unit": _SCALE[self.unit][1] if self.unit else "",
+            "kind": self.kind,
+            "what": self.what,
+            "detail": self.detail,
+            "run": self.run_id,
+            "quantity": None if self.quantity is None else float(self.quantity),
+            "unit": self.unit,
+            "count": self.count,
+            "count_unit": _SCALE[self.unit][1] if self.unit else "",
             "amount_nano": self.amount_nano,
-        }  # fmt: skip
+        }
         if (posted := self.posting) is not None:
             document |= {
-                "posting": f"{posted.close_id}/{posted.number}", "original_period": posted.period.label,
-                "posted_at": utc(posted.posted_ns), "sha256": posted.sha256,
-            }  # fmt: skip
+                "posting": f"{posted.close_id}/{posted.number}",
+                "original_period": posted.period.label,
+                "posted_at": utc(posted.posted_ns),
+                "sha256": posted.sha256,
+            }
         return document
 
 

@@ -25,9 +25,11 @@ TEMPLATE = "invoice.html.j2"
 #: Nano-units in one unit of a currency.
 _NANO = 10**9
 _TITLES: Mapping[Kind, str] = {
-    "charge": "Charges of the period", "correction": "Corrections of earlier periods", "shared": "Shared costs",
+    "charge": "Charges of the period",
+    "correction": "Corrections of earlier periods",
+    "shared": "Shared costs",
     "credit": "Credits",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

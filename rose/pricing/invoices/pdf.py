@@ -33,10 +33,19 @@ def print_pdf(html: str, path: Path) -> None:
         page, made = Path(folder) / "page.html", Path(folder) / "page.pdf"
         page.write_text(html, encoding="utf-8")
         command = [
-            program, "--headless", "--disable-gpu", "--no-first-run", "--disable-extensions",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            f"--user-data-dir={folder}/profile", "--no-pdf-header-footer", f"--print-to-pdf={made}", page.as_uri(),
-        ]  # fmt: skip
+            program,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-extensions",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={folder}/profile",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={made}",
+            page.as_uri(),
+        ]
         if os.geteuid() == 0:
             # Chromium's sandbox refuses root. The page is our own and has no script.
             command.insert(1, "--no-sandbox")

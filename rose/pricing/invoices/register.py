@@ -61,7 +61,7 @@ def issued(root: Path) -> tuple[Issued, ...]:
 
 def issue(
     root: Path, made: Sequence[Invoice], *, allow_overlap: bool = False, by: str | None = None
-) -> tuple[Issued, ...]:  # fmt: skip
+) -> tuple[Issued, ...]:
     """Put the final ones of some invoices on record, before anybody gets them; returns those that are new.
 
     One that is on record may be written again. Raises PricingError, with nothing on record, for a team that was issued
@@ -106,18 +106,23 @@ def table(rows: Sequence[Issued]) -> Table:
     names = columns("number", "team", "from", "to", "amount", "SHA-256 of the close", "issued", whole=("number",))
     overlaps = any(one.overlaps for one in rows)
     return Table(
-        title="Invoices issued", view="amortized, with corrections, shared costs and credits",
+        title="Invoices issued",
+        view="amortized, with corrections, shared costs and credits",
         columns=(*names, *([Column("overlaps")] if overlaps else [])),
         rows=tuple(
             (
-                one.number, one.team, hour_text(one.from_ns), hour_text(one.to_ns),
-                format_money(one.total_nano, one.currency), one.close_sha256[:12],
+                one.number,
+                one.team,
+                hour_text(one.from_ns),
+                hour_text(one.to_ns),
+                format_money(one.total_nano, one.currency),
+                one.close_sha256[:12],
                 f"{utc(one.issued_us * 1000)[:16]}Z by {one.issued_by}",
                 *([", ".join(one.overlaps)] if overlaps else []),
             )
             for one in rows
         ),
-    )  # fmt: skip
+    )
 
 
 def _is_known(invoice: Invoice, known: Mapping[str, Issued]) -> bool:
@@ -134,10 +139,17 @@ def _is_known(invoice: Invoice, known: Mapping[str, Issued]) -> bool:
 def _issued(invoice: Invoice, known: Mapping[str, Issued], now_us: int, who: str) -> Issued:
     assert invoice.close is not None
     return Issued(
-        number=invoice.number, team=invoice.team, from_ns=invoice.period.from_ns, to_ns=invoice.period.to_ns,
-        currency=invoice.stamp.currency, total_nano=invoice.total_nano, close_id=invoice.close.close_id,
-        close_sha256=invoice.close.sha256, issued_us=now_us, issued_by=who,
+        number=invoice.number,
+        team=invoice.team,
+        from_ns=invoice.period.from_ns,
+        to_ns=invoice.period.to_ns,
+        currency=invoice.stamp.currency,
+        total_nano=invoice.total_nano,
+        close_id=invoice.close.close_id,
+        close_sha256=invoice.close.sha256,
+        issued_us=now_us,
+        issued_by=who,
         overlaps=tuple(
             one.number for one in known.values() if one.team == invoice.team and one.period.overlaps(invoice.period)
         ),
-    )  # fmt: skip
+    )

@@ -11,8 +11,11 @@ from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.money import format_money, format_usd
 
 _NAMES: Mapping[Kind, str] = {
-    "charge": "charges", "correction": "corrections of earlier periods", "shared": "shared costs", "credit": "credits",
-}  # fmt: skip
+    "charge": "charges",
+    "correction": "corrections of earlier periods",
+    "shared": "shared costs",
+    "credit": "credits",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +48,14 @@ class Summary:
         """Plain values; `close_nano` is of the prices' currency, dollars."""
         plural = {"charge": "charges", "correction": "corrections", "credit": "credits"}
         return {
-            "invoices": self.invoices, "currency": self.currency, "total_nano": self.total_nano,
+            "invoices": self.invoices,
+            "currency": self.currency,
+            "total_nano": self.total_nano,
             **{f"{plural.get(kind, kind)}_nano": nano for kind, nano in self.sums_nano.items()},
-            "close_id": self.close and self.close.close_id, "close_nano": self.close and self.close.cost_nano,
+            "close_id": self.close and self.close.close_id,
+            "close_nano": self.close and self.close.cost_nano,
             "invoiced_later_nano": self.later_nano,
-        }  # fmt: skip
+        }
 
     def _money(self, nano: int) -> str:
         return format_money(nano, self.currency)
@@ -58,7 +64,9 @@ class Summary:
 def summary(made: Sequence[Invoice]) -> Summary:
     """Of all invoices of a period, at least one."""
     return Summary(
-        invoices=len(made), currency=made[0].stamp.currency,
+        invoices=len(made),
+        currency=made[0].stamp.currency,
         sums_nano={kind: sum(invoice.sum_nano(kind) for invoice in made) for kind in _NAMES},
-        later_nano=sum(invoice.later_nano for invoice in made), close=made[0].close,
-    )  # fmt: skip
+        later_nano=sum(invoice.later_nano for invoice in made),
+        close=made[0].close,
+    )

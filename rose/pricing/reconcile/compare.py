@@ -250,9 +250,11 @@ def _prepare(
     """Make the variables and tables that sql/reconcile/ reads beside the invoice."""
     exact = Fraction(rate.usd_per_unit) if rate else Fraction(1)
     for name, value in (
-        ("from_day", naive(period.from_ns)), ("to_day", naive(period.to_ns)),
-        ("rate_numerator", exact.numerator), ("rate_denominator", exact.denominator),
-    ):  # fmt: skip
+        ("from_day", naive(period.from_ns)),
+        ("to_day", naive(period.to_ns)),
+        ("rate_numerator", exact.numerator),
+        ("rate_denominator", exact.denominator),
+    ):
         kind = "TIMESTAMP" if isinstance(value, datetime) else "HUGEINT"
         connection.execute(f"SET VARIABLE {name} = $value::{kind}", {"value": value})
     connection.register("charged", charged)
@@ -268,15 +270,32 @@ def _mapping(book: PriceBook | None) -> pl.DataFrame:
         target = entry.device or entry.hardware or entry.device_class or ""
         kind = "class" if entry.device_class else "devices" if any(mark in target for mark in "*?[") else "device"
         first, end = (naive(ns) if ns is not None else None for ns in (entry.from_ns, entry.to_ns))
-        rows.append((
-            place, entry.resource, entry.sku, kind, target, entry.device is not None, entry.devices, entry.item,
-            first or datetime(1, 1, 1), end or datetime(9999, 12, 31),
-        ))  # fmt: skip
+        rows.append(
+            (
+                place,
+                entry.resource,
+                entry.sku,
+                kind,
+                target,
+                entry.device is not None,
+                entry.devices,
+                entry.item,
+                first or datetime(1, 1, 1),
+                end or datetime(9999, 12, 31),
+            )
+        )
     schema: dict[str, Any] = {
-        "place": pl.Int64, "resource": pl.String, "sku": pl.String, "kind": pl.String, "target": pl.String,
-        "by_name": pl.Boolean, "devices": pl.Int64, "item": pl.String, "from_day": pl.Datetime("us"),
+        "place": pl.Int64,
+        "resource": pl.String,
+        "sku": pl.String,
+        "kind": pl.String,
+        "target": pl.String,
+        "by_name": pl.Boolean,
+        "devices": pl.Int64,
+        "item": pl.String,
+        "from_day": pl.Datetime("us"),
         "to_day": pl.Datetime("us"),
-    }  # fmt: skip
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -302,13 +321,22 @@ def _answer(
     covered = {day for (day,) in connection.execute("SELECT DISTINCT day::DATE FROM invoice_day").fetchall()}
     every = [moment(ns).date() for ns in range(period.from_ns, period.to_ns, NS_PER_DAY)]
     return Reconciliation(
-        stamp=stamp, invoice=facts, rate=rate, tolerance=tolerance, total=Amounts(**whole),
-        disagreement_nano=disagreement, lines=tuple(lines), line_count=count, days=tuple(days),
+        stamp=stamp,
+        invoice=facts,
+        rate=rate,
+        tolerance=tolerance,
+        total=Amounts(**whole),
+        disagreement_nano=disagreement,
+        lines=tuple(lines),
+        line_count=count,
+        days=tuple(days),
         device_days=tuple(Day(**row) for row in query("75_device_days")),
-        uncovered=tuple(day for day in every if day not in covered), apart=tuple(apart),
-        not_invoiced=tuple((row["item"], int(row["ledger_nano"])) for row in query("85_not_invoiced")), outside=outside,
+        uncovered=tuple(day for day in every if day not in covered),
+        apart=tuple(apart),
+        not_invoiced=tuple((row["item"], int(row["ledger_nano"])) for row in query("85_not_invoiced")),
+        outside=outside,
         repeated=tuple((row["row"], row["first"]) for row in repeated),
         repeated_count=repeated[0]["count"] if repeated else 0,
         negative=tuple((row["row"], row["cell"]) for row in negative),
         negative_count=negative[0]["count"] if negative else 0,
-    )  # fmt: skip
+    )

@@ -27,9 +27,21 @@ from rose.pricing.query import records
 #: Columns without which a charge is of nothing, and those that a file may lack.
 REQUIRED = ("BilledCost", "BillingCurrency", "ChargeCategory", "ChargePeriodEnd", "ChargePeriodStart", "EffectiveCost")
 OPTIONAL = (
-    "ChargeClass", "ConsumedQuantity", "ConsumedUnit", "InvoiceId", "PricingQuantity", "PricingUnit", "ResourceId",
-    "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "Tags",
-)  # fmt: skip
+    "ChargeClass",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "InvoiceId",
+    "PricingQuantity",
+    "PricingUnit",
+    "ResourceId",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "Tags",
+)
 MEMORY = "512MB"
 #: The longest line of a CSV, and the longest header: no row of charges comes near.
 _LINE_BYTES_MAX, _HEADER_BYTES_MAX = 2_000_000, 1_000_000
@@ -83,8 +95,10 @@ def opened(path: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, InvoiceFacts
 def _database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     # Nothing in a file can make it read another one, or fetch anything.
     options: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": MEMORY, "temp_directory": str(folder / "spill"), "threads": "2",
-    }  # fmt: skip
+        "memory_limit": MEMORY,
+        "temp_directory": str(folder / "spill"),
+        "threads": "2",
+    }
     with database.connect(str(folder / "work.duckdb"), config=options) as connection:
         connection.execute("SET TimeZone = 'UTC'; SET autoinstall_known_extensions = false")
         yield connection
@@ -101,10 +115,11 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
         names = [name for name in described.columns if name != "file_row_number"]
         source, row = f"read_parquet({catalog.quoted(str(link))}, file_row_number = true)", "file_row_number + 1"
         texts = {
-            name: f"to_json({_quoted(name)})::VARCHAR" if kind.id in ("map", "struct")
+            name: f"to_json({_quoted(name)})::VARCHAR"
+            if kind.id in ("map", "struct")
             else f"nullif({_quoted(name)}::VARCHAR, '')"
             for name, kind in zip(described.columns, described.types, strict=True)
-        }  # fmt: skip
+        }
     else:
         names = _header(path, compressed=magic.startswith(_GZIP))
         columns = ", ".join(f"{catalog.quoted(name)}: 'VARCHAR'" for name in names)
@@ -170,9 +185,13 @@ def _facts(connection: duckdb.DuckDBPyConnection, path: Path) -> InvoiceFacts:
             f"{path}: BillingCurrency is {' and '.join(facts['currencies'])}; reconcile the rows of each by themselves"
         )
     return InvoiceFacts(
-        path=path, rows=facts["rows"], currency=facts["currencies"][0], begins=facts["begins"], ends=facts["ends"],
+        path=path,
+        rows=facts["rows"],
+        currency=facts["currencies"][0],
+        begins=facts["begins"],
+        ends=facts["ends"],
         invoice_ids=tuple(facts["invoice_ids"]),
-    )  # fmt: skip
+    )
 
 
 def _explained(error: duckdb.Error) -> str:

@@ -39,14 +39,18 @@ def charges(
     parts = [pl.scan_parquet(path, glob=False) for _, path in gathered.files]
     parts += [frame.lazy() for _, frame in gathered.frames]
     frame = pl.concat(
-        part.select(_COLUMNS).filter(inside)
+        part.select(_COLUMNS)
+        .filter(inside)
         .group_by(
-            pl.col("hour").alias("day"), "hardware_id", "device_id", "device_class",
+            pl.col("hour").alias("day"),
+            "hardware_id",
+            "device_id",
+            "device_class",
             pl.when(beside).then("bucket").otherwise(pl.lit("device time")).alias("item"),
         )
         .agg(pl.when(beside).then(0).otherwise("ns").sum().alias("ns"), pl.col("cost_nano").sum())
         for part in parts
-    ).collect()  # fmt: skip
+    ).collect()
     known = set(frame["device_class"].unique())
     if wrong := [name for name in classes if name not in known]:
         raise PricingError(f"no device of {period.label} is of class {wrong[0]!r}{did_you_mean(wrong[0], known)}")

@@ -106,11 +106,13 @@ def _table(first: str, currency: str, rows: Sequence[tuple[str, Amounts, str]]) 
     return Table(
         title="",
         columns=(
-            Column(first), *(Column(name, "money", currency, whole=True) for name in sides),
-            Column("difference", "figure", whole=True), *([Column("likely because")] if explained else []),
+            Column(first),
+            *(Column(name, "money", currency, whole=True) for name in sides),
+            Column("difference", "figure", whole=True),
+            *([Column("likely because")] if explained else []),
         ),
         rows=tuple(row(*item) for item in rows),
-    )  # fmt: skip
+    )
 
 
 def _name(line: Line) -> str:
@@ -156,8 +158,12 @@ def to_json(made: Reconciliation) -> dict[str, Any]:
         "tolerance": float(made.tolerance),
         "disagreement_nano": made.disagreement_nano,
         "invoice": {
-            "file": facts.path.name, "rows": facts.rows, "currency": facts.currency, "from": facts.begins,
-            "to": facts.ends, "invoice_ids": list(facts.invoice_ids),
+            "file": facts.path.name,
+            "rows": facts.rows,
+            "currency": facts.currency,
+            "from": facts.begins,
+            "to": facts.ends,
+            "invoice_ids": list(facts.invoice_ids),
             "rate": None if made.rate is None else made.rate.to_json(),
         },
         "total": _amounts(made.total),
@@ -169,28 +175,39 @@ def to_json(made: Reconciliation) -> dict[str, Any]:
         ],
         "days_not_on_invoice": [str(day) for day in made.uncovered],
         "not_compared": [
-            {"category": apart.category, "rows": apart.rows, "billed_nano": apart.billed_nano,
-             "effective_nano": apart.effective_nano}
+            {
+                "category": apart.category,
+                "rows": apart.rows,
+                "billed_nano": apart.billed_nano,
+                "effective_nano": apart.effective_nano,
+            }
             for apart in (*made.apart, *([made.outside] if made.outside.rows else []))
         ],
         "not_on_invoice": [{"item": item, "ledger_nano": nano} for item, nano in made.not_invoiced],
         "repeated_rows": {
-            "count": made.repeated_count, "first": [{"row": row, "repeats": first} for row, first in made.repeated]
+            "count": made.repeated_count,
+            "first": [{"row": row, "repeats": first} for row, first in made.repeated],
         },
         "negative_rows": {
-            "count": made.negative_count, "first": [{"row": row, "amount": cell} for row, cell in made.negative]
+            "count": made.negative_count,
+            "first": [{"row": row, "amount": cell} for row, cell in made.negative],
         },
-    }  # fmt: skip
+    }
 
 
 def _line(line: Line, made: Reconciliation) -> dict[str, Any]:
     moved = parts(line)
     return {
-        "kind": line.kind, "name": line.name, "item": line.item, "device_ids": list(line.device_ids),
+        "kind": line.kind,
+        "name": line.name,
+        "item": line.item,
+        "device_ids": list(line.device_ids),
         "days": {"both": line.days_both, "ledger_only": line.days_ledger, "invoice_only": line.days_invoice},
-        **_amounts(line), "by_hours_nano": moved and moved[0], "by_price_nano": moved and moved[1],
+        **_amounts(line),
+        "by_hours_nano": moved and moved[0],
+        "by_price_nano": moved and moved[1],
         "reason": reason(line, made.tolerance) or None,
-    }  # fmt: skip
+    }
 
 
 def _day(day: Day) -> dict[str, Any]:
@@ -199,11 +216,15 @@ def _day(day: Day) -> dict[str, Any]:
 
 def _amounts(amounts: Amounts) -> dict[str, Any]:
     return {
-        "ledger_nano": amounts.ledger_nano, "effective_nano": amounts.effective_nano,
-        "billed_nano": amounts.billed_nano, "difference_nano": amounts.difference_nano,
-        "ledger_hours": _hours(amounts.ledger_ns), "invoice_hours": _hours(amounts.invoice_ns),
-        "repeated_nano": amounts.again_nano, "corrections_nano": amounts.corrections_nano,
-    }  # fmt: skip
+        "ledger_nano": amounts.ledger_nano,
+        "effective_nano": amounts.effective_nano,
+        "billed_nano": amounts.billed_nano,
+        "difference_nano": amounts.difference_nano,
+        "ledger_hours": _hours(amounts.ledger_ns),
+        "invoice_hours": _hours(amounts.invoice_ns),
+        "repeated_nano": amounts.again_nano,
+        "corrections_nano": amounts.corrections_nano,
+    }
 
 
 def _hours(ns: int | None) -> float | None:

@@ -147,9 +147,17 @@ def _latency(make: Figures, row: Mapping[str, Any] | None) -> Latency:
     if row is None or not row["requests"]:
         none, zero = make.number(None, "ns"), make.number(0, "count")
         return Latency(
-            requests=zero, failed=zero, missed_budget=make.part(0, 0), ttft_p50=none, ttft_p99=none, tpot_p50=none,
-            tpot_p99=none, ttft_budget=none, tpot_budget=none, few_samples=False,
-        )  # fmt: skip
+            requests=zero,
+            failed=zero,
+            missed_budget=make.part(0, 0),
+            ttft_p50=none,
+            ttft_p99=none,
+            tpot_p50=none,
+            tpot_p99=none,
+            ttft_budget=none,
+            tpot_budget=none,
+            few_samples=False,
+        )
     return Latency(
         requests=make.number(row["requests"], "count"),
         failed=make.number(row["failed"], "count"),

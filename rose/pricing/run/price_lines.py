@@ -14,8 +14,11 @@ from rose.pricing.stats import bootstrap
 
 _MILLION = 10**6
 _VIEW_OF_LINE = {
-    "serving": AMORTIZED, "dedicated": AMORTIZED, "opportunistic": MARGINAL, "blended": BLENDED,
-}  # fmt: skip
+    "serving": AMORTIZED,
+    "dedicated": AMORTIZED,
+    "opportunistic": MARGINAL,
+    "blended": BLENDED,
+}
 _PER = "million answer tokens"
 #: Factors that are a share of trials, as `correct.share_interval` counts them.
 _SHARES = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
@@ -118,15 +121,24 @@ def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None
     why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN
     return (
         run.make.money(
-            None if usd is None else Fraction(usd), view, per=_PER, basis="price book", why=why,
-            interval=None if usd is None else interval, no_interval=no_interval,
+            None if usd is None else Fraction(usd),
+            view,
+            per=_PER,
+            basis="price book",
+            why=why,
+            interval=None if usd is None else interval,
+            no_interval=no_interval,
         ),
         run.make.money(
-            Fraction(usd) / ppv if usd is not None and ppv else None, view, per="million correct answer tokens",
-            basis="price book", why=why if usd is None else _NOT_AUDITED,
-            interval=over_ppv if usd is not None and ppv else None, no_interval=no_interval,
+            Fraction(usd) / ppv if usd is not None and ppv else None,
+            view,
+            per="million correct answer tokens",
+            basis="price book",
+            why=why if usd is None else _NOT_AUDITED,
+            interval=over_ppv if usd is not None and ppv else None,
+            no_interval=no_interval,
         ),
-    )  # fmt: skip
+    )
 
 
 def _why_no_line(line: str, usd: Fraction | None, groups: Groups) -> str | None:

@@ -57,9 +57,15 @@ class PricedRun:
         return cost_per_correct.cpm(self.book, self.began_ns)
 
     def number(
-        self, value: float | None, unit: str = "ratio", *, interval: Interval | None = None, why: str | None = None,
-        no_interval: str | None = None, basis: str = "measured",
-    ) -> Figure:  # fmt: skip
+        self,
+        value: float | None,
+        unit: str = "ratio",
+        *,
+        interval: Interval | None = None,
+        why: str | None = None,
+        no_interval: str | None = None,
+        basis: str = "measured",
+    ) -> Figure:
         """A share or a ratio with its interval; `why` says what is missing where there is no value."""
         return Figure(
             value=value,
@@ -134,9 +140,7 @@ def _spreads(
     connection: duckdb.DuckDBPyConnection, charged: charges.Charges, period_ns: tuple[int, int]
 ) -> dict[str, Spread]:
     """How well the price of a token is known, by placement."""
-    set_variables(
-        connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=token_spread.BLOCKS
-    )  # fmt: skip
+    set_variables(connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=token_spread.BLOCKS)
     places: dict[tuple[str, str], list[Made]] = {}
     for (pool, device_class), part in made(charged).items():
         places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)

@@ -171,10 +171,14 @@ def _borrow(make: Figures, borrow: Marginal) -> Borrow:
     ) -> Figure:
         hours = Fraction(borrow.borrowed_ns, NS_PER_HOUR)
         return make.money(
-            usd / hours if usd is not None and hours else None, MARGINAL, per="device-hour", basis=basis,
-            why=why or _NO_BORROW, interval=interval.over(float(hours)) if interval is not None and hours else None,
+            usd / hours if usd is not None and hours else None,
+            MARGINAL,
+            per="device-hour",
+            basis=basis,
+            why=why or _NO_BORROW,
+            interval=interval.over(float(hours)) if interval is not None and hours else None,
             no_interval=no_interval,
-        )  # fmt: skip
+        )
 
     per = {
         name: per_hour(None if term.unknown else term.usd, term.basis, term.interval, term.no_interval, term.unknown)

@@ -64,12 +64,15 @@ def _headline(report: Report) -> Table:
     }
     accepted = "Trajectories the verifier accepted: all, first step, last step"
     return Table(
-        title="At a glance", stamp=report.stamp, columns=columns("what", "value", text=("value",)), header=False,
+        title="At a glance",
+        stamp=report.stamp,
+        columns=columns("what", "value", text=("value",)),
+        header=False,
         rows=(
             *((name, figure.marked_text) for name, figure in figures.items()),
             (accepted, f"{first[0]}, {first[1]}, {last}"),
         ),
-    )  # fmt: skip
+    )
 
 
 def _ends(report: Report) -> tuple[tuple[str, str], str]:
@@ -87,19 +90,24 @@ def _views(report: Report) -> Table:
         share = report.device_share[bucket].text
         rows.append((bucket, time.text, share, report.amortized[bucket].text, loaded, marginal))
     marks: dict[int, Mark] = {
-        number: "alarm" for number, (bucket, time) in enumerate(report.device_time.items())
+        number: "alarm"
+        for number, (bucket, time) in enumerate(report.device_time.items())
         if bucket == "unaccounted" and time.value
-    }  # fmt: skip
+    }
     for bucket, figure in report.amortized.items():
         if bucket not in report.device_time and bucket != "total" and figure.value:
             rows.append((bucket, "-", "-", figure.text, "-", "-"))
     total = (report.provisioned.text, "100.0%", report.amortized["total"].text, report.fully_loaded["total"].text, "-")
     return Table(
-        title="Where the fleet's time and money went", view="three views, never added together", stamp=report.stamp,
-        columns=columns("device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL), rows=tuple(rows),
-        footer=(("fleet", *total),), marks=marks,
+        title="Where the fleet's time and money went",
+        view="three views, never added together",
+        stamp=report.stamp,
+        columns=columns("device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL),
+        rows=tuple(rows),
+        footer=(("fleet", *total),),
+        marks=marks,
         notes=("Marginal is what lending added to the bill; it does not sum to the bill.",),
-    )  # fmt: skip
+    )
 
 
 def _runs(report: Report) -> Iterator[Table]:
@@ -107,14 +115,19 @@ def _runs(report: Report) -> Iterator[Table]:
         return
     total = (report.provisioned.text, report.amortized["total"].text, report.fully_loaded["total"].text, "100.0%")
     yield Table(
-        title="Who shared the fleet", view="two views, never added together", stamp=report.stamp,
-        columns=columns(
-            "run", "name", "team", "device time", AMORTIZED, FULLY_LOADED, "share", text=("name", "team")
-        ),
+        title="Who shared the fleet",
+        view="two views, never added together",
+        stamp=report.stamp,
+        columns=columns("run", "name", "team", "device time", AMORTIZED, FULLY_LOADED, "share", text=("name", "team")),
         rows=tuple(
             (
-                of_run.run_id, of_run.name, of_run.team or "-", of_run.time.text, of_run.amortized.text,
-                of_run.fully_loaded.text, of_run.share.text,
+                of_run.run_id,
+                of_run.name,
+                of_run.team or "-",
+                of_run.time.text,
+                of_run.amortized.text,
+                of_run.fully_loaded.text,
+                of_run.share.text,
             )
             for of_run in report.runs
         ),
@@ -123,14 +136,16 @@ def _runs(report: Report) -> Iterator[Table]:
             "An RL run has the rollouts, syncs, activations and headroom of the engines that it was assigned, and its "
             "training; the fleet's own run has serving, idle time and what nobody reports.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _borrow(report: Report) -> Table:
     costs = report.borrow.per_device_hour
     borrowed = f"{report.borrow.borrowed.text} borrowed"
     return Table(
-        title="What a borrowed device-hour costs", view=MARGINAL, stamp=report.stamp,
+        title="What a borrowed device-hour costs",
+        view=MARGINAL,
+        stamp=report.stamp,
         columns=columns("term", "per device-hour", "in all", "rests on", text=("rests on",)),
         rows=tuple(
             (term.replace("_", " "), costs[term].text, report.marginal[term].text, explained)
@@ -138,7 +153,7 @@ def _borrow(report: Report) -> Table:
         ),
         footer=(("total", costs["total"].text, report.marginal["total"].text, borrowed),),
         notes=(gate(report.borrow.idle_anyway),),
-    )  # fmt: skip
+    )
 
 
 def gate(idle_anyway: float | None) -> str:
@@ -164,13 +179,13 @@ def _savings(report: Report) -> Iterator[Element]:
         figures = {f"cash saved {which}": figure for which, figure in savings.cash_saved_if.items()}
     figures["capacity avoided (hypothetical)"] = savings.capacity_avoided
     yield Table(
-        title="What borrowing saved", view="two figures, never added together", stamp=report.stamp,
+        title="What borrowing saved",
+        view="two figures, never added together",
+        stamp=report.stamp,
         columns=columns("figure", "in all", "95% interval", "view", text=("view",)),
-        rows=tuple(
-            (name, figure.marked_text, figure.short_interval, figure.view) for name, figure in figures.items()
-        ),
+        rows=tuple((name, figure.marked_text, figure.short_interval, figure.view) for name, figure in figures.items()),
         notes=notes(why_no_interval(figures.values())),
-    )  # fmt: skip
+    )
     rests_on = savings.rests_on.items()
     yield Paragraph.of_lines(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in rests_on)
 
@@ -183,27 +198,42 @@ def _token_cost(report: Report) -> Table:
         rows.append((f"{placement} devices", tokens["useful"].text, tokens["wasted_share"].text, *costs))
     unallocated = report.tokens["unallocated"]["generated"]
     return Table(
-        title="A million useful rollout tokens", view="by view", stamp=report.stamp,
-        columns=columns("made on", "useful tokens", "wasted", MARGINAL, AMORTIZED, FULLY_LOADED), rows=tuple(rows),
+        title="A million useful rollout tokens",
+        view="by view",
+        stamp=report.stamp,
+        columns=columns("made on", "useful tokens", "wasted", MARGINAL, AMORTIZED, FULLY_LOADED),
+        rows=tuple(rows),
         notes=notes(
             "Marginal, dedicated: what the borrowed tokens would have added to the bill there.",
             f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced."
-            if unallocated.value else "",
+            if unallocated.value
+            else "",
         ),
-    )  # fmt: skip
+    )
 
 
 def _correct(report: Report) -> Table:
     factors = {name: figure.text for name, figure in report.factors.items()}
     return Table(
-        title="Cost per correct answer, rollout tokens priced at", view="view by line", stamp=report.stamp,
+        title="Cost per correct answer, rollout tokens priced at",
+        view="view by line",
+        stamp=report.stamp,
         columns=columns(
-            "price line", "view", "per accepted", "95% interval", "per audited correct",
-            "hypothetical: formula, per M answer tokens", text=("view",),
+            "price line",
+            "view",
+            "per accepted",
+            "95% interval",
+            "per audited correct",
+            "hypothetical: formula, per M answer tokens",
+            text=("view",),
         ),
         rows=tuple(
             (
-                name, line.measured.view, line.measured.text, line.measured.short_interval, line.per_correct.text,
+                name,
+                line.measured.view,
+                line.measured.text,
+                line.measured.short_interval,
+                line.per_correct.text,
                 line.formula.text,
             )
             for name, line in report.cost_per_correct.items()
@@ -214,26 +244,28 @@ def _correct(report: Report) -> Table:
             f"borrowed share of useful tokens {factors['phi']}.",
             why_no_interval(line.measured for line in report.cost_per_correct.values()),
         ),
-    )  # fmt: skip
+    )
 
 
 def _latency(report: Report) -> Table:
     run, every = report.run, report.latency["all"]
     few = ", ".join(name for name, latency in report.latency.items() if latency.few_samples)
     return Table(
-        title="Serving latency", view=f"trace {run.trace}, {_scales(run)}" if run.trace else "no trace",
+        title="Serving latency",
+        view=f"trace {run.trace}, {_scales(run)}" if run.trace else "no trace",
         stamp=report.stamp,
         columns=columns("device", "requests", "missed budget", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
         rows=tuple(
             (name, latency.requests.text, latency.missed_budget.text, *_percentiles(latency))
-            for name, latency in report.latency.items() if name != "all"
+            for name, latency in report.latency.items()
+            if name != "all"
         ),
         footer=(
             ("all", every.requests.text, every.missed_budget.text, *_percentiles(every)),
             ("budget", "", "", "", every.ttft_budget.text, "", every.tpot_budget.text),
         ),
         notes=notes(f"Fewer than {P99_SAMPLES} samples ({few}): p99 is the largest value measured." if few else ""),
-    )  # fmt: skip
+    )
 
 
 def _percentiles(latency: Latency) -> tuple[str, str, str, str]:
@@ -257,9 +289,12 @@ def _events(report: Report) -> Table:
         rows.append(("engine restarts", report.engines.restarts.text, first))
         rows += [("", "", line) for line in more]
     return Table(
-        title="Leases, preemptions, syncs", view="counts", stamp=report.stamp,
-        columns=columns("what", "how many", "detail", text=("detail",)), rows=tuple(rows),
-    )  # fmt: skip
+        title="Leases, preemptions, syncs",
+        view="counts",
+        stamp=report.stamp,
+        columns=columns("what", "how many", "detail", text=("detail",)),
+        rows=tuple(rows),
+    )
 
 
 def _ends_of_engines(engines: Engines) -> list[str]:

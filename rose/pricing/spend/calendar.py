@@ -108,8 +108,12 @@ class Calendar:
         year, quarter = self._fiscal(day)
         mark = "" if self.fiscal_start == 1 else "FY"
         return (
-            day.isoformat(), f"{iso.year}-W{iso.week:02}", f"{day:%Y-%m}", f"{mark}{year}-Q{quarter}", f"{mark}{year}",
-        )  # fmt: skip
+            day.isoformat(),
+            f"{iso.year}-W{iso.week:02}",
+            f"{day:%Y-%m}",
+            f"{mark}{year}-Q{quarter}",
+            f"{mark}{year}",
+        )
 
     def _fiscal(self, day: date) -> tuple[int, int]:
         """Number of the fiscal year and quarter of a day."""

@@ -177,9 +177,14 @@ class Cost:
     def _amounts(self, line: Line) -> dict[str, int]:
         ruled = {name: getattr(line, name) for name in ("shared_nano", "credits_nano", "total_nano")}
         return {
-            "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
-            "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens, **(ruled if self.ruled else {}),
-        }  # fmt: skip
+            "cost_nano": line.cost_nano,
+            "closed_nano": line.closed_nano,
+            "corrections_nano": line.corrections_nano,
+            "open_nano": line.open_nano,
+            "ns": line.ns,
+            "tokens": line.tokens,
+            **(ruled if self.ruled else {}),
+        }
 
 
 def ask(
@@ -238,9 +243,15 @@ def ask(
     assert question.only or total.cost_nano == int(bill[0])
     assert total.total_nano == total.cost_nano + ruled.nano
     return Cost(
-        question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=gathered.stamp,
-        closes=gathered.closes, open=gathered.open, ruled=ruled,
-    )  # fmt: skip
+        question=question,
+        lines=tuple(lines),
+        total=total,
+        bill_nano=int(bill[0]),
+        stamp=gathered.stamp,
+        closes=gathered.closes,
+        open=gathered.open,
+        ruled=ruled,
+    )
 
 
 def _with_rules(lines: Sequence[Line], ruled: Ruled) -> list[Line]:
@@ -328,11 +339,15 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Rul
     summed = connection.execute(f"SELECT {selected} FROM cost{filtered}{grouped}", list(question.only.values()))
     lines = [
         Line(
-            values=row[: len(keys)], closed_nano=int(row[-5]), corrections_nano=int(row[-4]), open_nano=int(row[-3]),
-            ns=int(row[-2]), tokens=int(row[-1]),
+            values=row[: len(keys)],
+            closed_nano=int(row[-5]),
+            corrections_nano=int(row[-4]),
+            open_nano=int(row[-3]),
+            ns=int(row[-2]),
+            tokens=int(row[-1]),
         )
         for row in summed.fetchall()
-    ]  # fmt: skip
+    ]
     groups = Counter[tuple[str, ...]]()
     for line in lines:
         groups.update({line.values[: count + 1]: line.cost_nano for count in range(len(keys))})

@@ -47,9 +47,13 @@ class Rate:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; the rate is text, exact."""
         return {
-            "currency": self.currency, "usd_per_unit": f"{self.usd_per_unit:f}", "day": str(self.day),
-            "source": self.source, "source_date": str(self.source_date), "price_book": self.book,
-        }  # fmt: skip
+            "currency": self.currency,
+            "usd_per_unit": f"{self.usd_per_unit:f}",
+            "day": str(self.day),
+            "source": self.source,
+            "source_date": str(self.source_date),
+            "price_book": self.book,
+        }
 
     def convert(self, nano_usd: int) -> int:
         """Whole nano-units, half to even."""
@@ -83,9 +87,13 @@ def rate_of(book: PriceBook, currency: str, period: Period) -> Rate | None:
     last_ns = last_day_ns(period)
     entry = book.exchange_rate_at(currency, last_ns)
     return Rate(
-        currency=currency, usd_per_unit=entry.usd_per_unit, day=day_of(last_ns), source=entry.source,
-        source_date=entry.source_date, book=f"{book.name} {book.version}",
-    )  # fmt: skip
+        currency=currency,
+        usd_per_unit=entry.usd_per_unit,
+        day=day_of(last_ns),
+        source=entry.source,
+        source_date=entry.source_date,
+        book=f"{book.name} {book.version}",
+    )
 
 
 def last_day_ns(period: Period) -> int:

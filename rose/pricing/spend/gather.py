@@ -61,10 +61,13 @@ class Gathered:
             *((state, frame.lazy()) for state, frame in self.frames),
         ]
         summed = [
-            part.select(columns).filter(period).group_by("hour", *keys).agg(pl.col("cost_nano").sum())
+            part.select(columns)
+            .filter(period)
+            .group_by("hour", *keys)
+            .agg(pl.col("cost_nano").sum())
             .with_columns(closed=pl.lit(state != "open"))
             for state, part in parts
-        ]  # fmt: skip
+        ]
         return pl.concat(summed).collect()
 
 
@@ -103,8 +106,10 @@ def gather(
     books = [_facts(posting) for posting in counted_postings]
     priced_by: list[tuple[Period, Posting | PriceBook]] = [
         (part.within(period), posted[close_id][-1])
-        for close_id, parts in counting.items() for part in parts if part.overlaps(period)
-    ]  # fmt: skip
+        for close_id, parts in counting.items()
+        for part in parts
+        if part.overlaps(period)
+    ]
     files: list[tuple[str, Path]] = []
     frames: list[tuple[str, pl.DataFrame]] = []
     for posting in counted_postings:
@@ -121,9 +126,14 @@ def gather(
     for gap in gaps:
         try:
             priced = charges.price(
-                root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance,
-                allow_unverified=allow_unverified, seen=seen,
-            )  # fmt: skip
+                root,
+                book,
+                from_ns=gap.from_ns,
+                to_ns=gap.to_ns,
+                provenance=provenance,
+                allow_unverified=allow_unverified,
+                seen=seen,
+            )
         except NothingChargedError:
             continue
         verified &= priced.verified
@@ -137,11 +147,14 @@ def gather(
         raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
     facts = dataclasses.replace(books[-1], example=any(facts.example for facts in books))
     return Gathered(
-        period=period, files=tuple(files), frames=tuple(frames), open=tuple(gaps),
+        period=period,
+        files=tuple(files),
+        frames=tuple(frames),
+        open=tuple(gaps),
         stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance, book=facts, verified=verified),
         closes={close_id: len(posted[close_id]) - 1 for close_id in counting},
         priced_by=tuple(sorted(priced_by, key=lambda part: part[0])),
-    )  # fmt: skip
+    )
 
 
 def _counted(root: Path, posting: Posting, counted: Sequence[Period], grain: sums.Grain) -> Path | pl.DataFrame:
@@ -159,9 +172,13 @@ def _counted(root: Path, posting: Posting, counted: Sequence[Period], grain: sum
 def _facts(posting: Posting) -> BookFacts:
     book = posting.book
     return BookFacts(
-        name=book.name, version=book.version, sha256=book.sha256, currency=book.currency, chosen=choice.FROZEN,
+        name=book.name,
+        version=book.version,
+        sha256=book.sha256,
+        currency=book.currency,
+        chosen=choice.FROZEN,
         example=book.example,
-    )  # fmt: skip
+    )
 
 
 def _posted(

@@ -157,10 +157,13 @@ def _billed(frame: pl.DataFrame, spans: Sequence[tuple[Period, PriceBook]], unti
         rows = coverage.within(frame, span)
         billed.append(
             Billed(
-                book=book, frame=rows, shares=shares(book, rows, span.from_ns, span.to_ns, until_ns),
-                from_ns=span.from_ns, to_ns=span.to_ns,
+                book=book,
+                frame=rows,
+                shares=shares(book, rows, span.from_ns, span.to_ns, until_ns),
+                from_ns=span.from_ns,
+                to_ns=span.to_ns,
             )
-        )  # fmt: skip
+        )
     return billed
 
 
@@ -190,9 +193,14 @@ def _earlier(
     book = next((by for _, by in gathered.priced_by if isinstance(by, PriceBook)), spans[-1][1])
     try:
         charged = gather(
-            root, before, book, provenance=gathered.stamp.provenance, allow_unverified=allow_unverified,
-            as_closed_ns=as_closed_ns, seen=seen,
-        )  # fmt: skip
+            root,
+            before,
+            book,
+            provenance=gathered.stamp.provenance,
+            allow_unverified=allow_unverified,
+            as_closed_ns=as_closed_ns,
+            seen=seen,
+        )
     except NothingChargedError:
         # Costs are shared in it all the same.
         return _billed(gathered.by(*_COLUMNS).clear(), [(month, book) for month in _months(before)], until_ns)
@@ -207,14 +215,14 @@ def _summed_shares(billed: Iterable[Billed]) -> tuple[Share, ...]:
     return tuple(Share(name, team, nano, words, note) for (name, team, words, note), nano in sorted(summed.items()))
 
 
-def _with_until(
-    shared: Iterable[Share], spans: Sequence[tuple[Period, PriceBook]], until_ns: int
-) -> Iterator[Share]:  # fmt: skip
+def _with_until(shared: Iterable[Share], spans: Sequence[tuple[Period, PriceBook]], until_ns: int) -> Iterator[Share]:
     """The shares, with a note on amounts a month of which the period has hours that are still to come."""
     to_come = {
-        (rule.name, rule.words) for span, book in spans for rule in book.shared_cost
+        (rule.name, rule.words)
+        for span, book in spans
+        for rule in book.shared_cost
         if rule.usd_per_month is not None and held(rule, span.from_ns, span.to_ns)[1] > until_ns
-    }  # fmt: skip
+    }
     for share in shared:
         is_cut = (share.name, share.words) in to_come
         note = f"{share.note}, until now ({hour_text(until_ns)} UTC)" if is_cut else share.note

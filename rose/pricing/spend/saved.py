@@ -138,13 +138,17 @@ class Saved:
             "teams": {team: summed(self.of_team(team)) for team in self.teams},
             "runs": [
                 {
-                    "run": run.run_id, "team": run.team, "status": run.status,
+                    "run": run.run_id,
+                    "team": run.team,
+                    "status": run.status,
                     "capacity_avoided_nano": run.capacity_nano,
-                    "cash_saved_nano": _by_end(run.cash_nano), "added_nano": run.added_nano, "why": run.why,
+                    "cash_saved_nano": _by_end(run.cash_nano),
+                    "added_nano": run.added_nano,
+                    "why": run.why,
                 }
                 for run in self.runs
             ],
-        }  # fmt: skip
+        }
 
 
 def saved(
@@ -215,9 +219,12 @@ def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -
     """
     at_ns, last_us = now_ns, int(row["last_event_us"])
     if silent(
-        status=row["status"], provenance=provenance, heard_us=int(row["heard_us"]), expires_s=row["expires_s"],
+        status=row["status"],
+        provenance=provenance,
+        heard_us=int(row["heard_us"]),
+        expires_s=row["expires_s"],
         now_us=now_ns // 1000,
-    ):  # fmt: skip
+    ):
         row["status"], at_ns = SILENT, 1000 * last_us
     return row["status"] not in ("running", SILENT) or period.from_ns <= at_ns < period.to_ns
 
@@ -250,7 +257,7 @@ def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
 
 def _of_run(
     root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool, let_go_alone: bool
-) -> RunSaved:  # fmt: skip
+) -> RunSaved:
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
         if let_go_alone:
@@ -260,34 +267,56 @@ def _of_run(
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
         return RunSaved(
-            run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,
-            why=str(error), added_nano=None, cash_interval=None, added_interval=None, verified=None, book=None,
-        )  # fmt: skip
+            run_id=row["run_id"],
+            team=row["team"],
+            status=row["status"],
+            capacity_nano=None,
+            cash_nano=None,
+            why=str(error),
+            added_nano=None,
+            cash_interval=None,
+            added_interval=None,
+            verified=None,
+            book=None,
+        )
     made = document.savings
     capacity, cash, added = made.capacity_avoided, made.cash_saved, made.added
     ends = [made.cash_saved_if[end] for end in (WOULD, WOULD_NOT)] if made.cash_saved_if else [cash, cash]
     amounts = [int(end.value) for end in ends if end.value is not None]
     return RunSaved(
-        run_id=row["run_id"], team=row["team"], status=row["status"],
+        run_id=row["run_id"],
+        team=row["team"],
+        status=row["status"],
         capacity_nano=None if capacity.value is None else int(capacity.value),
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
-        why=capacity.why or (None if amounts else cash.why), verified=capacity.stamp.verified,
-        book=capacity.stamp.book, added_nano=None if added.value is None else int(added.value),
-        cash_interval=_interval(cash), added_interval=_interval(added), no_interval=cash.no_interval,
-    )  # fmt: skip
+        why=capacity.why or (None if amounts else cash.why),
+        verified=capacity.stamp.verified,
+        book=capacity.stamp.book,
+        added_nano=None if added.value is None else int(added.value),
+        cash_interval=_interval(cash),
+        added_interval=_interval(added),
+        no_interval=cash.no_interval,
+    )
 
 
-def _let_go(
-    root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool
-) -> RunSaved:  # fmt: skip
+def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> RunSaved:
     """What recorded decisions let go of a fleet that RL runs share. Raises what `priced` raises."""
     with priced(root, row["run_id"], book, allow_unverified, seen) as run:
         nano = nano_usd_of(run.borrow.let_go_usd)
         return RunSaved(
-            run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=0, cash_nano=(nano, nano),
-            why=LET_GO, added_nano=0, cash_interval=None, added_interval=None, verified=run.stamp.verified,
-            book=run.book_facts, no_interval="it is a price, and known exactly",
-        )  # fmt: skip
+            run_id=row["run_id"],
+            team=row["team"],
+            status=row["status"],
+            capacity_nano=0,
+            cash_nano=(nano, nano),
+            why=LET_GO,
+            added_nano=0,
+            cash_interval=None,
+            added_interval=None,
+            verified=run.stamp.verified,
+            book=run.book_facts,
+            no_interval="it is a price, and known exactly",
+        )
 
 
 def _interval(figure: Figure) -> Ends | None:

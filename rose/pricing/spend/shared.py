@@ -47,7 +47,7 @@ class Share:
 
 def shares(
     book: PriceBook, frame: pl.DataFrame, from_ns: int, to_ns: int, until_ns: int | None = None
-) -> tuple[Share, ...]:  # fmt: skip
+) -> tuple[Share, ...]:
     """What the book's rules share out over [from_ns, to_ns), UTC, by rule and team; amounts a month, up to `until_ns`.
 
     `frame` has charges, or sums of them: `hour` (naive UTC), `team`, `bucket` and `cost_nano`. The direct cost of a

@@ -59,14 +59,17 @@ def lines(cost: Cost) -> Table:
     return Table(
         title="",
         columns=(
-            *map(Column, by), *(Column(name, "money", currency) for name in costs), Column("share", "figure"),
-            *(Column(name, "money", currency) for name in amounts), Column("device time", "hours"),
+            *map(Column, by),
+            *(Column(name, "money", currency) for name in costs),
+            Column("share", "figure"),
+            *(Column(name, "money", currency) for name in amounts),
+            Column("device time", "hours"),
             Column("tokens", "count"),
         ),
         rows=tuple(row(line.values, line) for line in cost.lines) if by else (),
         footer=(row(("total", *[""] * (len(by) - 1)) if by else (), cost.total),),
         grouped=len(by) > 1,
-    )  # fmt: skip
+    )
 
 
 def rules_text(cost: Cost) -> Iterator[str]:
@@ -89,17 +92,22 @@ def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
         yield Table(
             title="",
             columns=(
-                *map(Column, ("run", "device", "hardware", "class")), Column("cost", "money", currency),
+                *map(Column, ("run", "device", "hardware", "class")),
+                Column("cost", "money", currency),
                 Column("share of the bill", "figure"),
             ),
             rows=tuple(
                 (
-                    line.run_id, line.device_id or "-", line.hardware_id or "-", line.device_class, line.cost_nano,
+                    line.run_id,
+                    line.device_id or "-",
+                    line.hardware_id or "-",
+                    line.device_class,
+                    line.cost_nano,
                     f"{made.percent(line.cost_nano):.1f}%",
                 )
                 for line in made.lines
             ),
-        )  # fmt: skip
+        )
         text += ": tag the run in its fleet file, or its devices with [[device_tag]] in the price book"
     yield text
 
@@ -133,20 +141,45 @@ def csv_text(cost: Cost) -> str:
     written = io.StringIO()
     rows = csv.writer(written, lineterminator="\n")
     stamp = cost.stamp
-    rows.writerow([
-        *cost.question.by, "cost", "closed", "corrections", "open", *(_RULED if cost.ruled else ()), "currency",
-        "device_hours", "tokens", "view", "period_from", "period_to", "provenance", "verified", "price_book",
-        "example_prices",
-    ])  # fmt: skip
+    rows.writerow(
+        [
+            *cost.question.by,
+            "cost",
+            "closed",
+            "corrections",
+            "open",
+            *(_RULED if cost.ruled else ()),
+            "currency",
+            "device_hours",
+            "tokens",
+            "view",
+            "period_from",
+            "period_to",
+            "provenance",
+            "verified",
+            "price_book",
+            "example_prices",
+        ]
+    )
     for line in cost.lines:
         amounts = [line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano]
         amounts += [line.shared_nano, line.credits_nano, line.total_nano] if cost.ruled else []
-        rows.writerow([
-            *csv_cells(line.values), *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts), stamp.currency,
-            f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}", line.tokens, AMORTIZED, utc(stamp.from_ns),
-            utc(stamp.to_ns), stamp.provenance, str(stamp.verified).lower(), stamp.book.text,
-            str(stamp.book.example).lower(),
-        ])  # fmt: skip
+        rows.writerow(
+            [
+                *csv_cells(line.values),
+                *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts),
+                stamp.currency,
+                f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}",
+                line.tokens,
+                AMORTIZED,
+                utc(stamp.from_ns),
+                utc(stamp.to_ns),
+                stamp.provenance,
+                str(stamp.verified).lower(),
+                stamp.book.text,
+                str(stamp.book.example).lower(),
+            ]
+        )
     return written.getvalue()
 
 
@@ -200,9 +233,12 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
             rows.append((name, run.run_id, *amounts_of(run.cash_nano, run.capacity_nano), _status(run)))
     amounts = (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)")
     yield Table(
-        title="", columns=columns("team", "run", *amounts, "runs", text=("run",)), rows=tuple(rows), grouped=True,
+        title="",
+        columns=columns("team", "run", *amounts, "runs", text=("run",)),
+        rows=tuple(rows),
+        grouped=True,
         marks={0: "strong"},
-    )  # fmt: skip
+    )
     two_ends = " Two amounts of cash: if the fleet would have been there anyway, or if it would not."
     no_interval = f" No interval: {NO_INTERVAL}." if len(saved.runs) > 1 else ""
     yield (
@@ -221,10 +257,18 @@ def saved_csv(saved: Saved) -> str:
 
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
-    lines.writerow([
-        "team", "run", "status", *(f"cash_saved_{end}" for end in ENDS), "capacity_avoided", "currency",
-        "example_prices", "why",
-    ])  # fmt: skip
+    lines.writerow(
+        [
+            "team",
+            "run",
+            "status",
+            *(f"cash_saved_{end}" for end in ENDS),
+            "capacity_avoided",
+            "currency",
+            "example_prices",
+            "why",
+        ]
+    )
     for run in saved.runs:
         amounts = (*(run.cash_nano or (None, None)), run.capacity_nano)
         texts = ("" if nano is None else f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)

@@ -59,13 +59,16 @@ class Untagged:
             "untagged_percent": self.percent(self.cost_nano),
             "lines": [
                 {
-                    "run": line.run_id, "device": line.device_id, "hardware": line.hardware_id,
-                    "device_class": line.device_class, "cost_nano": line.cost_nano,
+                    "run": line.run_id,
+                    "device": line.device_id,
+                    "hardware": line.hardware_id,
+                    "device_class": line.device_class,
+                    "cost_nano": line.cost_nano,
                     "percent": self.percent(line.cost_nano),
                 }
                 for line in self.lines
             ],
-        }  # fmt: skip
+        }
 
 
 def untagged(
@@ -83,9 +86,7 @@ def untagged(
     """
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("devices are kept by UTC day: give a period of whole UTC days without --tz")
-    gathered = gather(
-        root, period, price_book, grain="day", provenance=provenance, allow_unverified=allow_unverified
-    )  # fmt: skip
+    gathered = gather(root, period, price_book, grain="day", provenance=provenance, allow_unverified=allow_unverified)
     charged = gathered.by("team", "run_id", *_DEVICE)
     of_no_team = pl.col("team").fill_null(UNALLOCATED) == UNALLOCATED
     summed = charged.filter(of_no_team).group_by("run_id", *_DEVICE).agg(pl.col("cost_nano").sum())
@@ -93,13 +94,15 @@ def untagged(
     tags = tagging(newest_book(root, gathered).device_tag)
     lines = [
         Line(
-            run_id=row["run_id"], device_id=row["device_id"], hardware_id=row["hardware_id"],
-            device_class=row["device_class"], cost_nano=int(row["cost_nano"]),
+            run_id=row["run_id"],
+            device_id=row["device_id"],
+            hardware_id=row["hardware_id"],
+            device_class=row["device_class"],
+            cost_nano=int(row["cost_nano"]),
         )
         for row in summed.iter_rows(named=True)
-        if row["run_id"] not in tagged_runs and row["cost_nano"]
-        and not tags(*(row[name] for name in _DEVICE))
-    ]  # fmt: skip
+        if row["run_id"] not in tagged_runs and row["cost_nano"] and not tags(*(row[name] for name in _DEVICE))
+    ]
     lines.sort(key=lambda line: (-line.cost_nano, line.run_id, line.device_id or ""))
     return Untagged(lines=tuple(lines), bill_nano=int(charged["cost_nano"].sum()), stamp=gathered.stamp)
 
@@ -108,6 +111,4 @@ def _tagged_runs(root: Path, provenance: str) -> set[str]:
     """Runs that have some tag with a value."""
     with catalog.connect(root) as ledger:
         set_variables(ledger, provenance=provenance)
-        return {
-            row["run_id"] for row in rows(ledger, "spend/run_tags") if any(tags_of(row["tags_json"]).values())
-        }  # fmt: skip
+        return {row["run_id"] for row in rows(ledger, "spend/run_tags") if any(tags_of(row["tags_json"]).values())}

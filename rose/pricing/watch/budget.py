@@ -98,9 +98,7 @@ def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None
     root = layout.check(root)
     with store.lock(root):
         now_us, who = utc_us(), by or user()
-        given = Budget(
-            team=team, month=month.label, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=who
-        )  # fmt: skip
+        given = Budget(team=team, month=month.label, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=who)
         store.record_budget(root, given)
     return int(nano)
 
@@ -167,10 +165,12 @@ def expected(
         made = dataclasses.replace(made, method=made.method + unread)
         rows.append(
             Expected(
-                team=name, month=month.label, spent=make.amount(spent, AMORTIZED),
+                team=name,
+                month=month.label,
+                spent=make.amount(spent, AMORTIZED),
                 forecast=_forecast_figure(stamp, made),
             )
-        )  # fmt: skip
+        )
     return rows
 
 

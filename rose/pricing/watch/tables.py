@@ -16,31 +16,42 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
     unknown = [row.team for row in rows if not row.known]
     reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.known})
     yield Table(
-        title=f"Budgets of {rows[0].month}", view=AMORTIZED, stamp=rows[0].spent.stamp,
+        title=f"Budgets of {rows[0].month}",
+        view=AMORTIZED,
+        stamp=rows[0].spent.stamp,
         columns=(
             Column("team"),
             *(
                 Column(name, "money", rows[0].spent.stamp.currency)
                 for name in ("budget", "spent", "of it closed", "left", "forecast")
             ),
-            Column("95% interval", "figure"), Column("chance of going over", "figure"),
+            Column("95% interval", "figure"),
+            Column("chance of going over", "figure"),
         ),
         rows=tuple(
             (
-                row.team, row.budget.value, row.spent.value, row.closed.value, row.left.value, row.forecast.value,
-                row.forecast.short_interval, row.over.short_text,
+                row.team,
+                row.budget.value,
+                row.spent.value,
+                row.closed.value,
+                row.left.value,
+                row.forecast.value,
+                row.forecast.short_interval,
+                row.over.short_text,
             )
             for row in rows
         ),
         marks=alarms,
         notes=notes("; ".join(reasons + ([f"no charge at all: {', '.join(unknown)}"] if unknown else []))),
-    )  # fmt: skip
+    )
 
 
 def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
     """What a month will have cost: the fleet, then each team."""
     yield Table(
-        title=f"What {rows[0].month} will have cost", view=AMORTIZED, stamp=rows[0].spent.stamp,
+        title=f"What {rows[0].month} will have cost",
+        view=AMORTIZED,
+        stamp=rows[0].spent.stamp,
         columns=columns("team", "spent", "forecast", "95% interval"),
         rows=tuple(
             (row.team or "the fleet", row.spent.text, row.forecast.short_text, row.forecast.short_interval)
@@ -51,7 +62,7 @@ def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
             "; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows)),
             *(row.rate.text for row in rows[:1] if row.rate is not None),
         ),
-    )  # fmt: skip
+    )
 
 
 def watch(watched: Watch) -> Iterator[Element]:
@@ -64,14 +75,20 @@ def watch(watched: Watch) -> Iterator[Element]:
         yield "No day stands out."
     if watched.anomalies:
         yield Table(
-            title="Days that stand out", view=AMORTIZED, stamp=watched.stamp,
+            title="Days that stand out",
+            view=AMORTIZED,
+            stamp=watched.stamp,
             columns=columns("day", "what", "value", "median", "change", "deviations", text=("day", "what")),
             rows=tuple(
                 (
-                    str(one.day), one.metric, one.value.text, f"{one.median.text} on {one.compared_with}",
-                    roughly(one.change_nano), "-" if one.deviations is None else f"{one.deviations:.1f}",
+                    str(one.day),
+                    one.metric,
+                    one.value.text,
+                    f"{one.median.text} on {one.compared_with}",
+                    roughly(one.change_nano),
+                    "-" if one.deviations is None else f"{one.deviations:.1f}",
                 )
                 for one in watched.anomalies
             ),
             notes=notes(f"`{watched.anomalies[-1].why}` says what drove the last one."),
-        )  # fmt: skip
+        )

@@ -105,9 +105,14 @@ class Controller:
         """Record what was not recorded before the last process of this state died, and look after time."""
         self._engines = EngineCalls()
         self.turns = TurnService(
-            self._engines, self.queue, self.trajectories, self.answers, self.recorder, self.moved,
+            self._engines,
+            self.queue,
+            self.trajectories,
+            self.answers,
+            self.recorder,
+            self.moved,
             lambda turn: why_waiting(self, turn),
-        )  # fmt: skip
+        )
         self.recorder.catch_up(self.answers.events_json())
         self._passed_ns = monotonic_ns()
         self._ticking = asyncio.create_task(self._tick())

@@ -190,10 +190,11 @@ class HostRunner:
         writer = self._open_ledger()
         urls = self._wait_serving()
         attached = [
-            device if device.serving_url is not None or device.pool != "serving"
+            device
+            if device.serving_url is not None or device.pool != "serving"
             else device.model_copy(update={"serving_url": urls[device.id]})
             for device in own.device
-        ]  # fmt: skip
+        ]
         self._agent = HostAgent(writer, self._specs(attached), self._relays(), self._make_engine)
         self._agent.start()
         if self._forwarder is not None:

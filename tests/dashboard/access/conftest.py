@@ -92,8 +92,11 @@ def dashboard(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         with output.open("wb") as file:
             server = subprocess.Popen(
                 [*rose, "--port", str(port), "--auth", str(auth)],
-                cwd=folder, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                cwd=folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
             _wait(server, f"{url}/_stcore/health", output)
             yield Dashboard(url=url, provider=provider, state=folder / "state", output=output)

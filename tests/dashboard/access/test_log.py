@@ -32,9 +32,15 @@ def test_a_line_says_who_looked_at_what_and_when(opened):
     line = json.loads(opened.path.read_text())
     assert line.pop("at").endswith("+00:00")
     assert line == {
-        "person": "a@example.com", "subject": "1", "roles": ["finance", "infra"], "action": "page", "page": "Bill",
-        "ledger": "/l", "query": {"run": "r1"}, "detail": "x.csv",
-    }  # fmt: skip
+        "person": "a@example.com",
+        "subject": "1",
+        "roles": ["finance", "infra"],
+        "action": "page",
+        "page": "Bill",
+        "ledger": "/l",
+        "query": {"run": "r1"},
+        "detail": "x.csv",
+    }
     assert opened.path.stat().st_mode & 0o777 == 0o600
 
 
@@ -53,8 +59,10 @@ def test_whatever_somebody_is_called_it_stays_one_line_of_plain_ascii(tmp_path_f
 
 def test_values_of_a_query_that_no_page_knows_are_not_kept():
     assert log.shown({"run": "r", "token": "hunter2", "code": "x"}) == {
-        "run": "r", "token": "(not logged)", "code": "(not logged)",
-    }  # fmt: skip
+        "run": "r",
+        "token": "(not logged)",
+        "code": "(not logged)",
+    }
     assert len(log.shown({str(n): "" for n in range(1000)})) == 30
 
 

@@ -50,9 +50,15 @@ def test_a_page_asked_for_without_its_role_says_so_and_is_logged(dashboard):
     assert "approver, finance" in screen.text
     assert "Download charges (CSV)" not in screen.downloads
     assert dashboard.log()[-1] | {"at": ""} == {
-        "at": "", "person": "2", "subject": "2", "roles": ["infra"], "action": "refused", "page": "Bill",
-        "ledger": dashboard.log()[-1]["ledger"], "query": {},
-    }  # fmt: skip
+        "at": "",
+        "person": "2",
+        "subject": "2",
+        "roles": ["infra"],
+        "action": "refused",
+        "page": "Bill",
+        "ledger": dashboard.log()[-1]["ledger"],
+        "query": {},
+    }
 
 
 def test_somebody_known_without_a_role_is_told_so(dashboard):

@@ -40,9 +40,12 @@ def test_with_login_other_machines_may_come_by_the_public_name(write_auth, tmp_p
     with start.prepared(tmp_path / "l", "0.0.0.0", 8501, path) as ready:
         options = set(ready.command)
         assert {
-            "--server.address=0.0.0.0", "--server.allowedHosts=example.com", "--server.baseUrlPath=rose",
-            "--server.corsAllowedOrigins=https://example.com", "--client.disableDataExport=true",
-        } <= options  # fmt: skip
+            "--server.address=0.0.0.0",
+            "--server.allowedHosts=example.com",
+            "--server.baseUrlPath=rose",
+            "--server.corsAllowedOrigins=https://example.com",
+            "--client.disableDataExport=true",
+        } <= options
         assert ready.environment[start.AUTH_VARIABLE] == str(path)
         assert ready.says[1] == "open https://example.com/rose/ (Ctrl-C ends it)"
         secrets = tmp_path / "state" / "streamlit-secrets.toml"

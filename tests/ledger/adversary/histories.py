@@ -58,9 +58,14 @@ def append(root: Path, tail: segments.Tail, count: int, power_mw: int = POWER_MW
     batch: list[rows.Row | pa.Table] = []
     for seq in range(tail.next_seq, tail.next_seq + count):
         event = Power(
-            event_id=f"{tail.writer}-{seq}", at_us=DAY_US + seq, device_id="d", t0_ns=seq, t1_ns=seq + 1,
-            power_mw=power_mw, source="rapl",
-        )  # fmt: skip
+            event_id=f"{tail.writer}-{seq}",
+            at_us=DAY_US + seq,
+            device_id="d",
+            t0_ns=seq,
+            t1_ns=seq + 1,
+            power_mw=power_mw,
+            source="rapl",
+        )
         batch.append(("power", rows.encode(event)))
     return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", batch))
 

@@ -181,7 +181,7 @@ ACTS: dict[str, tuple[Act, str]] = {
         "it is not among those that were merged",
     ),
     "a foreign head": (lambda root: (root / "heads/x").touch(), "heads/x: a foreign name"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.long

@@ -126,9 +126,15 @@ def _rechain(root: Path, data: st.DataObject, forger: Path) -> None:
     key = keys.load_or_make(forger if own else None)
     previous = chain[first - 1] if first else None
     tail = segments.Tail(
-        writer, header.epoch, header.index, header.first_seq, header.previous_sha256,
-        link=previous.value if previous else "", signed_by=previous.key if previous else "", key=key,
-    )  # fmt: skip
+        writer,
+        header.epoch,
+        header.index,
+        header.first_seq,
+        header.previous_sha256,
+        link=previous.value if previous else "",
+        signed_by=previous.key if previous else "",
+        key=key,
+    )
     fewer = data.draw(st.integers(0, len(written)))
     for content in written[: len(written) - fewer]:
         header, table = segments.read_header(content), segments.read_rows(content, rows.schema().names)

@@ -46,8 +46,11 @@ def test_an_act_goes_from_proposal_to_approval_to_being_done() -> None:
         steps.append(story.stands.proposals[name].status(story.now_us))
         story.add(action, key, proposal=name, **more)
     assert [*steps, story.stands.proposals[name].status(story.now_us)] == [
-        "open", "approved", "approved", "carried out",
-    ]  # fmt: skip
+        "open",
+        "approved",
+        "approved",
+        "carried out",
+    ]
     assert story.stands.faults == []
 
 

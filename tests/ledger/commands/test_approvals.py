@@ -165,8 +165,10 @@ def test_the_documented_example_runs(run: Run) -> None:
         assert done.exit_code == (3 if waits else 0), (line, done.output)
         if waits:
             # What it says, but for ids, names and times.
-            told, written = (re.sub(r"[0-9a-f]{12}|\S+@\S+|\d{4}-\S+Z", "*", text) for text in
-                             (done.stderr, " ".join(lines[number + 1 : number + 3])))  # fmt: skip
+            told, written = (
+                re.sub(r"[0-9a-f]{12}|\S+@\S+|\d{4}-\S+Z", "*", text)
+                for text in (done.stderr, " ".join(lines[number + 1 : number + 3]))
+            )
             assert told.split() == written.split()
         outcomes.append(done.stdout)
     assert "1 left the ledger" in outcomes[-1]

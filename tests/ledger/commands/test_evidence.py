@@ -204,9 +204,12 @@ def _witness(folder: Path, url: str) -> subprocess.Popen[str]:
     words = ("witness", "--server", url, "--state", "state", "--every", "0.05s", "--json")
     return subprocess.Popen(
         [sys.executable, "-m", "rose.cli", "ledger", *words],
-        cwd=folder, env={**os.environ, "ROSE_LEDGER_TOKEN": "t0ken-of-enough-characters"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        env={**os.environ, "ROSE_LEDGER_TOKEN": "t0ken-of-enough-characters"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.long

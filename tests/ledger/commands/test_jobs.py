@@ -108,9 +108,13 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
     (settings,) = seen
     assert dataclasses.asdict(settings) == {
         **dataclasses.asdict(Settings()),
-        "price_book": "b.toml", "reports": tmp_path / "r", "alerts": tmp_path / "a.toml",
-        "archive_to": "a", "archive_after_days": 1.5, "keep_days": 9.0,
-    }  # fmt: skip
+        "price_book": "b.toml",
+        "reports": tmp_path / "r",
+        "alerts": tmp_path / "a.toml",
+        "archive_to": "a",
+        "archive_after_days": 1.5,
+        "keep_days": 9.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,17 @@ def root(tmp_path: Path, lease: Any, request_event: Any, monkeypatch: pytest.Mon
         writer.record(request_event(device_id="d"))
         writer.record(
             Sync(
-                device_id="d", ok=True, base_version=0, encoding="delta", wire_bytes=1, dense_bytes=1, total_ns=1,
-                source="relay", route="loopback",
+                device_id="d",
+                ok=True,
+                base_version=0,
+                encoding="delta",
+                wire_bytes=1,
+                dense_bytes=1,
+                total_ns=1,
+                source="relay",
+                route="loopback",
             )
-        )  # fmt: skip
+        )
     return tmp_path / "ledger"
 
 

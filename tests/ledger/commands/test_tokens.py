@@ -68,8 +68,11 @@ def test_a_token_is_printed_once_and_never_shown_again(token, store):
     assert "append rack-7.*, append gateway" in table
     first, second = json.loads(text)
     assert (first["name"], first["append"], first["read"], first["state"]) == (
-        "rack-7", ["rack-7.*", "gateway"], False, "valid",
-    )  # fmt: skip
+        "rack-7",
+        ["rack-7.*", "gateway"],
+        False,
+        "valid",
+    )
     assert first["keys"][0]["until_us"] - first["keys"][0]["made_us"] == 90 * 86_400_000_000
     assert second["keys"][0]["sha256"][:3] == "..."
     assert len(second["keys"][0]["sha256"]) == 7

@@ -94,12 +94,10 @@ def test_the_digest_is_of_the_content_however_it_is_stored(table: pa.Table, data
             }
         ),
         "long texts": table.cast(
-            pa.schema(
-                [(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in table.schema]
-            )
+            pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in table.schema])
         ),
         "Parquet": pq.read_table(io.BytesIO(_parquet(shuffled, use_dictionary=False, compression="none"))),
-    }  # fmt: skip
+    }
     for how, other in others.items():
         assert rows_sha256(other) == expected, how
 

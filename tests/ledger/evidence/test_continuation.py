@@ -212,9 +212,13 @@ def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
     before = ledgers.segments.read_header(sorted(newest.parent.iterdir())[-2].read_bytes())
     newest.unlink()
     again = dataclasses.replace(
-        tail, next_index=header.index, next_seq=header.first_seq, sha256=header.previous_sha256,
-        link=before.chain_sha256, key=keys.load_or_make(),
-    )  # fmt: skip
+        tail,
+        next_index=header.index,
+        next_seq=header.first_seq,
+        sha256=header.previous_sha256,
+        link=before.chain_sha256,
+        key=keys.load_or_make(),
+    )
     ledgers.append(root, again, 2, power_mw=1)
     (problem,) = _held(root, kept).problems
     assert "writer b was rewritten or set back" in problem

@@ -38,21 +38,47 @@ def events(draw: st.DrawFn) -> Event:
             return Power(**common, device_id=draw(IDS), t0_ns=0, t1_ns=draw(COUNTS), power_mw=power_mw, source=source)
         case "turn":
             return Turn(
-                **common, trajectory_id=draw(IDS), turn=0, attempt=0, outcome="completed", placement="queue",
-                prompt_tokens=draw(COUNTS), cached_tokens=draw(COUNTS), output_tokens=draw(COUNTS),
-                queue_ns=0, duration_ns=draw(COUNTS),
-            )  # fmt: skip
+                **common,
+                trajectory_id=draw(IDS),
+                turn=0,
+                attempt=0,
+                outcome="completed",
+                placement="queue",
+                prompt_tokens=draw(COUNTS),
+                cached_tokens=draw(COUNTS),
+                output_tokens=draw(COUNTS),
+                queue_ns=0,
+                duration_ns=draw(COUNTS),
+            )
         case "verdict":
             return Verdict(
-                **common, trajectory_id=draw(IDS), group_id=draw(IDS), step=0, verifier="v", reward=draw(NUMBERS),
-                threshold=0.0, accepted=draw(st.booleans()), correct=draw(st.none() | st.booleans()), stale=False,
-            )  # fmt: skip
+                **common,
+                trajectory_id=draw(IDS),
+                group_id=draw(IDS),
+                step=0,
+                verifier="v",
+                reward=draw(NUMBERS),
+                threshold=0.0,
+                accepted=draw(st.booleans()),
+                correct=draw(st.none() | st.booleans()),
+                stale=False,
+            )
         case _:
             serving_ns, idle_ns = draw(COUNTS) // 2, draw(COUNTS) // 2
             return DeviceSlice(
-                **common, device_id=draw(IDS), t0_ns=0, t1_ns=serving_ns + idle_ns, serving_ns=serving_ns,
-                rollout_ns=0, train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=idle_ns, overlap_ns=0,
-            )  # fmt: skip
+                **common,
+                device_id=draw(IDS),
+                t0_ns=0,
+                t1_ns=serving_ns + idle_ns,
+                serving_ns=serving_ns,
+                rollout_ns=0,
+                train_ns=0,
+                sync_ns=0,
+                activation_ns=0,
+                headroom_ns=0,
+                idle_ns=idle_ns,
+                overlap_ns=0,
+            )
 
 
 EPOCHS = st.lists(st.lists(events(), max_size=6), min_size=1, max_size=4)

@@ -32,10 +32,24 @@ from tests.long_form import usual
 
 MERGED_MAX = 1000
 TURN = Turn(
-    trajectory_id="t", group_id=None, step=None, turn=0, attempt=0, engine_id="e", device_id="d", lease_id=None,
-    policy_version=0, placement="queue", outcome="completed", prompt_tokens=1, cached_tokens=0, output_tokens=1,
-    answer_tokens=None, queue_ns=0, duration_ns=1,
-)  # fmt: skip
+    trajectory_id="t",
+    group_id=None,
+    step=None,
+    turn=0,
+    attempt=0,
+    engine_id="e",
+    device_id="d",
+    lease_id=None,
+    policy_version=0,
+    placement="queue",
+    outcome="completed",
+    prompt_tokens=1,
+    cached_tokens=0,
+    output_tokens=1,
+    answer_tokens=None,
+    queue_ns=0,
+    duration_ns=1,
+)
 
 
 @pytest.fixture

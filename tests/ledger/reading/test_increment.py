@@ -20,10 +20,18 @@ def write(root: Path, writer: str, count: int) -> None:
         for n in range(count):
             ledger.record(
                 DeviceSlice(
-                    device_id="d", t0_ns=n, t1_ns=n + 1, serving_ns=0, rollout_ns=0, train_ns=0, sync_ns=0,
-                    activation_ns=0, headroom_ns=0, idle_ns=1,
+                    device_id="d",
+                    t0_ns=n,
+                    t1_ns=n + 1,
+                    serving_ns=0,
+                    rollout_ns=0,
+                    train_ns=0,
+                    sync_ns=0,
+                    activation_ns=0,
+                    headroom_ns=0,
+                    idle_ns=1,
                 )
-            )  # fmt: skip
+            )
             if n % 3 == 2:
                 ledger.flush()
 
@@ -60,9 +68,17 @@ def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
     root = layout.create(tmp_path / "l")
     with LedgerWriter.open(root, "a", "r", "replay") as ledger:
         slice_ = DeviceSlice(
-            device_id="d", t0_ns=0, t1_ns=1, serving_ns=0, rollout_ns=0, train_ns=0, sync_ns=0, activation_ns=0,
-            headroom_ns=0, idle_ns=1,
-        )  # fmt: skip
+            device_id="d",
+            t0_ns=0,
+            t1_ns=1,
+            serving_ns=0,
+            rollout_ns=0,
+            train_ns=0,
+            sync_ns=0,
+            activation_ns=0,
+            headroom_ns=0,
+            idle_ns=1,
+        )
         ledger.record(slice_, durable=True)
         mark = since(root, {}).marks
         ledger.record(slice_, durable=True)

@@ -87,8 +87,10 @@ def test_an_event_that_is_no_job_s_does_not_spoil_the_view(root: Path) -> None:
             writer.record(Ledger(action="job", detail_json=detail))
     assert history(root)["x"].every_byte_us is None
     assert rows(root, "SELECT job, ok, started_at FROM job ORDER BY job NULLS FIRST") == [
-        (None, None, None), (None, None, None), ("x", None, None),
-    ]  # fmt: skip
+        (None, None, None),
+        (None, None, None),
+        ("x", None, None),
+    ]
 
 
 def test_missed_runs_are_counted_and_caught_up_by_one(root: Path) -> None:

@@ -47,10 +47,18 @@ def write(root: Path, provenance: Provenance, at_us: int, lease: Any, request_ev
         for ok in (True, False):
             record(
                 Sync(
-                    device_id="d", at_us=at_us, ok=ok, base_version=0, encoding="delta", wire_bytes=10, dense_bytes=90,
-                    total_ns=S, source="relay", route="loopback",
+                    device_id="d",
+                    at_us=at_us,
+                    ok=ok,
+                    base_version=0,
+                    encoding="delta",
+                    wire_bytes=10,
+                    dense_bytes=90,
+                    total_ns=S,
+                    source="relay",
+                    route="loopback",
                 )
-            )  # fmt: skip
+            )
         times = {f"{bucket}_ns": (n + 1) * S for n, bucket in enumerate(BUCKETS)}
         t0_ns = at_us * 1000
         record(DeviceSlice(device_id="d", at_us=at_us, t0_ns=t0_ns, t1_ns=t0_ns + sum(times.values()), **times))

@@ -10,11 +10,17 @@ from rose.pricing.alerts.message import Message, Section
 from tests.pricing.alerts.servers import Web, web
 
 MESSAGE = Message(
-    message_id="5f0c" * 8, channel="c", kind="firing", key="budgets/2026-05/research/spent",
-    title="<b>research</b> has spent 80%", sentences=("Team <img src=x onerror=alert(1)> & co.",),
-    at_us=1_780_000_000_000_000, provenance="live", level=800,
+    message_id="5f0c" * 8,
+    channel="c",
+    kind="firing",
+    key="budgets/2026-05/research/spent",
+    title="<b>research</b> has spent 80%",
+    sentences=("Team <img src=x onerror=alert(1)> & co.",),
+    at_us=1_780_000_000_000_000,
+    provenance="live",
+    level=800,
     sections=(Section(title="By team", columns=("team", "cost"), rows=(("=HYPERLINK(1)", "$1.00"),)),),
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -42,10 +42,8 @@ def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     file, key_file = folder / "certificate.pem", folder / "key.pem"
     file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )  # fmt: skip
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, key_file)
     return file, context
@@ -131,7 +129,7 @@ class Mails:
 @contextmanager
 def mails(
     context: ssl.SSLContext | None = None, *, implicit: bool = False, password: str | None = None
-) -> Iterator[Mails]:  # fmt: skip
+) -> Iterator[Mails]:
     """With a `context` by STARTTLS, or TLS from the start where it is `implicit`; with a `password` after a login."""
     stands = Mails()
 

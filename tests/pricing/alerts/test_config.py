@@ -84,13 +84,13 @@ def test_paths_are_from_the_file_s_folder(tmp_path: Path) -> None:
         (HOOK + REPORT.replace("monday", "mon"), "on must be one of monday, tuesday"),
         (HOOK + REPORT.replace('"week"', '"day"'), 'on must be left out where every is "day"'),
         (HOOK + REPORT.replace('"week"', '"month"'), "on must be a day from 1 to 28"),
-        (HOOK + REPORT.replace("08:00", "8:00"), 'must be a time of day such as "08:00" (got \'8:00\')'),
+        (HOOK + REPORT.replace("08:00", "8:00"), "must be a time of day such as \"08:00\" (got '8:00')"),
         (HOOK + REPORT + 'time_zone = "Mars"\n', "time zone 'Mars' is not known"),
         (HOOK + REPORT + 'time_zone = "Asia/Kolkata"\n', "charges are of whole UTC hours"),
         (HOOK + REPORT + 'by = "colour"\n', "must be one of team, run"),
         ('provenance = "both"\n' + HOOK, "provenance: Input should be 'live'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named_with_its_value(text: str, says: str) -> None:
     with pytest.raises(AlertsError) as raised:
         parse(text, "alerts.toml")

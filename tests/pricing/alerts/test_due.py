@@ -126,16 +126,17 @@ def at(text: str) -> int:
         ({"every": "day", "at": "02:30", "time_zone": "Europe/Berlin"}, "2026-03-29T09:00", "2026-03-29T01:30"),
         ({"every": "day", "at": "02:30", "time_zone": "Europe/Berlin"}, "2026-10-25T09:00", "2026-10-25T00:30"),
     ],
-)  # fmt: skip
+)
 def test_the_last_time_that_a_report_was_due(fields: dict[str, Any], now: str, last: str) -> None:
     assert utc(last_instant_us(report(**fields), at(now))) == last
 
 
 @given(
-    st.integers(1_600_000_000, 2_000_000_000), st.integers(0, 86_400 * 40),
+    st.integers(1_600_000_000, 2_000_000_000),
+    st.integers(0, 86_400 * 40),
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Pacific/Auckland"]),
     st.sampled_from([{"every": "day"}, {"every": "week", "on": "sunday"}, {"every": "month", "on": 28}]),
-)  # fmt: skip
+)
 def test_a_schedule_goes_forward_and_never_ahead(now_s: int, more_s: int, zone: str, fields: dict[str, Any]) -> None:
     asked = report(time_zone=zone, at="02:30", **fields)
     first, later = (last_instant_us(asked, us * 1_000_000) for us in (now_s, now_s + more_s))

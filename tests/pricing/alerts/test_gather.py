@@ -30,17 +30,32 @@ def config(tmp_path: Path) -> Any:
 
 def reading(from_s: int, to_s: int, device_id: str = "s0", power_mw: int | None = 1000) -> events.Power:
     return events.Power(
-        device_id=device_id, t0_ns=T0_NS + from_s * S, t1_ns=T0_NS + to_s * S, power_mw=power_mw,
-        source="other" if power_mw else "not measured", reason=None if power_mw else "no meter", at_us=us(to_s),
-    )  # fmt: skip
+        device_id=device_id,
+        t0_ns=T0_NS + from_s * S,
+        t1_ns=T0_NS + to_s * S,
+        power_mw=power_mw,
+        source="other" if power_mw else "not measured",
+        reason=None if power_mw else "no meter",
+        at_us=us(to_s),
+    )
 
 
 def request(number: int, at_s: int, *, ttft_ms: int) -> events.Request:
     return events.Request(
-        request_id=f"q{number}", device_id="s0", outcome="completed", prompt_tokens=1, output_tokens=1,
-        ttft_ns=ttft_ms * 10**6, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=S, ttft_budget_ns=500 * 10**6,
-        tpot_budget_ns=50 * 10**6, send_delay_ns=0, at_us=us(at_s),
-    )  # fmt: skip
+        request_id=f"q{number}",
+        device_id="s0",
+        outcome="completed",
+        prompt_tokens=1,
+        output_tokens=1,
+        ttft_ns=ttft_ms * 10**6,
+        tpot_mean_ns=None,
+        tpot_max_ns=None,
+        e2e_ns=S,
+        ttft_budget_ns=500 * 10**6,
+        tpot_budget_ns=50 * 10**6,
+        send_delay_ns=0,
+        at_us=us(at_s),
+    )
 
 
 def test_only_what_a_rule_asks_for_is_looked_at(fleet: Path, config: Any, tmp_path: Path) -> None:
@@ -57,8 +72,9 @@ def test_requests_count_in_their_window_and_provenance(tmp_path: Path, config: A
     slo = {"kind": "slo", "target": 0.9}
     found = facts(root, config(slo, slo | {"window": "1h"}, slo | {"window": "2h"}), NOW_US).requests
     assert {window: (one.requests, one.kept) for window, one in found.items() if isinstance(one, Requests)} == {
-        3600: (2, 1), 7200: (3, 2),
-    }  # fmt: skip
+        3600: (2, 1),
+        7200: (3, 2),
+    }
     simulated = facts(root, config(slo, provenance="simulated"), NOW_US).requests[3600]
     assert isinstance(simulated, Requests)
     assert (simulated.requests, simulated.kept) == (1, 0)
@@ -74,10 +90,14 @@ def test_a_device_that_was_metered_and_is_there_is_looked_at(tmp_path: Path, con
     others.append(reading(0, 60, "gone"))
     others.append(
         events.Device(
-            action="left", t_ns=T0_NS + 3600 * S, at_us=us(3600), device_id="gone", pool="serving",
+            action="left",
+            t_ns=T0_NS + 3600 * S,
+            at_us=us(3600),
+            device_id="gone",
+            pool="serving",
             device_class="h100-sxm",
         )
-    )  # fmt: skip
+    )
     # It went on without readings, and said so.
     own = [slice_(0, serving=7200), reading(0, 60), reading(60, 7200, "s0", None)]
     root = write(tmp_path / "ledger", [*begun(), *others, *own])

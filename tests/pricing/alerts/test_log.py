@@ -31,8 +31,11 @@ def test_an_event_that_no_command_wrote_is_passed_over(fleet: Path, message: Mes
     forged = {**message.record(), "title": 7, "id": "1"}
     with LedgerWriter.open(fleet, log.WRITER, "ledger") as writer:
         for action, detail in (
-            (QUEUED, {"id": "2"}), (QUEUED, forged), (QUEUED, [1]), (FAILED, {"id": message.message_id}),
+            (QUEUED, {"id": "2"}),
+            (QUEUED, forged),
+            (QUEUED, [1]),
+            (FAILED, {"id": message.message_id}),
             (DELIVERED, {"id": "nobody's", "tries": 1, "at_us": 1}),
-        ):  # fmt: skip
+        ):
             writer.record(Ledger(action=action, detail_json=json.dumps(detail)))
     assert log.load(fleet) == [Entry(message=message)]

@@ -15,9 +15,15 @@ from tests.pricing.alerts.servers import Mails, certificate, mails
 
 def channel(server: Mails, **fields: Any) -> EmailChannel:
     given = {
-        "kind": "email", "name": "c", "host": "127.0.0.1", "port": server.port, "security": "none",
-        "from": "rose@example.com", "to": ["ann@example.com", "ben@example.com"], "timeout_s": 5,
-    }  # fmt: skip
+        "kind": "email",
+        "name": "c",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "security": "none",
+        "from": "rose@example.com",
+        "to": ["ann@example.com", "ben@example.com"],
+        "timeout_s": 5,
+    }
     return EmailChannel.model_validate(given | fields)
 
 

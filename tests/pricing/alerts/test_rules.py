@@ -133,29 +133,40 @@ FACTS = st.builds(
     Facts,
     budgets=st.lists(
         st.builds(
-            Budget, team=st.text(), month=st.just("2026-05"), budget_nano=AMOUNT, spent_nano=AMOUNT,
+            Budget,
+            team=st.text(),
+            month=st.just("2026-05"),
+            budget_nano=AMOUNT,
+            spent_nano=AMOUNT,
             forecast_nano=st.none() | AMOUNT,
         ),
-        max_size=3, unique_by=lambda row: row.team,
+        max_size=3,
+        unique_by=lambda row: row.team,
     ).map(tuple),
     odd_days=st.lists(
         st.builds(
-            OddDay, day=st.dates(), metric=st.sampled_from(["cost", "idle"]), stands_out=st.booleans(),
+            OddDay,
+            day=st.dates(),
+            metric=st.sampled_from(["cost", "idle"]),
+            stands_out=st.booleans(),
         ),
-        max_size=3, unique_by=lambda row: (row.day, row.metric),
+        max_size=3,
+        unique_by=lambda row: (row.day, row.metric),
     ).map(tuple),
     requests=st.builds(
         lambda count, missed: {3600: Requests(requests=count, kept=max(0, count - missed), from_us=0, to_us=NOW_US)},
-        AMOUNT, AMOUNT,
+        AMOUNT,
+        AMOUNT,
     ),
     verification=st.builds(Verification, until_us=st.none() | st.integers(0, NOW_US), problems=st.integers(0, 9)),
     meters=st.lists(
         st.builds(
             Meter, run_id=st.text(), device_id=st.text(), read_ns=st.integers(0, 2**61), seen_ns=st.integers(0, 2**61)
         ),
-        max_size=3, unique_by=lambda row: (row.run_id, row.device_id),
+        max_size=3,
+        unique_by=lambda row: (row.run_id, row.device_id),
     ).map(tuple),
-)  # fmt: skip
+)
 
 
 @given(FACTS, st.sampled_from([BUDGETS, ODD, SLO, UNVERIFIED, METER]))

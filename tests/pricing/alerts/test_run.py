@@ -75,8 +75,9 @@ def test_a_day_that_stands_out_alerts_once(weeks: Path, config: Any, hook: Web) 
     asked = config({"kind": "anomaly"})
     run.run(weeks, asked, NOW_US)
     assert subjects(hook) == [
-        "ROSE: idle of 2026-06-15 stands out", "ROSE: cost per million useful tokens of 2026-06-15 stands out",
-    ]  # fmt: skip
+        "ROSE: idle of 2026-06-15 stands out",
+        "ROSE: cost per million useful tokens of 2026-06-15 stands out",
+    ]
     assert run.run(weeks, asked, NOW_US).queued == ()
 
 
@@ -115,8 +116,10 @@ def test_a_weekly_report_is_sent_once(weeks: Path, config: Any, hook: Web) -> No
     for said in (
         "The fleet cost $604.80 (amortized; USD, live)",
         "Compared with 2026-06-01 through 2026-06-07, UTC: It cost the same.",
-        "What borrowing saved is not known", "No serving request was recorded", "Ledger verified until 20",
-    ):  # fmt: skip
+        "What borrowing saved is not known",
+        "No serving request was recorded",
+        "Ledger verified until 20",
+    ):
         assert said in text
     assert [section["columns"][:2] for section in data["sections"]] == [["team", "before"]]
     run.run(weeks, asked, NOW_US + 7 * DAY_US)
@@ -209,9 +212,15 @@ def test_a_message_to_a_channel_that_is_no_more_is_given_up(weeks: Path) -> None
 
 def _message() -> Message:
     return Message(
-        message_id="0" * 32, channel="c", kind="firing", key="k", title="t", sentences=("s",), at_us=utc_us(),
+        message_id="0" * 32,
+        channel="c",
+        kind="firing",
+        key="k",
+        title="t",
+        sentences=("s",),
+        at_us=utc_us(),
         provenance="live",
-    )  # fmt: skip
+    )
 
 
 def test_a_test_message_is_tried_once(weeks: Path, config: Any, hook: Web) -> None:

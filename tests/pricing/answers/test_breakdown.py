@@ -40,10 +40,14 @@ def cost_of(borrowed: Fraction, dedicated: Fraction) -> TokenCost:
     paid = {"borrowed": borrowed, "dedicated": dedicated}
     lines = {"serving": Fraction(1), "dedicated": dedicated / 100, "opportunistic": borrowed / 100}
     return TokenCost(
-        by_line={**lines, "blended": (borrowed + dedicated) / 200}, paid=paid, borrowed_share=Fraction(1, 2),
-        useful=200, borrow=Estimate(float(borrowed), float(borrowed), float(borrowed)), no_borrow_interval=None,
+        by_line={**lines, "blended": (borrowed + dedicated) / 200},
+        paid=paid,
+        borrowed_share=Fraction(1, 2),
+        useful=200,
+        borrow=Estimate(float(borrowed), float(borrowed), float(borrowed)),
+        no_borrow_interval=None,
         spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
-    )  # fmt: skip
+    )
 
 
 usd = st.fractions(-5, 5, max_denominator=10**12)
@@ -101,8 +105,12 @@ def test_the_sample_by_hand(sample_kept: Path, way: breakdown.By) -> None:
     keys = {"version": [None], "task": ["t", None], "step": ["1", "2", None]}[way]
     assert list(dict.fromkeys(row["part"] for row in group_parts)) == keys
     assert group_parts[-1] == {
-        "part": None, "group_id": None, "accepted": 0, "borrowed_tokens": 100, "dedicated_tokens": 0,
-    }  # fmt: skip
+        "part": None,
+        "group_id": None,
+        "accepted": 0,
+        "borrowed_tokens": 100,
+        "dedicated_tokens": 0,
+    }
     by_group = {(row["part"], row["group_id"]): row for row in group_parts}
     part = {"version": None, "task": "t", "step": "1"}[way]
     g0 = by_group[part, "g0"]

@@ -173,17 +173,28 @@ def golden_cost() -> TokenCost:
     lines: dict[str, Fraction | None] = {"serving": Fraction(2), "dedicated": Fraction(2)}
     lines |= {"opportunistic": Fraction(1, 5), "blended": Fraction(1)}
     return TokenCost(
-        by_line=lines, paid={}, borrowed_share=Fraction(1, 2), useful=100, borrow=Estimate(2.0, 2.0, 2.0),
-        no_borrow_interval=None, spreads=EXACT,
-    )  # fmt: skip
+        by_line=lines,
+        paid={},
+        borrowed_share=Fraction(1, 2),
+        useful=100,
+        borrow=Estimate(2.0, 2.0, 2.0),
+        no_borrow_interval=None,
+        spreads=EXACT,
+    )
 
 
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
 def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, cost: float) -> None:
     drawn = one_draw(
-        judged_groups=4, judged_groups_trajectories=64, alpha=0.5, output_tokens=10, answer_tokens=1,
-        borrowed_useful=100 * phi, dedicated_useful=100 - 100 * phi, ppv=0.25,
-    )  # fmt: skip
+        judged_groups=4,
+        judged_groups_trajectories=64,
+        alpha=0.5,
+        output_tokens=10,
+        answer_tokens=1,
+        borrowed_useful=100 * phi,
+        dedicated_useful=100 - 100 * phi,
+        ppv=0.25,
+    )
     interval, over_ppv = cost_per_correct.formula_interval(2.0, golden_cost(), drawn, "blended")
     assert interval == Interval(low=pytest.approx(cost), high=pytest.approx(cost))
     assert over_ppv == Interval(low=pytest.approx(4 * cost), high=pytest.approx(4 * cost))
@@ -275,9 +286,16 @@ def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(sample_cos
 def test_a_share_of_everything_is_not_certain() -> None:
     groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
     even = Groups(
-        trajectories=96, judged_groups=12, judged_groups_trajectories=96, solved_groups=12, judged=96, accepted=96,
-        audited=48, audited_correct=48, rows=groups,
-    )  # fmt: skip
+        trajectories=96,
+        judged_groups=12,
+        judged_groups_trajectories=96,
+        solved_groups=12,
+        judged=96,
+        accepted=96,
+        audited=48,
+        audited_correct=48,
+        rows=groups,
+    )
     for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
         interval = cost_per_correct.share_interval(even, *columns)
         assert interval is not None

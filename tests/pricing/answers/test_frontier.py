@@ -56,9 +56,12 @@ def test_the_golden_thresholds(phi: float, ratio: float, kappa: float) -> None:
 def test_the_golden_gains() -> None:
     # n 8 at 2 each, T 100 at 0.5 each.
     spend = Spend(
-        inference_usd=Fraction(16), rollouts_usd=Fraction(30), other_training_usd=Fraction(20),
-        borrowed_share=Fraction(0), cost_ratio=Fraction(1),
-    )  # fmt: skip
+        inference_usd=Fraction(16),
+        rollouts_usd=Fraction(30),
+        other_training_usd=Fraction(20),
+        borrowed_share=Fraction(0),
+        cost_ratio=Fraction(1),
+    )
     assert frontier.left(eta(1.4), eta(0.3), spend, 8) == pytest.approx(1.3333, abs=5e-5)
     assert spend.threshold == pytest.approx(0.32)
     answer = frontier.next_dollar(eta(1.4), eta(0.3), 16, 50)
@@ -139,10 +142,15 @@ def device(pool: str, **nano: int) -> DeviceCost:
     time = {bucket: nano.get(bucket, 0) if bucket in TIME_BUCKETS else 0 for bucket in TIME_BUCKETS}
     return DeviceCost(
         fleet_run_id="run",
-        device_id=pool, pool=pool, device_class="c", t0_ns=0, t1_ns=sum(time.values()), bucket_ns=time,
+        device_id=pool,
+        pool=pool,
+        device_class="c",
+        t0_ns=0,
+        t1_ns=sum(time.values()),
+        bucket_ns=time,
         amortized_nano_usd={bucket: nano.get(bucket, 0) for bucket in ALL_BUCKETS},
         fully_loaded_nano_usd={"serving": sum(nano.values())},
-    )  # fmt: skip
+    )
 
 
 def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
@@ -160,14 +168,25 @@ def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
         "unallocated": Tokens(none | {"lost": 90}),
     }
     lines: dict[str, Fraction | None] = {
-        "serving": Fraction(8, 40), "dedicated": Fraction(12, 60), "opportunistic": Fraction(2, 40),
+        "serving": Fraction(8, 40),
+        "dedicated": Fraction(12, 60),
+        "opportunistic": Fraction(2, 40),
         "blended": Fraction(14, 100),
-    }  # fmt: skip
+    }
     paid = {"borrowed": Fraction(2), "dedicated": Fraction(12)}
-    return allocation, tokens, TokenCost(
-        by_line=lines, paid=paid, borrowed_share=Fraction(2, 5), useful=100, borrow=Estimate(2.0, 2.0, 2.0),
-        no_borrow_interval=None, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
-    )  # fmt: skip
+    return (
+        allocation,
+        tokens,
+        TokenCost(
+            by_line=lines,
+            paid=paid,
+            borrowed_share=Fraction(2, 5),
+            useful=100,
+            borrow=Estimate(2.0, 2.0, 2.0),
+            no_borrow_interval=None,
+            spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
+        ),
+    )
 
 
 def test_the_dollars_on_both_sides() -> None:
@@ -192,9 +211,12 @@ def test_with_borrowing_training_cost_what_was_paid(
     c_d = Fraction(dedicated, dedicated_tokens)
     c_o = Fraction(borrowed, borrowed_tokens) if borrowed_tokens else Fraction(0)
     spend = Spend(
-        inference_usd=Fraction(1), rollouts_usd=c_d * useful, other_training_usd=Fraction(other),
-        borrowed_share=Fraction(borrowed_tokens, useful), cost_ratio=c_o / c_d,
-    )  # fmt: skip
+        inference_usd=Fraction(1),
+        rollouts_usd=c_d * useful,
+        other_training_usd=Fraction(other),
+        borrowed_share=Fraction(borrowed_tokens, useful),
+        cost_ratio=c_o / c_d,
+    )
     assert spend.training_with_borrowing_usd == pytest.approx(dedicated + paid + other)
 
 
@@ -213,9 +235,16 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
 def test_what_a_slack_second_yields() -> None:
     allocation, tokens, _ = run()
     groups = Groups(
-        trajectories=38, judged_groups=4, judged_groups_trajectories=38, solved_groups=2, judged=38, accepted=2,
-        audited=0, audited_correct=0, rows=[],
-    )  # fmt: skip
+        trajectories=38,
+        judged_groups=4,
+        judged_groups_trajectories=38,
+        solved_groups=2,
+        judged=38,
+        accepted=2,
+        audited=0,
+        audited_correct=0,
+        rows=[],
+    )
     # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories.
     yields = frontier.slack(allocation, tokens, groups)
     assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))

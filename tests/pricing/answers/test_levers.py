@@ -22,9 +22,17 @@ GOLDEN = Factors(
 )
 price = st.floats(0.01, 100)
 anything = st.builds(
-    Factors, cpm=price, r=st.floats(1.1, 50), one_plus_rho=st.floats(1.5, 64), alpha=st.floats(0.05, 0.9),
-    phi=st.floats(0.1, 0.9), waste=st.floats(0.01, 0.8), c_serving=price, c_dedicated=price, c_opportunistic=price,
-)  # fmt: skip
+    Factors,
+    cpm=price,
+    r=st.floats(1.1, 50),
+    one_plus_rho=st.floats(1.5, 64),
+    alpha=st.floats(0.05, 0.9),
+    phi=st.floats(0.1, 0.9),
+    waste=st.floats(0.01, 0.8),
+    c_serving=price,
+    c_dedicated=price,
+    c_opportunistic=price,
+)
 
 
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
@@ -103,11 +111,18 @@ def test_the_answer_in_words() -> None:
 def test_the_factors_of_a_run() -> None:
     cost = TokenCost(
         by_line={
-            "serving": Fraction(2), "dedicated": Fraction(2), "opportunistic": Fraction(1, 5), "blended": Fraction(1),
+            "serving": Fraction(2),
+            "dedicated": Fraction(2),
+            "opportunistic": Fraction(1, 5),
+            "blended": Fraction(1),
         },
-        paid={}, borrowed_share=Fraction(1, 2), useful=80, borrow=Estimate(2.0, 2.0, 2.0), no_borrow_interval=None,
+        paid={},
+        borrowed_share=Fraction(1, 2),
+        useful=80,
+        borrow=Estimate(2.0, 2.0, 2.0),
+        no_borrow_interval=None,
         spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
-    )  # fmt: skip
+    )
     none = dict.fromkeys(FATES, 0)
     tokens = {
         "borrowed": Tokens(none | {"accepted": 40, "lost": 15}),
@@ -116,9 +131,16 @@ def test_the_factors_of_a_run() -> None:
     }
     group_rows = [{"output_tokens": 100, "answer_tokens": 10}]
     groups = Groups(
-        trajectories=64, judged_groups=4, judged_groups_trajectories=64, solved_groups=2, judged=64, accepted=2,
-        audited=0, audited_correct=0, rows=group_rows,
-    )  # fmt: skip
+        trajectories=64,
+        judged_groups=4,
+        judged_groups_trajectories=64,
+        solved_groups=2,
+        judged=64,
+        accepted=2,
+        audited=0,
+        audited_correct=0,
+        rows=group_rows,
+    )
     assert levers.factors(2, cost, tokens, groups) == GOLDEN
     assert levers.factors(2, cost, tokens, replace(groups, solved_groups=0)) is None
     assert levers.factors(2, replace(cost, by_line={**cost.by_line, "serving": None}), tokens, groups) is None
@@ -133,9 +155,16 @@ def test_standard_errors_are_those_of_the_draws() -> None:
     # Of the run's 10 tokens turns made 8, and 4 were useful: a preemption threw 2 away.
     group_rows = [{"borrowed_useful": 2, "dedicated_useful": 2, "borrowed_tokens": 4, "dedicated_tokens": 4}]
     groups = Groups(
-        trajectories=4, judged_groups=4, judged_groups_trajectories=4, solved_groups=2, judged=4, accepted=2,
-        audited=0, audited_correct=0, rows=group_rows,
-    )  # fmt: skip
+        trajectories=4,
+        judged_groups=4,
+        judged_groups_trajectories=4,
+        solved_groups=2,
+        judged=4,
+        accepted=2,
+        audited=0,
+        audited_correct=0,
+        rows=group_rows,
+    )
     errors = levers.standard_errors(Resamples(**sums, units=3), groups, replace(GOLDEN, waste=0.6))
     assert errors["alpha"] == pytest.approx(0.25)
     assert errors["cpm"] is None

@@ -47,9 +47,14 @@ class Served:
     url: str
 
     def get(
-        self, path: str, *, headers: dict[str, str] | None = None, method: str = "GET",
-        context: ssl.SSLContext | None = None, **parameters: Any,
-    ) -> Answer:  # fmt: skip
+        self,
+        path: str,
+        *,
+        headers: dict[str, str] | None = None,
+        method: str = "GET",
+        context: ssl.SSLContext | None = None,
+        **parameters: Any,
+    ) -> Answer:
         query = urllib.parse.urlencode(parameters)
         request = urllib.request.Request(f"{self.url}{path}?{query}", headers=headers or {}, method=method)
         try:
@@ -76,9 +81,7 @@ def asked_fleet(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     (folder / "book.toml").write_text(BOOK_TOML)
     root = shutil.copytree(fleet_made, folder / "ledger")
     ledgers = named([str(root)], str(folder / "book.toml"))
-    with server.serve(
-        ledgers, "127.0.0.1", 0, limits=Limits(timeout_s=250), clock=lambda: NOW_NS + HOUR_NS
-    ) as url:  # fmt: skip
+    with server.serve(ledgers, "127.0.0.1", 0, limits=Limits(timeout_s=250), clock=lambda: NOW_NS + HOUR_NS) as url:
         yield Served(url)
 
 
@@ -88,9 +91,13 @@ def serve(book: str) -> Iterator[Serve]:
     with ExitStack() as servers:
 
         def start(
-            *roots: Path | str, now_ns: int = NOW_NS, price_book: str | None = book, allow_unverified: bool = False,
-            host: str = "127.0.0.1", **options: Any,
-        ) -> Served:  # fmt: skip
+            *roots: Path | str,
+            now_ns: int = NOW_NS,
+            price_book: str | None = book,
+            allow_unverified: bool = False,
+            host: str = "127.0.0.1",
+            **options: Any,
+        ) -> Served:
             # A busy machine is no reason to fail.
             options = {"limits": Limits(timeout_s=250)} | options
             ledgers = named([str(root) for root in roots], price_book, allow_unverified=allow_unverified)

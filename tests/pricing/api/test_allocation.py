@@ -66,9 +66,11 @@ def test_an_allocation_is_the_line_of_rose_cost(half_closed: Path, serve: Serve,
     for line in made.lines:
         own = allocations[line.values[0]]
         assert {name: own[name] for name in ("cost_nano", "closed_nano", "corrections_nano", "open_nano")} == {
-            "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
+            "cost_nano": line.cost_nano,
+            "closed_nano": line.closed_nano,
+            "corrections_nano": line.corrections_nano,
             "open_nano": line.open_nano,
-        }  # fmt: skip
+        }
         assert (own["ns"], own["tokens"]) == (line.ns, line.tokens)
         assert own["totalCost"] == f"{line.cost_nano / 1e9:.9f}"
         assert own["properties"] == {"bucket": line.values[0]}

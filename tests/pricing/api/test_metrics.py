@@ -43,9 +43,10 @@ def test_a_scrape_has_the_figures_of_the_month(fleet: Path, serve: Serve) -> Non
     found = samples(answer.text)
     figures = served.get("/summary", window="month").data[0]["figures"]
     for metric, name in (
-        ("rose_cost_bill_dollars", "bill"), ("rose_cost_rollout_dollars", "rollout_cost"),
+        ("rose_cost_bill_dollars", "bill"),
+        ("rose_cost_rollout_dollars", "rollout_cost"),
         ("rose_cost_per_accepted_dollars", "cost_per_accepted"),
-    ):  # fmt: skip
+    ):
         assert value(found, metric, **LIVE) == figures[name]["value"] / 1e9
     for kind in ("cash_saved_if_there_anyway", "cash_saved_if_not", "capacity_avoided"):
         known = figures[kind]["value"]
@@ -74,9 +75,7 @@ def test_a_scrape_has_the_figures_of_the_month(fleet: Path, serve: Serve) -> Non
 
 
 @pytest.mark.long
-def test_beyond_the_dearest_teams_and_runs_are_one_series(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_beyond_the_dearest_teams_and_runs_are_one_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "RUNS_MAX", 2)
     root = tmp_path / "ledger"
     for number in range(4):

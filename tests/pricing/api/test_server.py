@@ -124,13 +124,21 @@ def test_the_description_holds_of_real_answers(fleet: Path, serve: Serve) -> Non
     Draft202012Validator(error).validate(served.get("/allocation", window="never").json)
     parameters = {one["name"] for one in described["paths"]["/allocation"]["get"]["parameters"]}
     assert parameters == {
-        "window", "tz", "provenance", "ledger", "aggregate", "costBasis", "accumulate", "step", "filter",
-    }  # fmt: skip
+        "window",
+        "tz",
+        "provenance",
+        "ledger",
+        "aggregate",
+        "costBasis",
+        "accumulate",
+        "step",
+        "filter",
+    }
 
 
 def test_each_request_is_a_line_without_what_may_be_secret(
     fleet: Path, serve: Serve, capfd: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     served = serve(fleet)
     served.get("/allocation", window=HOUR, filter='team:"a\nb"')
     served.get("/summary", token="SECRET", window=HOUR)
@@ -234,7 +242,7 @@ def test_work_that_fails_is_done_again() -> None:
 
 def test_a_slow_request_is_answered_with_504_and_a_full_queue_with_429(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """The ledger's own lock makes it slow: whoever holds it keeps pricing waiting."""
     from rose.ledger import layout
 
@@ -257,17 +265,19 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
     made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - datetime.timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
-    )  # fmt: skip
+    )
     (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )  # fmt: skip
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
     return folder / "cert.pem", folder / "key.pem"

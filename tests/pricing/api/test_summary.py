@@ -83,8 +83,9 @@ def test_provenances_are_summed_up_apart(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
     summaries = served.get("/summary", window=DAY).data
     assert {one["provenance"]: one["figures"]["bill"]["value"] for one in summaries} == {
-        "live": BILL_NANO, "simulated": 3_600_000_000,
-    }  # fmt: skip
+        "live": BILL_NANO,
+        "simulated": 3_600_000_000,
+    }
     assert [one["provenance"] for one in served.get("/runs", window=DAY).data] == ["live", "simulated"]
 
 

@@ -44,16 +44,21 @@ def test_each_kind_re_adds_and_a_nano_dollar_too_many_shows(hour: tuple[pl.DataF
 
 @pytest.mark.parametrize(
     ("kind", "column", "says"),
-    [("capacity", "ns", "ns, and"), ("capacity", "tokens", "turns and preemptions"),
-     ("transfer", "bytes", "route inter-region, version 3"), ("energy", "energy_mw_ns", "energy comes to")],
-)  # fmt: skip
+    [
+        ("capacity", "ns", "ns, and"),
+        ("capacity", "tokens", "turns and preemptions"),
+        ("transfer", "bytes", "route inter-region, version 3"),
+        ("energy", "energy_mw_ns", "energy comes to"),
+    ],
+)
 def test_what_the_events_do_not_say_shows(
     hour: tuple[pl.DataFrame, Evidence], kind: str, column: str, says: str
 ) -> None:
     frame, evidence = hour
     links = {"capacity": audit_steps.capacity, "transfer": audit_steps.transfer, "energy": audit_steps.energy}[kind]
-    rows = frame.filter(pl.col("kind") == kind).with_columns(pl.when(pl.col(column) > 0).then(pl.col(column) + 1)
-                                                             .otherwise(pl.col(column)).alias(column))  # fmt: skip
+    rows = frame.filter(pl.col("kind") == kind).with_columns(
+        pl.when(pl.col(column) > 0).then(pl.col(column) + 1).otherwise(pl.col(column)).alias(column)
+    )
     assert any(says in text for text in wrong(links(rows, rows, BOOK, T0_NS, evidence)))
 
 

@@ -18,8 +18,10 @@ def test_the_events_of_an_hour_are_all_there(fleet: Path) -> None:
     evidence = gather(fleet, OF)
     assert [(row["seq"], row["lease_id"]) for row in evidence.slices] == [(3, None), (4, "L1"), (5, None)]
     assert [(row["tokens"], row["recomputed_tokens"], row["task"]) for row in evidence.tokens] == [
-        (200, 0, "maze"), (60, 0, "maze"), (40, 40, "maze"),
-    ]  # fmt: skip
+        (200, 0, "maze"),
+        (60, 0, "maze"),
+        (40, 40, "maze"),
+    ]
     assert [row["wire_bytes"] for row in evidence.syncs] == [10**10]
     assert [row["energy_mw_ns"] for row in evidence.readings] == [600_000 * 3300 * 10**9]
     assert evidence.late == 0
@@ -32,8 +34,10 @@ def test_the_events_of_an_hour_are_all_there(fleet: Path) -> None:
 
 def test_what_crosses_the_end_of_an_hour_is_cut_there(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*begun(), slice_(3000, serving=600, idle=600)])
-    parts = [gather(root, DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS + n * HOUR_NS))
-             for n in range(3)]  # fmt: skip
+    parts = [
+        gather(root, DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS + n * HOUR_NS))
+        for n in range(3)
+    ]
     assert [[row["serving"] + row["idle"] for row in part.slices] for part in parts] == [[600 * 10**9]] * 2 + [[]]
     assert sum(part.slices[0]["serving"] for part in parts[:2]) == 600 * 10**9
 

@@ -43,8 +43,16 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
     assert (made.amount.value, made.faults, made.notes) == (BILL_NANO, [], ())
     assert len(made.rows) == 8
     assert [step.title for step in made.steps] == [
-        "price", "device-hour", "by time", "rollout, lease L1", "slices", "price", "syncs", "price", "readings",
-    ]  # fmt: skip
+        "price",
+        "device-hour",
+        "by time",
+        "rollout, lease L1",
+        "slices",
+        "price",
+        "syncs",
+        "price",
+        "readings",
+    ]
     price, hour, *_ = made.steps
     assert price.says == (
         "$3.60 for each hour of h100-sxm (1-year reserved), from 2026-01-01 on; source: contract 17 (2026-01-01); "
@@ -88,8 +96,11 @@ def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
     (wrong,) = [total for step in steps for total in step.sums if not total.ok]
     assert wrong.text == "idle, not lent comes to 900,000,000,000 ns, and 600,000,000,000 is charged"
     steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(fleet, device_hour)))
-    assert any("comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in total.text
-               for step in steps for total in step.sums)  # fmt: skip
+    assert any(
+        "comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in total.text
+        for step in steps
+        for total in step.sums
+    )
 
 
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
@@ -133,9 +144,16 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
 def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_became(write_ledger: Any) -> None:
     """Tokens made in no rollout time of the one pool, and power read in both, of which each is rounded by itself."""
     made = [
-        run(), device("joined", 0, pool="rollout"), slice_(0, idle=600), turn("a", 60, 1207), power(0, 600, 682),
-        device("joined", 600), slice_(600, rollout=600, idle=60), turn("b", 700, 30), power(600, 1260, 777),
-    ]  # fmt: skip
+        run(),
+        device("joined", 0, pool="rollout"),
+        slice_(0, idle=600),
+        turn("a", 60, 1207),
+        power(0, 600, 682),
+        device("joined", 600),
+        slice_(600, rollout=600, idle=60),
+        turn("b", 700, 30),
+        power(600, 1260, 777),
+    ]
     made_of = explain(write_ledger(made), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
     assert made_of.faults == []
     assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
@@ -145,12 +163,22 @@ def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_b
 def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any) -> None:
     """Serving, rollout, and serving again: its time as serving is divided once, and its energy rounded once."""
     made = [
-        run(), device("joined", 0), slice_(0, serving=3.1, headroom=1.7, idle=7.3),
-        slice_(12.1, lease_id="L", rollout=2.9), turn("a", 13, 1207, lease_id="L"), power(0, 15, 613),
-        device("joined", 15, pool="rollout"), slice_(15, rollout=5), turn("b", 16, 31), power(15, 20, 777),
-        device("joined", 20), slice_(20, serving=2.3, headroom=0.7, idle=9.9),
-        slice_(32.9, lease_id="L", rollout=4.1), turn("c", 34, 411, lease_id="L"), power(20, 37, 911),
-    ]  # fmt: skip
+        run(),
+        device("joined", 0),
+        slice_(0, serving=3.1, headroom=1.7, idle=7.3),
+        slice_(12.1, lease_id="L", rollout=2.9),
+        turn("a", 13, 1207, lease_id="L"),
+        power(0, 15, 613),
+        device("joined", 15, pool="rollout"),
+        slice_(15, rollout=5),
+        turn("b", 16, 31),
+        power(15, 20, 777),
+        device("joined", 20),
+        slice_(20, serving=2.3, headroom=0.7, idle=9.9),
+        slice_(32.9, lease_id="L", rollout=4.1),
+        turn("c", 34, 411, lease_id="L"),
+        power(20, 37, 911),
+    ]
     root = write_ledger(made)
     frame = charges.price(root, test_tenures.BOOK).frame
     assert not frame.select(charge_algebra.DIMENSIONS).is_duplicated().any()

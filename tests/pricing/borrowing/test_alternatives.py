@@ -67,15 +67,22 @@ def cash(way: Alternative) -> Fraction:
 @pytest.mark.long
 def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     comparison, borrow = compared(
-        sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 720"),
+        sample,
+        tmp_path,
+        ("interruptions_per_hour = 0.05", "interruptions_per_hour = 720"),
         ('class = "h100-sxm"\ncommitment = "on demand"', 'class = "h100-sxm"\ncommitment = "by the hour"'),
-    )  # fmt: skip
+    )
     assert (comparison.tokens, comparison.borrowed.generated, comparison.dedicated.useful) == (1400, 3500, 5600)
     assert comparison.charged_usd == borrow.usd
     ways = {way.name: way for way in comparison.alternatives}
     assert list(ways) == [
-        DEDICATED, LOADED, "h100-sxm by the hour", "h100-sxm on demand, high end", "h100-sxm spot", NOTHING,
-    ]  # fmt: skip
+        DEDICATED,
+        LOADED,
+        "h100-sxm by the hour",
+        "h100-sxm on demand, high end",
+        "h100-sxm spot",
+        NOTHING,
+    ]
     # 2160 s of rollouts made 5600 useful tokens, so 1400 would have taken 540 s.
     assert ways[DEDICATED].usd == PRICE * 540 / 3600
     assert ways[DEDICATED].basis == "measured"
@@ -121,8 +128,10 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     write_ledger: Any, sample_made: Sequence[events.Event], tmp_path: Path
 ) -> None:
     root = write_ledger([event for event in sample_made if event.device_id != "r0"])
-    own = ('pool = "rollout"\nusd_per_hour = 4\ncommitment = "own"\nvalid_from = 2026-01-01\n'
-           'source = "test"\nsource_date = 2026-01-01\n')  # fmt: skip
+    own = (
+        'pool = "rollout"\nusd_per_hour = 4\ncommitment = "own"\nvalid_from = 2026-01-01\n'
+        'source = "test"\nsource_date = 2026-01-01\n'
+    )
     comparison, _ = compared(root, tmp_path, ("[[power]]", f'[[device]]\nclass = "h100-sxm"\n{own}\n[[power]]'))
     ways = {way.name: way for way in comparison.alternatives}
     # The 1440 s that were borrowed, at the price of a rollout device.

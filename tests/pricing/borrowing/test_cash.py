@@ -64,9 +64,11 @@ times = st.integers(0, 1000 * NS_PER_HOUR)
 @given(times, times, st.sampled_from(["0.25", "1", "24"]))
 def test_purchases_cover_what_is_needed_and_none_is_one_too_many(needed_ns: int, idle_ns: int, hours: str) -> None:
     bought = Bought(
-        needed_ns=Fraction(needed_ns), idle_ns=idle_ns, usd_per_device_hour=Fraction(2),
+        needed_ns=Fraction(needed_ns),
+        idle_ns=idle_ns,
+        usd_per_device_hour=Fraction(2),
         increment_hours=Decimal(hours),
-    )  # fmt: skip
+    )
     assert bought.increment_ns is not None
     assert bought.bought_ns >= bought.beyond_ns
     assert bought.bought_ns == 0 or bought.bought_ns - bought.increment_ns < bought.beyond_ns
@@ -129,8 +131,10 @@ PRICES = price_book.toml(
     "b",
     price_book.device("h100-sxm", "2", valid_to=date(2026, 6, 2)),
     price_book.device("h100-sxm", "3", valid_from=date(2026, 6, 2)),
-    price_book.electricity("0.1"), price_book.LENDING, price_book.TOKENS,
-)  # fmt: skip
+    price_book.electricity("0.1"),
+    price_book.LENDING,
+    price_book.TOKENS,
+)
 RISING = parse(PRICES, "b.toml")
 HOURLY = parse(PRICES.replace("commitment", "bought_in_hours = 1\ncommitment"), "b.toml")
 
@@ -142,14 +146,20 @@ def fleet(*stays_h: tuple[float, float]) -> Allocation:
         devices=tuple(
             DeviceCost(
                 fleet_run_id="run",
-                device_id=device_id, pool="rollout", device_class="h100-sxm", t0_ns=spans[0][0], t1_ns=spans[-1][1],
-                bucket_ns=dict.fromkeys(TIME_BUCKETS, 0), amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
-                fully_loaded_nano_usd={}, stays_ns=spans,
+                device_id=device_id,
+                pool="rollout",
+                device_class="h100-sxm",
+                t0_ns=spans[0][0],
+                t1_ns=spans[-1][1],
+                bucket_ns=dict.fromkeys(TIME_BUCKETS, 0),
+                amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
+                fully_loaded_nano_usd={},
+                stays_ns=spans,
             )
             for device_id, hours in stays.items()
             if (spans := tuple((at_ns(t0_h), at_ns(t1_h)) for t0_h, t1_h in hours))
         )
-    )  # fmt: skip
+    )
 
 
 def at_ns(hours: float) -> int:

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from rose.pricing.borrowing.correlated_load import COUPLINGS, Coupled, Fleet, coupled, crossing, observed, pairing
 
-FLEET = Fleet(
-    device_s_per_window=100, window_s=60, usd_per_borrowed_s=0.01, usd_per_late_request=0.5, tokens_per_s=20
-)  # fmt: skip
+FLEET = Fleet(device_s_per_window=100, window_s=60, usd_per_borrowed_s=0.01, usd_per_late_request=0.5, tokens_per_s=20)
 shares = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 
 
@@ -19,9 +17,7 @@ shares = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 @given(shares, shares)
 @settings(deadline=None, max_examples=20)
 def test_sorted_is_the_worst_of_all_pairings(load: list[float], demand: list[float]) -> None:
-    worst = max(
-        sum(max(0.0, s + q - 1) for s, q in zip(load, order, strict=True)) for order in permutations(demand)
-    )  # fmt: skip
+    worst = max(sum(max(0.0, s + q - 1) for s, q in zip(load, order, strict=True)) for order in permutations(demand))
     last = coupled(np.array(load), np.array(demand), np.ones(5), FLEET)[-1]
     assert last.r == 1
     assert last.wasted_share * sum(demand) == pytest.approx(worst, abs=1e-9)

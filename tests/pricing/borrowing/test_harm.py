@@ -35,10 +35,17 @@ WITHHELD = [drawn(FIRST + n) < SHARE for n in range(WINDOWS)]
 
 def window(n: int, **changes: Any) -> events.Holdout:
     event = events.Holdout(
-        at_us=us(n * WINDOW_S), device_id="s0", t0_ns=(FIRST + n) * WINDOW_NS, t1_ns=(FIRST + n + 1) * WINDOW_NS,
-        withheld=WITHHELD[n], draw=drawn(FIRST + n), holdout_share=SHARE, holdout_seed=3, window_ns=WINDOW_NS,
+        at_us=us(n * WINDOW_S),
+        device_id="s0",
+        t0_ns=(FIRST + n) * WINDOW_NS,
+        t1_ns=(FIRST + n + 1) * WINDOW_NS,
+        withheld=WITHHELD[n],
+        draw=drawn(FIRST + n),
+        holdout_share=SHARE,
+        holdout_seed=3,
+        window_ns=WINDOW_NS,
         washout_ns=WASHOUT_S * S,
-    )  # fmt: skip
+    )
     return replace(event, **changes)
 
 
@@ -66,11 +73,22 @@ def request(one: dict[str, Any], *, says: bool = True) -> events.Request:
     e2e_ns = one["ttft_ms"] * MS
     lent = not WITHHELD[one["second"] // WINDOW_S]
     return events.Request(
-        at_us=us(one["second"]) + e2e_ns // 1000, device_id="s0", request_id=f"q{one['second']}", outcome="completed",
-        lease_id=f"L{one['second'] // WINDOW_S}" if lent else None, prompt_tokens=100, output_tokens=1, ttft_ns=e2e_ns,
-        tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=e2e_ns, ttft_budget_ns=BUDGET_MS * MS, tpot_budget_ns=MS,
-        send_delay_ns=0, cached_tokens=one["cached"] if says else None,
-    )  # fmt: skip
+        at_us=us(one["second"]) + e2e_ns // 1000,
+        device_id="s0",
+        request_id=f"q{one['second']}",
+        outcome="completed",
+        lease_id=f"L{one['second'] // WINDOW_S}" if lent else None,
+        prompt_tokens=100,
+        output_tokens=1,
+        ttft_ns=e2e_ns,
+        tpot_mean_ns=None,
+        tpot_max_ns=None,
+        e2e_ns=e2e_ns,
+        ttft_budget_ns=BUDGET_MS * MS,
+        tpot_budget_ns=MS,
+        send_delay_ns=0,
+        cached_tokens=one["cached"] if says else None,
+    )
 
 
 def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> list[events.Event]:
@@ -82,35 +100,60 @@ def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> li
         events.Device(action="joined", t_ns=T0_NS, at_us=us(0), **device),
         events.Device(action="left", t_ns=T0_NS + end_s * S, at_us=us(end_s), **device),
         events.Engine(
-            at_us=us(0), device_id="s0", engine_id="r", action="started", role="rollout", model="m", kv_bytes=2 << 30,
+            at_us=us(0),
+            device_id="s0",
+            engine_id="r",
+            action="started",
+            role="rollout",
+            model="m",
+            kv_bytes=2 << 30,
             memory_mechanism="budget",
         ),
         *(
             events.Sync(
-                at_us=us(seconds), device_id="s0", ok=True, base_version=None, encoding="dense", wire_bytes=0,
-                dense_bytes=0, total_ns=S, source="trainer", route="loopback",
+                at_us=us(seconds),
+                device_id="s0",
+                ok=True,
+                base_version=None,
+                encoding="dense",
+                wire_bytes=0,
+                dense_bytes=0,
+                total_ns=S,
+                source="trainer",
+                route="loopback",
             )
             for seconds in (10, 20, 3000)
         ),
         *([window(n) for n in range(WINDOWS)] if windows is None else windows),
         *(request(one, says=says) for one in ASKED),
-    ]  # fmt: skip
+    ]
     terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0"}
     for n, withheld in enumerate(WITHHELD):
         t0_ns = T0_NS + n * WINDOW_NS
-        work = {"serving_ns": 30 * S, "idle_ns": 70 * S} if withheld else {
-            "serving_ns": 35 * S, "rollout_ns": 45 * S, "idle_ns": 20 * S, "overlap_ns": 10 * S,
-        }  # fmt: skip
+        work = (
+            {"serving_ns": 30 * S, "idle_ns": 70 * S}
+            if withheld
+            else {
+                "serving_ns": 35 * S,
+                "rollout_ns": 45 * S,
+                "idle_ns": 20 * S,
+                "overlap_ns": 10 * S,
+            }
+        )
         buckets: dict[str, int] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | work
         lease_id = None if withheld else f"L{n}"
         # A window's first slice ends with its wash-out.
         for t0, part in ((t0_ns, 2), (t0_ns + WASHOUT_S * S, 3)):
             made.append(
                 events.DeviceSlice(
-                    at_us=t0 // 1000, device_id="s0", lease_id=lease_id, t0_ns=t0, t1_ns=t0 + part * 20 * S,
+                    at_us=t0 // 1000,
+                    device_id="s0",
+                    lease_id=lease_id,
+                    t0_ns=t0,
+                    t1_ns=t0 + part * 20 * S,
                     **{name: ns * part // 5 for name, ns in buckets.items()},
                 )
-            )  # fmt: skip
+            )
         if lease_id is not None:
             for action, at_s in (("granted", n * WINDOW_S), ("released", (n + 1) * WINDOW_S)):
                 made.append(

@@ -51,20 +51,30 @@ def holding(*slices: events.Event, **pools: str) -> list[events.Event]:
 
 def lease(action: Any, at_s: int) -> events.Lease:
     return events.Lease(
-        action=action, lease_id="L", device_id="s", kv_budget_bytes=1, compute_share=0.5, expires_at_us=us(9000),
+        action=action,
+        lease_id="L",
+        device_id="s",
+        kv_budget_bytes=1,
+        compute_share=0.5,
+        expires_at_us=us(9000),
         at_us=us(at_s),
-    )  # fmt: skip
+    )
 
 
 def ours(tokens: int = 1000) -> list[events.Event]:
     """1,000 tokens in 1,200 s of a serving device, leased for half an hour, and 3,000 in 1,800 s of a dedicated one."""
     return holding(
-        lease("granted", 0), slice_(0, "s", "L", rollout=1200, idle=600), lease("released", 1800),
-        slice_(1800, "s", serving=1800), turn("a", 10, tokens, device_id="s", lease_id="L"),
-        slice_(0, "r", rollout=1800, train=600, idle=1200), turn("b", 10, 3 * tokens, device_id="r"),
+        lease("granted", 0),
+        slice_(0, "s", "L", rollout=1200, idle=600),
+        lease("released", 1800),
+        slice_(1800, "s", serving=1800),
+        turn("a", 10, tokens, device_id="s", lease_id="L"),
+        slice_(0, "r", rollout=1800, train=600, idle=1200),
+        turn("b", 10, 3 * tokens, device_id="r"),
         *verdict("a", 20, accepted=True),
-        s="serving", r="rollout",
-    )  # fmt: skip
+        s="serving",
+        r="rollout",
+    )
 
 
 def seen(root: Path, book: PriceBook = BOOK, spans: tuple[Span, ...] = (), run_id: str = "run") -> Seen:
@@ -94,8 +104,10 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(w
         was, shared = before.made[key], after.made[key]
         assert was.measured_ns == was.hardware_ns == was.rollout_ns == rollouts_s * S
         assert (shared.measured_ns, shared.hardware_ns, shared.rollout_ns) == (
-            rollouts_s * S, rollouts_s * S, rollouts_s * S / 2
-        )  # fmt: skip
+            rollouts_s * S,
+            rollouts_s * S,
+            rollouts_s * S / 2,
+        )
         assert shared.tokens_per_s == was.tokens_per_s
         assert (shared.usd, shared.unshared_usd) == (was.usd / 2, was.usd)
     assert after.borrow.borrowed_ns == before.borrow.borrowed_ns == LENT_NS
@@ -150,9 +162,10 @@ def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(
     root = None
     for run_id, rollout_s in zip(("run", "other"), worked_s, strict=True):
         made = holding(
-            slice_(0, "s", rollout=rollout_s, idle=3600 - rollout_s), turn("a", 10, rollout_s, device_id="s"),
+            slice_(0, "s", rollout=rollout_s, idle=3600 - rollout_s),
+            turn("a", 10, rollout_s, device_id="s"),
             s="serving",
-        )  # fmt: skip
+        )
         root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
     assert root is not None
     both = [seen(root, run_id=run_id) for run_id in ("run", "other")]

@@ -121,8 +121,16 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
     second = [
         events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
         events.DeviceSlice(
-            device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, serving_ns=40 * S, rollout_ns=0, train_ns=0, sync_ns=0,
-            activation_ns=0, headroom_ns=0, idle_ns=60 * S,
+            device_id="s1",
+            t0_ns=T0_NS,
+            t1_ns=T0_NS + 100 * S,
+            serving_ns=40 * S,
+            rollout_ns=0,
+            train_ns=0,
+            sync_ns=0,
+            activation_ns=0,
+            headroom_ns=0,
+            idle_ns=60 * S,
         ),
         events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="rapl"),
         events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="rapl"),
@@ -131,7 +139,7 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
         events.Power(
             device_id="s0", t0_ns=T0_NS + 80 * S, t1_ns=T0_NS + 3600 * S, power_mw=None, source=events.NOT_MEASURED
         ),
-    ]  # fmt: skip
+    ]
     write_ledger(second, root=sample, writer="second")
     result = priced(sample, book())
     # Lent (60 * 520 + 20 * 400) / 80 = 490 W, unlent 300 W: 190 W over 3600 leased seconds.
@@ -145,16 +153,25 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
 
 def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> events.Engine:
     return events.Engine(
-        device_id="s0", engine_id=f"s0-{role}", action="started", role=role, model="m", duration_ns=took_s * S,
+        device_id="s0",
+        engine_id=f"s0-{role}",
+        action="started",
+        role=role,
+        model="m",
+        duration_ns=took_s * S,
         at_us=(T0_NS + after_s * S) // 1000,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
     ("started", "serving_s"),
-    [([], 0), ([starts("serving", 40, 30)], 36), ([starts("rollout", 40, 30)], 0),
-     ([starts("serving", 30, 27), starts("rollout", 40, 9)], 27)],
-)  # fmt: skip
+    [
+        ([], 0),
+        ([starts("serving", 40, 30)], 36),
+        ([starts("rollout", 40, 30)], 0),
+        ([starts("serving", 30, 27), starts("rollout", 40, 9)], 27),
+    ],
+)
 def test_an_engine_s_start_is_charged_to_what_needed_it(
     sample: Path, write_ledger: Any, started: list[events.Engine], serving_s: int
 ) -> None:
@@ -200,9 +217,10 @@ def terms_of_lending(change: str, after: str) -> str:
         "transfer": ('route = "loopback"\nusd_per_gb = 0.02\n', f'route = "loopback"\nusd_per_gb = 0.{after}02\n'),
         "lending": tuple(
             f"idle_anyway = true\nscheduler_usd_per_lease_s = 0.{x}001\nkv_recompute_usd_per_million_tokens = 0.{x}3\n"
-            f"violation_usd = 0.{x}7\n" for x in ("", after)
+            f"violation_usd = 0.{x}7\n"
+            for x in ("", after)
         ),
-    }  # fmt: skip
+    }
     text = f'name = "n"\nversion = "1"\ncurrency = "USD"\n[[device]]\nclass = "owned"\n{device}'
     text += f'[[power]]\nclass = "owned"\npoints = [[0.0, 100], [0.3, 400], [1.0, 500]]\n{SOURCED}'
     text += f"[[tokens]]\ninput_usd_per_million = 1\noutput_usd_per_million = 1\n{SOURCED}"
@@ -235,10 +253,19 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
             made += [lease_event(action, lease_id, ns) for action, ns in (("granted", at_ns), ("released", end_ns))]
         made.append(
             events.DeviceSlice(
-                device_id="s0", lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, serving_ns=times[0], rollout_ns=times[1],
-                train_ns=0, sync_ns=times[2], activation_ns=1000, headroom_ns=0, idle_ns=times[3],
+                device_id="s0",
+                lease_id=lease_id,
+                t0_ns=at_ns,
+                t1_ns=end_ns,
+                serving_ns=times[0],
+                rollout_ns=times[1],
+                train_ns=0,
+                sync_ns=times[2],
+                activation_ns=1000,
+                headroom_ns=0,
+                idle_ns=times[3],
             )
-        )  # fmt: skip
+        )
         for k in range(draw(st.integers(0, 3))):
             when_ns = draw(st.integers(at_ns, end_ns - 1))
             made.append(asked_for(f"{n}/{k}", lease_id, when_ns, draw(st.booleans())))
@@ -247,15 +274,23 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
                 events.Power(
                     device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=draw(st.integers(0, 700_000)), source="rapl"
                 )
-            )  # fmt: skip
+            )
         if draw(st.booleans()):
             made.append(
                 events.Sync(
-                    device_id="s0", lease_id=draw(st.sampled_from([None, lease_id])), ok=True, base_version=None,
-                    encoding="dense", wire_bytes=draw(st.integers(0, 10**11)), dense_bytes=1, total_ns=1, source="r",
-                    route="loopback", at_us=draw(st.integers(at_ns, end_ns)) // 1000,
+                    device_id="s0",
+                    lease_id=draw(st.sampled_from([None, lease_id])),
+                    ok=True,
+                    base_version=None,
+                    encoding="dense",
+                    wire_bytes=draw(st.integers(0, 10**11)),
+                    dense_bytes=1,
+                    total_ns=1,
+                    source="r",
+                    route="loopback",
+                    at_us=draw(st.integers(at_ns, end_ns)) // 1000,
                 )
-            )  # fmt: skip
+            )
         if draw(st.booleans()):
             made += [cut_turn(n, attempt, lease_id, end_ns) for attempt in (0, 1)]
         at_ns = end_ns
@@ -264,25 +299,54 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
 
 def lease_event(action: Any, lease_id: str, ns: int) -> events.Lease:
     return events.Lease(
-        action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0, at_us=ns // 1000,
+        action=action,
+        lease_id=lease_id,
+        device_id="s0",
+        kv_budget_bytes=1,
+        compute_share=1.0,
+        at_us=ns // 1000,
         expires_at_us=ns // 1000 + 10**6,
-    )  # fmt: skip
+    )
 
 
 def asked_for(name: str, lease_id: str | None, arrival_ns: int, late: bool) -> events.Request:
     return events.Request(
-        request_id=name, device_id="s0", lease_id=lease_id, outcome="completed", prompt_tokens=1, output_tokens=1,
-        ttft_ns=2 if late else 0, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=1000, ttft_budget_ns=1, tpot_budget_ns=1,
-        send_delay_ns=0, at_us=arrival_ns // 1000 + 1,
-    )  # fmt: skip
+        request_id=name,
+        device_id="s0",
+        lease_id=lease_id,
+        outcome="completed",
+        prompt_tokens=1,
+        output_tokens=1,
+        ttft_ns=2 if late else 0,
+        tpot_mean_ns=None,
+        tpot_max_ns=None,
+        e2e_ns=1000,
+        ttft_budget_ns=1,
+        tpot_budget_ns=1,
+        send_delay_ns=0,
+        at_us=arrival_ns // 1000 + 1,
+    )
 
 
 def cut_turn(n: int, attempt: int, lease_id: str | None, ns: int) -> events.Turn:
     return events.Turn(
-        trajectory_id=f"t{n}", group_id="g", step=1, turn=0, attempt=attempt, device_id="s0", lease_id=lease_id,
-        outcome="completed" if attempt else "preempted", placement="lease", prompt_tokens=100 + n, cached_tokens=n,
-        output_tokens=1, answer_tokens=1, queue_ns=0, duration_ns=1, at_us=ns // 1000 + attempt,
-    )  # fmt: skip
+        trajectory_id=f"t{n}",
+        group_id="g",
+        step=1,
+        turn=0,
+        attempt=attempt,
+        device_id="s0",
+        lease_id=lease_id,
+        outcome="completed" if attempt else "preempted",
+        placement="lease",
+        prompt_tokens=100 + n,
+        cached_tokens=n,
+        output_tokens=1,
+        answer_tokens=1,
+        queue_ns=0,
+        duration_ns=1,
+        at_us=ns // 1000 + attempt,
+    )
 
 
 def fleet_of(made: list[events.Event]) -> Allocation:
@@ -292,12 +356,18 @@ def fleet_of(made: list[events.Event]) -> Allocation:
     return Allocation(
         devices=(
             DeviceCost(
-                fleet_run_id="run", device_id="s0", pool="serving", device_class="owned", t0_ns=t0_ns, t1_ns=t1_ns,
+                fleet_run_id="run",
+                device_id="s0",
+                pool="serving",
+                device_class="owned",
+                t0_ns=t0_ns,
+                t1_ns=t1_ns,
                 bucket_ns=dict.fromkeys(TIME_BUCKETS, 0) | {"idle": t1_ns - t0_ns},
-                amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0), fully_loaded_nano_usd={},
+                amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
+                fully_loaded_nano_usd={},
             ),
         )
-    )  # fmt: skip
+    )
 
 
 @given(borrows())
@@ -376,13 +446,26 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
 def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
     def turn(device_id: str, attempt: int, **fields: Any) -> events.Turn:
         given: dict[str, Any] = {
-            "outcome": "completed", "placement": "lease", "prompt_tokens": 2_000_000, "cached_tokens": 0,
-            "output_tokens": 5, "answer_tokens": 1, "queue_ns": 0, "duration_ns": 1, "policy_version": 3,
-        }  # fmt: skip
+            "outcome": "completed",
+            "placement": "lease",
+            "prompt_tokens": 2_000_000,
+            "cached_tokens": 0,
+            "output_tokens": 5,
+            "answer_tokens": 1,
+            "queue_ns": 0,
+            "duration_ns": 1,
+            "policy_version": 3,
+        }
         return events.Turn(
-            **(given | fields), device_id=device_id, trajectory_id="t", group_id="g", step=1, turn=0, attempt=attempt,
+            **(given | fields),
+            device_id=device_id,
+            trajectory_id="t",
+            group_id="g",
+            step=1,
+            turn=0,
+            attempt=attempt,
             at_us=T0_NS // 1000 + attempt,
-        )  # fmt: skip
+        )
 
     def joined(device_id: str, pool: Any) -> events.Device:
         return events.Device(

@@ -16,14 +16,27 @@ from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run
 from tests.pricing.conftest import T0_NS, S, WriteLedger, sample_events, us
 
 TABLES = (
-    "borrowing/lease_spans", "borrowing/serving_windows", "borrowing/holdout_pieces", "borrowing/holdout_requests",
-)  # fmt: skip
+    "borrowing/lease_spans",
+    "borrowing/serving_windows",
+    "borrowing/holdout_pieces",
+    "borrowing/holdout_requests",
+)
 QUERIES = (
-    "borrowing/lent_time", "borrowing/leased_time", "borrowing/gave_back_time", "borrowing/held_memory",
-    "borrowing/overlap_time", "borrowing/holdout_sums", "borrowing/holdout_clusters", "borrowing/lent_windows",
-    "borrowing/load_and_demand", "borrowing/power_by_load", "borrowing/recomputed_tokens", "borrowing/transfer",
-    "borrowing/turn_lengths", "run/leased_unused",
-)  # fmt: skip
+    "borrowing/lent_time",
+    "borrowing/leased_time",
+    "borrowing/gave_back_time",
+    "borrowing/held_memory",
+    "borrowing/overlap_time",
+    "borrowing/holdout_sums",
+    "borrowing/holdout_clusters",
+    "borrowing/lent_windows",
+    "borrowing/load_and_demand",
+    "borrowing/power_by_load",
+    "borrowing/recomputed_tokens",
+    "borrowing/transfer",
+    "borrowing/turn_lengths",
+    "run/leased_unused",
+)
 
 
 def device(action: Any, at_s: int, pool: Any, device_class: str = "h100-sxm") -> events.Device:
@@ -37,10 +50,20 @@ def read(root: Path, end_s: int) -> dict[str, Any]:
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
         set_variables(
-            connection, run_id="run", period_end_ns=T0_NS + end_s * S, price_changes=[], load_points=[0.5],
-            by_lease=True, span_device=["s0"], span_from=[T0_NS + 100 * S], span_to=[T0_NS + 1000 * S],
-            horizon_ns=10 * S, penalty_nano=[10**6], curve_at=[[0.5, 1.0]], curve_nano=[[0.0, 500_000.0]],
-        )  # fmt: skip
+            connection,
+            run_id="run",
+            period_end_ns=T0_NS + end_s * S,
+            price_changes=[],
+            load_points=[0.5],
+            by_lease=True,
+            span_device=["s0"],
+            span_from=[T0_NS + 100 * S],
+            span_to=[T0_NS + 1000 * S],
+            horizon_ns=10 * S,
+            penalty_nano=[10**6],
+            curve_at=[[0.5, 1.0]],
+            curve_nano=[[0.0, 500_000.0]],
+        )
         for name in TABLES:
             connection.execute(sql.read(f"{name}.sql"))
         return {name: rows(connection, name) for name in QUERIES}
@@ -55,12 +78,16 @@ def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(
         *made,
         *(
             events.Power(
-                device_id="s0", t0_ns=T0_NS + n * 60 * S, t1_ns=T0_NS + (n + 1) * 60 * S, power_mw=500_000,
-                source="rapl", at_us=us((n + 1) * 60),
+                device_id="s0",
+                t0_ns=T0_NS + n * 60 * S,
+                t1_ns=T0_NS + (n + 1) * 60 * S,
+                power_mw=500_000,
+                source="rapl",
+                at_us=us((n + 1) * 60),
             )
             for n in range(50)
         ),
-    ]  # fmt: skip
+    ]
     alone = read(write_ledger(made), end_s)
     later = [device("joined", end_s + 60, "rollout", "l4"), device("left", end_s + 120, "rollout", "l4")]
     changed = read(write_ledger([*made, *later], root=tmp_path / "changed"), end_s)

@@ -28,10 +28,16 @@ def reading(load_bin: int, lent: bool, watts: int, seconds: int, minutes: int = 
     """Readings of one bin and side; each minute's mean power is the same."""
     y, x = watts * 1000 * seconds / minutes, seconds / minutes
     return {
-        "device_class": "h100-sxm", "load_bin": load_bin, "lent": lent, "energy_mw_ns": watts * 1000 * seconds * S,
-        "duration_ns": seconds * S, "clusters": minutes, "yy": minutes * y * y, "yx": minutes * y * x,
+        "device_class": "h100-sxm",
+        "load_bin": load_bin,
+        "lent": lent,
+        "energy_mw_ns": watts * 1000 * seconds * S,
+        "duration_ns": seconds * S,
+        "clusters": minutes,
+        "yy": minutes * y * y,
+        "yx": minutes * y * x,
         "xx": minutes * x * x,
-    }  # fmt: skip
+    }
 
 
 def test_a_mean_over_all_loads_would_mislead() -> None:
@@ -89,9 +95,19 @@ def leased(seconds: int, device_class: str = "h100-sxm") -> dict[str, Any]:
 
 def lent(ns: int, base_ns: int, busy_ns: int, **pieces: int) -> dict[str, Any]:
     return {
-        "lease_id": "L", "device_class": "h100-sxm", "segment": 0, "t0_ns": None, "t1_ns": None, "ns": ns,
-        "base_ns": base_ns, "busy_ns": busy_ns, "base_piece": 0, "busy_piece": 0, "unexplained_ns": 0, **pieces,
-    }  # fmt: skip
+        "lease_id": "L",
+        "device_class": "h100-sxm",
+        "segment": 0,
+        "t0_ns": None,
+        "t1_ns": None,
+        "ns": ns,
+        "base_ns": base_ns,
+        "busy_ns": busy_ns,
+        "base_piece": 0,
+        "busy_piece": 0,
+        "unexplained_ns": 0,
+        **pieces,
+    }
 
 
 @pytest.mark.parametrize(("watts", "usd"), [(450, 0.0563), (512.5, 0.0641)])
@@ -158,10 +174,12 @@ def with_class(book: Any, name: str) -> Any:
 
 CURVE = PowerFigure(
     **{
-        "class": "h100-sxm", "points": ((Decimal(0), Decimal(100)), (Decimal("0.3"), Decimal(400)),
-                                        (Decimal(1), Decimal(500))), "source": "test", "source_date": date(2026, 1, 1),
+        "class": "h100-sxm",
+        "points": ((Decimal(0), Decimal(100)), (Decimal("0.3"), Decimal(400)), (Decimal(1), Decimal(500))),
+        "source": "test",
+        "source_date": date(2026, 1, 1),
     }
-)  # fmt: skip
+)
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6))

@@ -52,9 +52,14 @@ def penalty(usd: str) -> PriceBook:
 
 def served(load_bin: int | None, lent: bool, requests: int, misses: int, **more: Any) -> dict[str, Any]:
     return {
-        "lease_id": None, "day": DAY, "load_bin": load_bin, "lent": lent, "requests": requests, "violations": misses,
+        "lease_id": None,
+        "day": DAY,
+        "load_bin": load_bin,
+        "lent": lent,
+        "requests": requests,
+        "violations": misses,
         **more,
-    }  # fmt: skip
+    }
 
 
 def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
@@ -70,9 +75,11 @@ def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
 def test_leases_and_days_each_sum_to_what_was_realised() -> None:
     next_day = DAY + timedelta(days=1)
     bins = [
-        served(0, True, 10, 3, lease_id="L1"), served(0, True, 7, 0, lease_id="L2", day=next_day),
-        served(0, False, 9, 1), served(0, False, 4, 2, day=next_day),
-    ]  # fmt: skip
+        served(0, True, 10, 3, lease_id="L1"),
+        served(0, True, 7, 0, lease_id="L2", day=next_day),
+        served(0, False, 9, 1),
+        served(0, False, 4, 2, day=next_day),
+    ]
     figures = confounded(bins, STRETCHES, penalty("0.7"), WHY)
     rate = Fraction(3, 13)
     assert figures.by_lease == {"L1": (3 - 10 * rate) * Fraction(7, 10), "L2": -7 * rate * Fraction(7, 10)}
@@ -121,9 +128,12 @@ def test_the_provision_of_a_lent_second() -> None:
     )
     assert (rates_by_bin[1].pooled, rates_by_bin[1].why) == ((), None)
     (day,) = accrue(
-        [lent(60, 1), lent(30, 4, lease_id="M")], [risk(1, 100, 10)],
-        [burst(1, True, 5, 20), burst(1, False, 5, 5)], STRETCHES, penalty("0.5"),
-    )  # fmt: skip
+        [lent(60, 1), lent(30, 4, lease_id="M")],
+        [risk(1, 100, 10)],
+        [burst(1, True, 5, 20), burst(1, False, 5, 5)],
+        STRETCHES,
+        penalty("0.5"),
+    )
     # In the top fifth the burst is there already.
     assert day.by_lease == {"L": Fraction(9, 10), "M": 0}
     assert not day.from_earlier_days
@@ -243,11 +253,14 @@ def windows_of(slices: list[tuple[int, int, int, bool]]) -> dict[int, tuple[int,
 
 slices = st.lists(
     st.tuples(
-        st.sampled_from([1, 3, 5, 10, 10, 10, 20, 30]), st.sampled_from([0, 1, 3, 5, 7, 8, 10, 10, 10]), st.booleans(),
+        st.sampled_from([1, 3, 5, 10, 10, 10, 20, 30]),
+        st.sampled_from([0, 1, 3, 5, 7, 8, 10, 10, 10]),
+        st.booleans(),
         st.sampled_from([0, 0, 0, 0, 4, 20]),
     ),
-    min_size=5, max_size=18,
-)  # fmt: skip
+    min_size=5,
+    max_size=18,
+)
 
 
 @pytest.mark.long
@@ -267,10 +280,19 @@ def test_windows_and_bursts_are_as_defined(
         placed.append((at_ns, t1_ns, busy, is_lent))
         made.append(
             events.DeviceSlice(
-                device_id="s0", lease_id="L" if is_lent else None, t0_ns=at_ns, t1_ns=t1_ns, serving_ns=busy,
-                rollout_ns=0, train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=seconds * S - busy,
+                device_id="s0",
+                lease_id="L" if is_lent else None,
+                t0_ns=at_ns,
+                t1_ns=t1_ns,
+                serving_ns=busy,
+                rollout_ns=0,
+                train_ns=0,
+                sync_ns=0,
+                activation_ns=0,
+                headroom_ns=0,
+                idle_ns=seconds * S - busy,
             )
-        )  # fmt: skip
+        )
         at_ns = t1_ns + gap * S
     for n, (second, late) in enumerate(asked):
         made.append(asked_for(n, second, late))
@@ -310,10 +332,20 @@ def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
 def asked_for(n: int, second: int, late: bool) -> events.Request:
     """A request that arrives at a second after T0; its event comes when it is answered, a second later."""
     return events.Request(
-        request_id=f"q{n}", device_id="s0", outcome="completed", prompt_tokens=1, output_tokens=1,
-        ttft_ns=2 * S if late else 1, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=S, ttft_budget_ns=S,
-        tpot_budget_ns=S, send_delay_ns=0, at_us=T0_NS // 1000 + (second + 1) * 10**6,
-    )  # fmt: skip
+        request_id=f"q{n}",
+        device_id="s0",
+        outcome="completed",
+        prompt_tokens=1,
+        output_tokens=1,
+        ttft_ns=2 * S if late else 1,
+        tpot_mean_ns=None,
+        tpot_max_ns=None,
+        e2e_ns=S,
+        ttft_budget_ns=S,
+        tpot_budget_ns=S,
+        send_delay_ns=0,
+        at_us=T0_NS // 1000 + (second + 1) * 10**6,
+    )
 
 
 def test_a_ledger_s_own_folder_is_used(sample: Path) -> None:
@@ -334,10 +366,18 @@ def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path
     for n, tenths in enumerate((1, 9)):
         made.append(
             events.DeviceSlice(
-                device_id="s0", t0_ns=T0_NS + n * H, t1_ns=T0_NS + (n + 1) * H, serving_ns=tenths * S, rollout_ns=0,
-                train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=(10 - tenths) * S,
+                device_id="s0",
+                t0_ns=T0_NS + n * H,
+                t1_ns=T0_NS + (n + 1) * H,
+                serving_ns=tenths * S,
+                rollout_ns=0,
+                train_ns=0,
+                sync_ns=0,
+                activation_ns=0,
+                headroom_ns=0,
+                idle_ns=(10 - tenths) * S,
             )
-        )  # fmt: skip
+        )
     # Each is answered a second after it came: in the next slice, after the last one, and one came before the first.
     made += [asked_for(n, second, late=True) for n, second in enumerate((9, 19, 20, -1))]
     with LedgerWriter.open(tmp_path / "ledger", "test", "run", "simulated") as writer:

@@ -48,9 +48,13 @@ def energy(width: float = 0.0, **more: Any) -> Term:
 def saved(term: Term, sample_groups: Groups, spreads: dict[str, Spread] | None = None, **changes: Any) -> Alternative:
     way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", bought=BOUGHT)
     (done,) = savings.saved(
-        [replace(way, **changes)], borrow(term), sample_groups, STEADY if spreads is None else spreads,
-        borrowed_usd=Fraction(2), borrowed_loaded_usd=Fraction(3),
-    )  # fmt: skip
+        [replace(way, **changes)],
+        borrow(term),
+        sample_groups,
+        STEADY if spreads is None else spreads,
+        borrowed_usd=Fraction(2),
+        borrowed_loaded_usd=Fraction(3),
+    )
     assert done.cash is not None
     assert done.cash.usd == (done.added_usd or 0) - 1
     return done

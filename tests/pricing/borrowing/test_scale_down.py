@@ -22,9 +22,11 @@ def file_of(tmp_path: Path, *lines: str) -> Path:
 
 def test_spans_are_read_in_order_whatever_their_time_zone(tmp_path: Path) -> None:
     path = file_of(
-        tmp_path, "device_id,from,to", "s1,2026-06-01T02:00:00+02:00,2026-06-01T01:00:00Z",
+        tmp_path,
+        "device_id,from,to",
+        "s1,2026-06-01T02:00:00+02:00,2026-06-01T01:00:00Z",
         " s0 ,2026-06-01T00:00:00.000001Z,2026-06-01T02:00:00Z",
-    )  # fmt: skip
+    )
     assert read(path) == (Span("s0", T0_NS + 1000, T0_NS + 2 * HOUR_NS), Span("s1", T0_NS, T0_NS + HOUR_NS))
 
 
@@ -118,5 +120,7 @@ def test_time_that_several_recorded_decisions_keep_is_one_span() -> None:
     ]
     let_go = {"device_id": "s0", "decision": "let_go", "t0_ns": 3 * HOUR_NS, "t1_ns": 4 * HOUR_NS}
     assert recorded([*reversed(rows), let_go]) == (
-        Span("s0", 0, 3 * HOUR_NS), Span("s0", 4 * HOUR_NS, 5 * HOUR_NS), Span("s1", HOUR_NS, 2 * HOUR_NS)
-    )  # fmt: skip
+        Span("s0", 0, 3 * HOUR_NS),
+        Span("s0", 4 * HOUR_NS, 5 * HOUR_NS),
+        Span("s1", HOUR_NS, 2 * HOUR_NS),
+    )

@@ -46,23 +46,37 @@ def joined(device_id: str, at_s: int) -> list[events.Event]:
     """A serving device with a rollout engine."""
     return [
         events.Device(
-            action="joined", device_id=device_id, t_ns=T0_NS + at_s * S, at_us=us(at_s), pool="serving",
+            action="joined",
+            device_id=device_id,
+            t_ns=T0_NS + at_s * S,
+            at_us=us(at_s),
+            pool="serving",
             device_class="h100-sxm",
         ),
         events.Engine(
-            at_us=us(at_s), device_id=device_id, engine_id=f"r-{device_id}", action="started", role="rollout",
-            model="m", kv_bytes=2 << 30, memory_mechanism="budget",
+            at_us=us(at_s),
+            device_id=device_id,
+            engine_id=f"r-{device_id}",
+            action="started",
+            role="rollout",
+            model="m",
+            kv_bytes=2 << 30,
+            memory_mechanism="budget",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def power(of: events.DeviceSlice) -> events.Power:
     """Read over a slice: other in each window."""
     n = (of.t0_ns - T0_NS) // WINDOW_NS
     return events.Power(
-        device_id=of.device_id, t0_ns=of.t0_ns, t1_ns=of.t1_ns, source="rapl", at_us=of.t1_ns // 1000,
+        device_id=of.device_id,
+        t0_ns=of.t0_ns,
+        t1_ns=of.t1_ns,
+        source="rapl",
+        at_us=of.t1_ns // 1000,
         power_mw=(300_000 if of.lease_id is None else 600_000) + 1000 * n,
-    )  # fmt: skip
+    )
 
 
 def windows(numbers: Iterable[int], whose: Callable[[int], str | None]) -> Iterator[events.Event]:
@@ -242,9 +256,18 @@ def test_weights_for_a_lease_that_runs_had_in_turn_are_divided_by_what_was_each_
         )
     ]
     sent = events.Sync(
-        at_us=us(first * WINDOW_S), device_id="s0", rl_run_id="red", ok=True, base_version=None, encoding="dense",
-        wire_bytes=18 * 10**9, dense_bytes=18 * 10**9, total_ns=S, source="relay", route="inter-region",
-    )  # fmt: skip
+        at_us=us(first * WINDOW_S),
+        device_id="s0",
+        rl_run_id="red",
+        ok=True,
+        base_version=None,
+        encoding="dense",
+        wire_bytes=18 * 10**9,
+        dense_bytes=18 * 10**9,
+        total_ns=S,
+        source="relay",
+        route="inter-region",
+    )
     document = marginal.build(write_ledger([*made, sent], run_id="fleet"), "red", book, by_lease=True)
     parts = {row.lease_id: row.terms["transfer"].value for row in document.leases}
     assert parts[f"L{first}"] * 5 == parts[f"L{second}"] * 4 > 0  # type: ignore[operator]

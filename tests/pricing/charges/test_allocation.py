@@ -46,10 +46,17 @@ def test_time_and_dollars_of_the_sample(sample_kept: Path) -> None:
     # Two hours at 2.35, and 2 GB of weights between regions at 0.02.
     assert allocation.cost_nano_usd == 4_740_000_000
     assert allocation.amortized_nano_usd() == {
-        "serving": 940_000_000, "rollout": 2_350_000_000, "train": 705_000_000, "sync": 94_000_000,
-        "activation": 47_000_000, "headroom": 141_000_000, "idle": 423_000_000, "unaccounted": 0,
-        "transfer": 40_000_000, "energy": 0,
-    }  # fmt: skip
+        "serving": 940_000_000,
+        "rollout": 2_350_000_000,
+        "train": 705_000_000,
+        "sync": 94_000_000,
+        "activation": 47_000_000,
+        "headroom": 141_000_000,
+        "idle": 423_000_000,
+        "unaccounted": 0,
+        "transfer": 40_000_000,
+        "energy": 0,
+    }
     # s0: serving 0.94 + headroom 0.141 = 1.081 and rollout 0.94 + 0.047 + 0.047 = 1.034 share 0.235 of idle.
     loaded = allocation.in_pools("serving").fully_loaded_nano_usd()
     # Shared out row by row, so that a row may have a nano-dollar more than its bucket would.

@@ -18,11 +18,19 @@ BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idl
 
 def frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     filled = [
-        {"hour": datetime(2026, 6, 1), "run_id": "r", "fleet_run_id": "r", "provenance": "replay", "device_id": "d",
-         "pool": "serving", "device_class": "h100-sxm",
-         "kind": row["bucket"] if row["bucket"] in ("transfer", "energy") else "capacity", **row}
+        {
+            "hour": datetime(2026, 6, 1),
+            "run_id": "r",
+            "fleet_run_id": "r",
+            "provenance": "replay",
+            "device_id": "d",
+            "pool": "serving",
+            "device_class": "h100-sxm",
+            "kind": row["bucket"] if row["bucket"] in ("transfer", "energy") else "capacity",
+            **row,
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
     return pl.DataFrame(filled, schema_overrides={"cost_nano": pl.Int64}, infer_schema_length=None)
 
 
@@ -31,8 +39,17 @@ def by_work(loaded: pl.DataFrame) -> dict[str, int]:
 
 
 def test_overhead_goes_to_the_work_it_is_there_for_and_idle_in_proportion() -> None:
-    costs = {"serving": 60, "headroom": 30, "rollout": 5, "sync": 3, "activation": 2, "idle": 100, "transfer": 7,
-             "unaccounted": 11, "energy": 10}  # fmt: skip
+    costs = {
+        "serving": 60,
+        "headroom": 30,
+        "rollout": 5,
+        "sync": 3,
+        "activation": 2,
+        "idle": 100,
+        "transfer": 7,
+        "unaccounted": 11,
+        "energy": 10,
+    }
     loaded = fully_load(frame([{"bucket": bucket, "cost_nano": nano} for bucket, nano in costs.items()]))
     # 90 of serving's and 10 of rollout's share 110; transfer is rollout's and weighs nothing.
     assert by_work(loaded) == {"serving": 90 + 99, "rollout": 10 + 11 + 7, "unaccounted": 11}

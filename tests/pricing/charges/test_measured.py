@@ -39,13 +39,16 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
         assert time.hardware_share * time.ns == 1800 * S * time.room
     allocation = allocate(result)
     assert allocation.measured_ns() | {} == dict.fromkeys(allocation.bucket_ns(), 0) | {
-        "rollout": 5400 * S, "idle": 1800 * S
-    }  # fmt: skip
+        "rollout": 5400 * S,
+        "idle": 1800 * S,
+    }
     assert allocation.in_pools("rollout").shared == ()
 
 
 def test_two_names_of_one_run_for_one_device_have_their_own_time(write_ledger: Any) -> None:
     made = [run(), device("joined", 0), device("joined", 0, "e"), slice_(0, rollout=1200), slice_(0, "e", rollout=600)]
-    measured = {d.device_id: d.bucket_ns["rollout"] + d.others_ns.get("rollout", 0)
-                for d in allocate(charges.price(write_ledger(made), BOOK)).devices}  # fmt: skip
+    measured = {
+        d.device_id: d.bucket_ns["rollout"] + d.others_ns.get("rollout", 0)
+        for d in allocate(charges.price(write_ledger(made), BOOK)).devices
+    }
     assert measured == {"d": 1200 * S, "e": 600 * S}

@@ -28,38 +28,69 @@ def begin(device_id: str = "d", pool: Any = "serving", tags: str | None = None) 
         events.Device(
             action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=us(0)
         ),
-    ]  # fmt: skip
+    ]
 
 
 def slice_(from_s: float, device_id: str = "d", lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
     buckets: dict[str, Any] = {f"{b}_ns": int(seconds.get(b, 0) * S) for b in events.BUCKETS}
     t0_ns = T0_NS + int(from_s * S)
     return events.DeviceSlice(
-        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), at_us=us(from_s),
+        device_id=device_id,
+        lease_id=lease_id,
+        t0_ns=t0_ns,
+        t1_ns=t0_ns + sum(buckets.values()),
+        at_us=us(from_s),
         **buckets,
-    )  # fmt: skip
+    )
 
 
 def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
     given: dict[str, Any] = {
-        "device_id": "d", "group_id": "g", "step": 1, "turn": 0, "attempt": 0, "outcome": "completed",
-        "placement": "lease", "prompt_tokens": 30, "cached_tokens": 10, "answer_tokens": 1, "queue_ns": 0,
-        "duration_ns": 1, "policy_version": 3,
-    }  # fmt: skip
+        "device_id": "d",
+        "group_id": "g",
+        "step": 1,
+        "turn": 0,
+        "attempt": 0,
+        "outcome": "completed",
+        "placement": "lease",
+        "prompt_tokens": 30,
+        "cached_tokens": 10,
+        "answer_tokens": 1,
+        "queue_ns": 0,
+        "duration_ns": 1,
+        "policy_version": 3,
+    }
     return events.Turn(**(given | fields), trajectory_id=trajectory_id, output_tokens=tokens, at_us=us(at_s))
 
 
 def verdict(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
     return [
         events.Trajectory(
-            trajectory_id=trajectory_id, group_id="g", step=1, task="maze", outcome="finished", turns=1,
-            prompt_tokens=1, output_tokens=1, answer_tokens=1, staleness=0, duration_ns=1, at_us=us(at_s),
+            trajectory_id=trajectory_id,
+            group_id="g",
+            step=1,
+            task="maze",
+            outcome="finished",
+            turns=1,
+            prompt_tokens=1,
+            output_tokens=1,
+            answer_tokens=1,
+            staleness=0,
+            duration_ns=1,
+            at_us=us(at_s),
         ),
         events.Verdict(
-            trajectory_id=trajectory_id, group_id="g", step=1, verifier="v", reward=1.0, threshold=1.0,
-            accepted=accepted, stale=stale, at_us=us(at_s),
+            trajectory_id=trajectory_id,
+            group_id="g",
+            step=1,
+            verifier="v",
+            reward=1.0,
+            threshold=1.0,
+            accepted=accepted,
+            stale=stale,
+            at_us=us(at_s),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def by(frame: pl.DataFrame, *keys: str) -> dict[Any, Any]:
@@ -69,8 +100,15 @@ def by(frame: pl.DataFrame, *keys: str) -> dict[Any, Any]:
 
 def test_an_hour_is_rounded_once_and_its_rows_sum_to_it(write_ledger: Any) -> None:
     # Three thirds of an hour and 1 ns: no division of 2.35 $/h is whole.
-    root = write_ledger([*begin(), slice_(0, serving=1200), slice_(1200, headroom=1200), slice_(2400, idle=1200),
-                         slice_(3600, idle=1e-9)])  # fmt: skip
+    root = write_ledger(
+        [
+            *begin(),
+            slice_(0, serving=1200),
+            slice_(1200, headroom=1200),
+            slice_(2400, idle=1200),
+            slice_(3600, idle=1e-9),
+        ]
+    )
     result = charges.price(root, BOOK)
     assert by(result.frame, "bucket") == {
         "serving": (1200 * S, 0, 783_333_334),
@@ -139,15 +177,30 @@ def test_idle_that_could_have_been_lent_is_told_apart(write_ledger: Any) -> None
 def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> None:
     def sync(at_s: float, lease_id: str | None, size: int, *, ok: bool = True) -> events.Sync:
         return events.Sync(
-            device_id="d", lease_id=lease_id, ok=ok, base_version=None, encoding="dense", wire_bytes=size,
-            dense_bytes=size, total_ns=1, source="s", route="inter-region", policy_version=1, at_us=us(at_s),
-        )  # fmt: skip
+            device_id="d",
+            lease_id=lease_id,
+            ok=ok,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=size,
+            dense_bytes=size,
+            total_ns=1,
+            source="s",
+            route="inter-region",
+            policy_version=1,
+            at_us=us(at_s),
+        )
 
     def lease(at_s: float, lease_id: str) -> events.Lease:
         return events.Lease(
-            action="granted", device_id="d", lease_id=lease_id, kv_budget_bytes=1, compute_share=1.0,
-            expires_at_us=us(9999), at_us=us(at_s),
-        )  # fmt: skip
+            action="granted",
+            device_id="d",
+            lease_id=lease_id,
+            kv_budget_bytes=1,
+            compute_share=1.0,
+            expires_at_us=us(9999),
+            at_us=us(at_s),
+        )
 
     root = write_ledger([*begin(), slice_(0, idle=600), sync(10, None, 10**9), sync(30, "A", 1), sync(40, None, 2)])
     nobody = charges.price(root, BOOK).frame.filter(kind="transfer")
@@ -160,9 +213,18 @@ def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> No
 
 
 def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledger: Any) -> None:
-    made = [*begin(), slice_(0, idle=7200), events.Power(
-        device_id="d", t0_ns=T0_NS + 1800 * S, t1_ns=T0_NS + 5400 * S, power_mw=800_000, source="rapl", at_us=us(5400)
-    )]  # fmt: skip
+    made = [
+        *begin(),
+        slice_(0, idle=7200),
+        events.Power(
+            device_id="d",
+            t0_ns=T0_NS + 1800 * S,
+            t1_ns=T0_NS + 5400 * S,
+            power_mw=800_000,
+            source="rapl",
+            at_us=us(5400),
+        ),
+    ]
     root = write_ledger(made)
     result = charges.price(root, BOOK).frame.filter(kind="energy")
     # 0.8 kWh over two hours at 0.10 a kWh and PUE 1.25.
@@ -229,9 +291,17 @@ def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger
 
 def test_what_is_billed_without_device_time_is_billed_all_the_same(write_ledger: Any) -> None:
     sync = events.Sync(
-        device_id="d", ok=True, base_version=None, encoding="dense", wire_bytes=10**9, dense_bytes=1, total_ns=1,
-        source="s", route="inter-region", at_us=us(10),
-    )  # fmt: skip
+        device_id="d",
+        ok=True,
+        base_version=None,
+        encoding="dense",
+        wire_bytes=10**9,
+        dense_bytes=1,
+        total_ns=1,
+        source="s",
+        route="inter-region",
+        at_us=us(10),
+    )
     result = charges.price(write_ledger([*begin(), sync]), BOOK)
     assert result.total_nano == 20_000_000
     assert (result.from_ns, result.to_ns) == (T0_NS, T0_NS + HOUR)

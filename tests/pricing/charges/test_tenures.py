@@ -23,13 +23,16 @@ GPU = "GPU-5c1e"
 BOOK = parse(
     price_book.toml(
         "b",
-        price_book.device("h100-sxm", "2.35"), price_book.device("l4", "0.5"),
+        price_book.device("h100-sxm", "2.35"),
+        price_book.device("l4", "0.5"),
         price_book.device("h100-sxm", "1.0", pool="rollout"),
         ("power", {"class": "h100-sxm", "idle_w": 267, "load_w": 680}),
-        price_book.electricity("0.1"), price_book.LENDING, price_book.TOKENS,
+        price_book.electricity("0.1"),
+        price_book.LENDING,
+        price_book.TOKENS,
     ),
     "b.toml",
-)  # fmt: skip
+)
 
 
 def run(name: str = "n", **fields: Any) -> events.Run:
@@ -58,9 +61,13 @@ def test_time_away_is_not_billed(write_ledger: Any) -> None:
     """Three hours of a device that was away for the second of four: $7.05, not $9.40."""
     made = [
         run(),
-        device("joined", 0), slice_(0, serving=3600), device("left", 3600),
-        device("joined", 7200), slice_(7200, serving=3600, idle=3600), device("left", 14400),
-    ]  # fmt: skip
+        device("joined", 0),
+        slice_(0, serving=3600),
+        device("left", 3600),
+        device("joined", 7200),
+        slice_(7200, serving=3600, idle=3600),
+        device("left", 14400),
+    ]
     result = charges.price(write_ledger(made), BOOK)
     assert result.total_nano == 7_050_000_000
     assert by(result.frame, "bucket")["serving"] == (7200 * S, 0, 4_700_000_000)
@@ -72,8 +79,9 @@ def test_a_device_that_joins_again_while_it_is_there_goes_on(write_ledger: Any) 
     made = [run(), device("joined", 0), slice_(0, serving=900), device("joined", 1800), slice_(1800, serving=1800)]
     result = charges.price(write_ledger(made), BOOK)
     assert by(result.frame, "bucket") == {
-        "serving": (2700 * S, 0, 1_762_500_000), "unaccounted": (900 * S, 0, 587_500_000)
-    }  # fmt: skip
+        "serving": (2700 * S, 0, 1_762_500_000),
+        "unaccounted": (900 * S, 0, 587_500_000),
+    }
     assert tenures(result) == [("run", "serving", "h100-sxm", 0, 1)]
 
 
@@ -88,10 +96,14 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
 ) -> None:
     made = [
         run(),
-        device("joined", 0), slice_(0, serving=1800), power(0, 1800),
+        device("joined", 0),
+        slice_(0, serving=1800),
+        power(0, 1800),
         *([device("left", 1800)] if leaves else []),
-        device("joined", 1800, **changed), slice_(1800, rollout=1800), slice_(3600, idle=1800),
-    ]  # fmt: skip
+        device("joined", 1800, **changed),
+        slice_(1800, rollout=1800),
+        slice_(3600, idle=1800),
+    ]
     result = charges.price(write_ledger(made), BOOK)
     capacity = result.frame.filter(kind="capacity")
     assert capacity["cost_nano"].sum() == total_nano
@@ -110,9 +122,14 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
 
 def test_tokens_are_of_the_pool_that_the_device_was_in(write_ledger: Any) -> None:
     made = [
-        run(), device("joined", 0), slice_(0, rollout=1800), turn("a", 900, 70),
-        device("joined", 1800, pool="rollout"), slice_(1800, rollout=1800), turn("b", 2700, 30),
-    ]  # fmt: skip
+        run(),
+        device("joined", 0),
+        slice_(0, rollout=1800),
+        turn("a", 900, 70),
+        device("joined", 1800, pool="rollout"),
+        slice_(1800, rollout=1800),
+        turn("b", 2700, 30),
+    ]
     root = write_ledger(made)
     with priced(root, "run", BOOK) as result:
         assert [result.tokens[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
@@ -159,12 +176,17 @@ def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> 
 def test_other_hardware_under_the_same_name_is_another_device_from_then_on(write_ledger: Any) -> None:
     """An hour of one GPU, an hour away, an hour of another one; the other run has the second GPU in the first hour."""
     other_gpu = "GPU-77aa"
-    root = write_ledger([
-        run(),
-        device("joined", 0), slice_(0, serving=3600), device("left", 3600),
-        device("joined", 7200, hardware_id=other_gpu), slice_(7200, serving=3600),
-        device("left", 10800, hardware_id=None),
-    ])  # fmt: skip
+    root = write_ledger(
+        [
+            run(),
+            device("joined", 0),
+            slice_(0, serving=3600),
+            device("left", 3600),
+            device("joined", 7200, hardware_id=other_gpu),
+            slice_(7200, serving=3600),
+            device("left", 10800, hardware_id=None),
+        ]
+    )
     other = [run(), device("joined", 0, hardware_id=other_gpu), slice_(0, serving=3600), device("left", 3600)]
     write_ledger(other, root=root, writer="other", run_id="other")
     result = charges.price(root, BOOK)
@@ -182,8 +204,9 @@ def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(wr
     made += [device("joined", 1800, hardware_id="GPU-77aa"), device("joined", 2400, hardware_id=None)]
     result = charges.price(write_ledger([*made, slice_(1800, idle=1800)]), BOOK)
     assert by(result.frame, "hardware_id") == {
-        GPU: (1800 * S, 0, 1_175_000_000), "GPU-77aa": (1800 * S, 0, 1_175_000_000)
-    }  # fmt: skip
+        GPU: (1800 * S, 0, 1_175_000_000),
+        "GPU-77aa": (1800 * S, 0, 1_175_000_000),
+    }
 
 
 def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -> None:
@@ -202,8 +225,9 @@ def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_a
     other = [run(), device("joined", 0, pool="rollout"), slice_(0, rollout=3600), device("left", 3600, pool="rollout")]
     write_ledger(other, root=root, writer="other", run_id="other")
     assert by(charges.price(root, BOOK).frame, "run_id") == {
-        "run": (1800 * S, 0, 1_175_000_000), "other": (1800 * S, 0, 500_000_000)
-    }  # fmt: skip
+        "run": (1800 * S, 0, 1_175_000_000),
+        "other": (1800 * S, 0, 500_000_000),
+    }
 
 
 @pytest.mark.long
@@ -243,13 +267,9 @@ def test_devices_of_one_name_are_one_only_where_the_ledger_says_so(write_ledger:
 
 
 def test_two_names_in_one_run_share_their_device(write_ledger: Any) -> None:
-    made = [
-        run(), device("joined", 0), device("joined", 0, "e"), slice_(0, serving=3600), slice_(0, "e", rollout=3600)
-    ]  # fmt: skip
+    made = [run(), device("joined", 0), device("joined", 0, "e"), slice_(0, serving=3600), slice_(0, "e", rollout=3600)]
     result = charges.price(write_ledger(made), BOOK)
-    assert by(result.frame, "device_id") == {
-        "d": (1800 * S, 0, 1_175_000_000), "e": (1800 * S, 0, 1_175_000_000)
-    }  # fmt: skip
+    assert by(result.frame, "device_id") == {"d": (1800 * S, 0, 1_175_000_000), "e": (1800 * S, 0, 1_175_000_000)}
 
 
 def test_simulated_time_never_shares_with_live_time(write_ledger: Any) -> None:

@@ -27,31 +27,69 @@ FIRST_HOUR = Period(T0_NS, T0_NS + HOUR_NS)
 NEXT_DAY_US = (T0_NS + DAY_NS) // 1000
 
 SCHEMA: dict[str, Any] = {
-    "hour": pl.Datetime("us"), "run_id": pl.String, "fleet_run_id": pl.String, "provenance": pl.String,
-    "device_id": pl.String, "hardware_id": pl.String, "pool": pl.String, "device_class": pl.String,
+    "hour": pl.Datetime("us"),
+    "run_id": pl.String,
+    "fleet_run_id": pl.String,
+    "provenance": pl.String,
+    "device_id": pl.String,
+    "hardware_id": pl.String,
+    "pool": pl.String,
+    "device_class": pl.String,
     "commitment": pl.String,
-    "lease_id": pl.String, "kind": pl.String,
-    "bucket": pl.String, "team": pl.String, "policy_version": pl.Int64, "task": pl.String, "fate": pl.String,
-    "cause": pl.String, "route": pl.String, "ns": pl.Int64, "tokens": pl.Int64, "bytes": pl.Int64,
-    "energy_mw_ns": pl.Int64, "cost_nano": pl.Int64, "writer": pl.String, "first_seq": pl.Int64, "last_seq": pl.Int64,
-}  # fmt: skip
+    "lease_id": pl.String,
+    "kind": pl.String,
+    "bucket": pl.String,
+    "team": pl.String,
+    "policy_version": pl.Int64,
+    "task": pl.String,
+    "fate": pl.String,
+    "cause": pl.String,
+    "route": pl.String,
+    "ns": pl.Int64,
+    "tokens": pl.Int64,
+    "bytes": pl.Int64,
+    "energy_mw_ns": pl.Int64,
+    "cost_nano": pl.Int64,
+    "writer": pl.String,
+    "first_seq": pl.Int64,
+    "last_seq": pl.Int64,
+}
 _PLAIN = {
-    "hour": datetime(2026, 6, 1), "run_id": "run", "fleet_run_id": "run", "provenance": "live", "device_id": "s0",
-    "hardware_id": "GPU-0", "pool": "serving",
-    "device_class": "h100-sxm", "commitment": "1-year reserved", "kind": "capacity", "bucket": "serving",
-    "team": "chat", "ns": 0, "tokens": 0, "bytes": 0, "energy_mw_ns": 0, "cost_nano": 0,
-}  # fmt: skip
+    "hour": datetime(2026, 6, 1),
+    "run_id": "run",
+    "fleet_run_id": "run",
+    "provenance": "live",
+    "device_id": "s0",
+    "hardware_id": "GPU-0",
+    "pool": "serving",
+    "device_class": "h100-sxm",
+    "commitment": "1-year reserved",
+    "kind": "capacity",
+    "bucket": "serving",
+    "team": "chat",
+    "ns": 0,
+    "tokens": 0,
+    "bytes": 0,
+    "energy_mw_ns": 0,
+    "cost_nano": 0,
+}
 
 #: Where the tests' ledgers cost what one can work out in the head: an H100 costs $3.60 an hour, $0.001 a second.
 BOOK_TOML = price_book.toml(
     "by hand",
     price_book.device(
-        "h100-sxm", "3.60", commitment="1-year reserved", valid_from=date(2026, 1, 1), source="contract 17",
+        "h100-sxm",
+        "3.60",
+        commitment="1-year reserved",
+        valid_from=date(2026, 1, 1),
+        source="contract 17",
         source_date=date(2026, 1, 1),
     ),
     ("transfer", {"route": "inter-region", "usd_per_gb": Decimal("0.02")}),
-    price_book.electricity("0.1", pue="1.25"), price_book.LENDING, price_book.TOKENS,
-)  # fmt: skip
+    price_book.electricity("0.1", pue="1.25"),
+    price_book.LENDING,
+    price_book.TOKENS,
+)
 BOOK = pricebook.parse(BOOK_TOML, "book.toml")
 DEARER = pricebook.parse(BOOK_TOML.replace("3.60", "3.96").replace('version = "1"', 'version = "2"'), "dearer.toml")
 
@@ -92,31 +130,62 @@ def slice_(from_s: int, device_id: str = "s0", lease_id: str | None = None, **se
     buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
     t0_ns = T0_NS + from_s * S
     return events.DeviceSlice(
-        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), at_us=us(from_s),
+        device_id=device_id,
+        lease_id=lease_id,
+        t0_ns=t0_ns,
+        t1_ns=t0_ns + sum(buckets.values()),
+        at_us=us(from_s),
         **buckets,
-    )  # fmt: skip
+    )
 
 
 def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
     given: dict[str, Any] = {
-        "device_id": "s0", "lease_id": "L1", "group_id": "g", "step": 1, "turn": 0, "attempt": 0,
-        "outcome": "completed", "placement": "lease", "prompt_tokens": 30, "cached_tokens": 10, "answer_tokens": 1,
-        "queue_ns": 0, "duration_ns": 1, "policy_version": 3,
-    }  # fmt: skip
+        "device_id": "s0",
+        "lease_id": "L1",
+        "group_id": "g",
+        "step": 1,
+        "turn": 0,
+        "attempt": 0,
+        "outcome": "completed",
+        "placement": "lease",
+        "prompt_tokens": 30,
+        "cached_tokens": 10,
+        "answer_tokens": 1,
+        "queue_ns": 0,
+        "duration_ns": 1,
+        "policy_version": 3,
+    }
     return events.Turn(**(given | fields), trajectory_id=trajectory_id, output_tokens=tokens, at_us=us(at_s))
 
 
 def judged(trajectory_id: str, at_s: float, *, accepted: bool) -> list[events.Event]:
     return [
         events.Trajectory(
-            trajectory_id=trajectory_id, group_id="g", step=1, task="maze", outcome="finished", turns=1,
-            prompt_tokens=1, output_tokens=1, answer_tokens=1, staleness=0, duration_ns=1, at_us=us(at_s),
+            trajectory_id=trajectory_id,
+            group_id="g",
+            step=1,
+            task="maze",
+            outcome="finished",
+            turns=1,
+            prompt_tokens=1,
+            output_tokens=1,
+            answer_tokens=1,
+            staleness=0,
+            duration_ns=1,
+            at_us=us(at_s),
         ),
         events.Verdict(
-            trajectory_id=trajectory_id, group_id="g", step=1, verifier="v", reward=1.0, threshold=1.0,
-            accepted=accepted, at_us=us(at_s),
+            trajectory_id=trajectory_id,
+            group_id="g",
+            step=1,
+            verifier="v",
+            reward=1.0,
+            threshold=1.0,
+            accepted=accepted,
+            at_us=us(at_s),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def begun(tags: str | None = '{"team": "research", "serving_team": "chat"}') -> list[events.Event]:
@@ -131,11 +200,15 @@ def begun(tags: str | None = '{"team": "research", "serving_team": "chat"}') -> 
 def ended(after_s: int) -> list[events.Event]:
     return [
         events.Device(
-            action="left", device_id="s0", t_ns=T0_NS + after_s * S, pool="serving", device_class="h100-sxm",
+            action="left",
+            device_id="s0",
+            t_ns=T0_NS + after_s * S,
+            pool="serving",
+            device_class="h100-sxm",
             at_us=us(after_s),
         ),
         events.Run(action="ended", name="by hand", at_us=us(after_s)),
-    ]  # fmt: skip
+    ]
 
 
 def fleet_events() -> list[events.Event]:
@@ -146,15 +219,30 @@ def fleet_events() -> list[events.Event]:
     return [
         *begun(),
         events.Lease(
-            action="granted", lease_id="L1", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
-            expires_at_us=us(3600), at_us=us(1800),
+            action="granted",
+            lease_id="L1",
+            device_id="s0",
+            kv_budget_bytes=1,
+            compute_share=1.0,
+            expires_at_us=us(3600),
+            at_us=us(1800),
         ),
         slice_(0, serving=1800),
         slice_(1800, lease_id="L1", rollout=900),
         slice_(2700, idle=600),
         events.Sync(
-            device_id="s0", lease_id="L1", ok=True, base_version=None, encoding="dense", wire_bytes=10**10,
-            dense_bytes=10**10, total_ns=1, source="relay", route="inter-region", policy_version=3, at_us=us(1800),
+            device_id="s0",
+            lease_id="L1",
+            ok=True,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=10**10,
+            dense_bytes=10**10,
+            total_ns=1,
+            source="relay",
+            route="inter-region",
+            policy_version=3,
+            at_us=us(1800),
         ),
         events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000, source="rapl", at_us=us(9)),
         turn("t0", 1900, 200),
@@ -163,13 +251,16 @@ def fleet_events() -> list[events.Event]:
         *judged("t0", 2500, accepted=True),
         *judged("t1", 2500, accepted=False),
         *ended(3600),
-    ]  # fmt: skip
+    ]
 
 
 def write(
-    root: Path, made: Iterable[events.Event], writer: str = "test", provenance: events.Provenance = "live",
+    root: Path,
+    made: Iterable[events.Event],
+    writer: str = "test",
+    provenance: events.Provenance = "live",
     run_id: str = "run",
-) -> Path:  # fmt: skip
+) -> Path:
     with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
         for event in made:
             ledger.record(event, durable=False)

@@ -71,15 +71,19 @@ def test_null_and_the_missing_tag_are_one_row() -> None:
         [{"team": "unallocated", "cost_nano": 1}, {"team": "chat", "cost_nano": 2}, {"task": "maze", "cost_nano": 4}]
     )
     assert [(row["team"], row["cost_nano"]) for row in charge_algebra.drill(frame, ["team"])] == [
-        ("chat", 6), ("unallocated", 1),
-    ]  # fmt: skip
+        ("chat", 6),
+        ("unallocated", 1),
+    ]
     assert [(row["task"], row["cost_nano"]) for row in charge_algebra.drill(frame, ["task"])] == [
-        ("maze", 4), ("unallocated", 3),
-    ]  # fmt: skip
+        ("maze", 4),
+        ("unallocated", 3),
+    ]
 
 
-@pytest.mark.parametrize(("by", "says"), [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'"),
-                                          (["team", "team"], "each dimension once")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'"), (["team", "team"], "each dimension once")],
+)
 def test_what_is_no_dimension_is_refused(by: list[str], says: str) -> None:
     with pytest.raises(PricingError, match=says):
         charge_algebra.drill(charges_of([{"cost_nano": 1}]), by)

@@ -78,8 +78,9 @@ def test_a_week_across_two_months_counts_in_each_until_that_is_closed(weeks: Pat
     both = bill(weeks, JUNE, BOOK)
     assert (len(both.closes), both.frame["cost_nano"].sum()) == (2, 20 * DAY_NANO)
     assert coverage.counting(postings(weeks), "live") == {
-        f"{across.label}-live-1": [Period(first.to_ns, across.to_ns)], f"{first.label}-live-1": [first]
-    }  # fmt: skip
+        f"{across.label}-live-1": [Period(first.to_ns, across.to_ns)],
+        f"{first.label}-live-1": [first],
+    }
     close(weeks, second, now_us=at_us + 10**6)
     assert bill(weeks, JUNE, BOOK).closes == (f"{first.label}-live-1", f"{second.label}-live-1")
     assert not check(weeks).problems

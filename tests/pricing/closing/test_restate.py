@@ -129,8 +129,9 @@ def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> N
     assert second.posted_us == first.posted_us + 1
 
 
-@pytest.mark.parametrize(("close_id", "reason", "says"), [("nope", "x", "there is no close 'nope'"),
-                                                          (CLOSE_ID, " ", "needs a reason")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("close_id", "reason", "says"), [("nope", "x", "there is no close 'nope'"), (CLOSE_ID, " ", "needs a reason")]
+)
 def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason: str, says: str) -> None:
     with pytest.raises(PricingError, match=says):
         restate(closed, close_id, reason)

@@ -41,9 +41,13 @@ def test_a_statement_as_of_a_time_is_what_it_was(corrected: Path) -> None:
     made = state(store.read(corrected, CLOSE_ID, NEXT_DAY_US * 1000))
     assert (made.total.value, made.corrections.value) == (BILL_NANO, 0)
     assert {line.values[0]: line.cost.value for line in made.lines} == {
-        "serving": 1_800_000_000, "rollout": 900_000_000, "idle": 600_000_000, "unaccounted": 300_000_000,
-        "transfer": 200_000_000, "energy": 68_750_000,
-    }  # fmt: skip
+        "serving": 1_800_000_000,
+        "rollout": 900_000_000,
+        "idle": 600_000_000,
+        "unaccounted": 300_000_000,
+        "transfer": 200_000_000,
+        "energy": 68_750_000,
+    }
     document = made.to_json()
     assert document["postings"][0]["posted_by"] == "ann"
     assert document["postings"][0]["watermark"]["test"][0] == 16

@@ -83,23 +83,37 @@ def test_whatever_is_posted_every_instant_keeps_its_answer(
     history: list[tuple[int, pl.DataFrame]] = []
     for number, state in enumerate(states):
         priced = Charges(
-            frame=state, stays=(), from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns, provenance="live",
-            verified=True, book=BOOK,
-        )  # fmt: skip
+            frame=state,
+            stays=(),
+            from_ns=FIRST_HOUR.from_ns,
+            to_ns=FIRST_HOUR.to_ns,
+            provenance="live",
+            verified=True,
+            book=BOOK,
+        )
         frame = state
         if number:
             rows = charge_algebra.difference(state, charge_algebra.add(posted))
             posted.insert(0, rows)
             frame = rows.with_columns(
-                correction=pl.lit(number, pl.Int64), posted_at=pl.lit(naive(at_us * 1000), pl.Datetime("us")),
+                correction=pl.lit(number, pl.Int64),
+                posted_at=pl.lit(naive(at_us * 1000), pl.Datetime("us")),
                 reason=pl.lit("any"),
-            )  # fmt: skip
+            )
         files = {} if number else {"stays.parquet": _no_stays(), "price_book.toml": BOOK.text.encode()}
         posting, contents = make_posting(
-            close_id="any", number=number, priced=priced, frame=frame, more_files=files, book_file="price_book.toml",
-            rows_file=f"corrections-{number:04d}.parquet" if number else "charges.parquet", watermark={},
-            posted_us=at_us, by="ann", reason="any" if number else None,
-        )  # fmt: skip
+            close_id="any",
+            number=number,
+            priced=priced,
+            frame=frame,
+            more_files=files,
+            book_file="price_book.toml",
+            rows_file=f"corrections-{number:04d}.parquet" if number else "charges.parquet",
+            watermark={},
+            posted_us=at_us,
+            by="ann",
+            reason="any" if number else None,
+        )
         with store.lock(root):
             store.post(root, posting, contents)
         history.append((at_us, state))

@@ -67,8 +67,11 @@ def test_a_round_sends_and_the_list_says_what_became_of_it(run: Any, hook: Web) 
     assert data(run("send", "--test", "c", "--json"))["state"] == "delivered"
     first, second = data(run("list", "--json"))
     assert (first["kind"], first["state"], second["kind"], second["state"]) == (
-        "firing", "given up", "test", "delivered",
-    )  # fmt: skip
+        "firing",
+        "given up",
+        "test",
+        "delivered",
+    )
     assert "answered 404" in first["error"]
     listed = run("list", "--limit", "1").output
     assert "the newest 1 of 2" in listed

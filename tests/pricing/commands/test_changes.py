@@ -88,10 +88,22 @@ def test_rows_and_another_currency_are_given_as_by_cost(folder: Path) -> None:
     [
         (("--period", "2026-06-15", "--before", "2026-06-15"), "overlap: no change can be told"),
         ((*DAYS, "--by", "colour"), "changes cannot be shown by 'colour'"),
-        (("--period", "2026-06-01",), "2026-05-31"),
-        (("--period", "soon",), "'soon' is no period"),
+        (
+            (
+                "--period",
+                "2026-06-01",
+            ),
+            "2026-05-31",
+        ),
+        (
+            (
+                "--period",
+                "soon",
+            ),
+            "'soon' is no period",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_answered_is_said(folder: Path, arguments: tuple[str, ...], says: str) -> None:
     done = changes(folder, *arguments)
     assert done.exit_code == 2

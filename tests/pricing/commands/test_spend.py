@@ -68,14 +68,23 @@ def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
     shown = cost(folder, *HOUR)
     assert shown.exit_code == 0, shown.output
     for text in (
-        "direct cost", "shared costs", "credits", "ops", "$1.00", "-$1.00", "shared cost desk: $720 a month, ops 1",
+        "direct cost",
+        "shared costs",
+        "credits",
+        "ops",
+        "$1.00",
+        "-$1.00",
+        "shared cost desk: $720 a month, ops 1",
         "credit vendor: $9.00 left",
-    ):  # fmt: skip
+    ):
         assert text in shown.output
     rows = {row["team"]: row for row in csv.DictReader(io.StringIO(cost(folder, *HOUR, "--csv").stdout))}
     assert [rows["ops"][name] for name in ("cost", "shared_costs", "credits", "total")] == [
-        "0.000000000", "1.000000000", "-1.000000000", "0.000000000",
-    ]  # fmt: skip
+        "0.000000000",
+        "1.000000000",
+        "-1.000000000",
+        "0.000000000",
+    ]
     answer = data(cost(folder, *HOUR, "--json"))
     assert answer["total"]["total_nano"] == answer["bill_nano"] == BILL_NANO
     assert answer["shared_costs"] == [{"name": "desk", "team": "ops", "nano": 10**9, "rule": "$720 a month, ops 1"}]

@@ -90,27 +90,44 @@ def record(root: Path, provenance: events.Provenance) -> Path:
         ]
         made += [
             events.Lease(
-                action=action, lease_id=f"L{hour}", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
-                expires_at_us=us(hour * 3600 + 1820), at_us=us(hour * 3600 + after_s),
+                action=action,
+                lease_id=f"L{hour}",
+                device_id="s0",
+                kv_budget_bytes=1,
+                compute_share=1.0,
+                expires_at_us=us(hour * 3600 + 1820),
+                at_us=us(hour * 3600 + after_s),
             )
             for action, after_s in (("granted", 0), ("preempted" if hour % 2 else "released", 1820))
-        ]  # fmt: skip
+        ]
         for device_id in ("s0", "s1"):
             t0_ns = START_NS + hour * HOUR_NS
             made.append(
                 events.Power(
-                    device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HOUR_NS, power_mw=333_333, source="rapl",
+                    device_id=device_id,
+                    t0_ns=t0_ns,
+                    t1_ns=t0_ns + HOUR_NS,
+                    power_mw=333_333,
+                    source="rapl",
                     at_us=us(hour * 3600 + 3600),
                 )
-            )  # fmt: skip
+            )
         for device_id, route in (("s0", "inter-region"), ("r0", "loopback")):
             made.append(
                 events.Sync(
-                    device_id=device_id, ok=True, base_version=None, encoding="delta", wire_bytes=123_456_789 + hour,
-                    dense_bytes=10**9, total_ns=S, source="relay", route=route, policy_version=hour,
+                    device_id=device_id,
+                    ok=True,
+                    base_version=None,
+                    encoding="delta",
+                    wire_bytes=123_456_789 + hour,
+                    dense_bytes=10**9,
+                    total_ns=S,
+                    source="relay",
+                    route=route,
+                    policy_version=hour,
                     at_us=us(hour * 3600 + 5),
                 )
-            )  # fmt: skip
+            )
         for n, (device_id, lease_id) in enumerate((("s0", f"L{hour}"), ("r0", None), ("s0", f"L{hour}"))):
             made += trajectory(f"t{hour}-{n}", hour, device_id, lease_id, accepted=n == 0, stale=n == 1)
     made.append(events.Run(action="ended", name=NAME, at_us=us(HOURS * 3600)))
@@ -145,15 +162,36 @@ def trajectory(
     at_us = us(hour * 3600 + 100)
     return [
         events.Turn(
-            **ids, turn=0, attempt=0, device_id=device_id, lease_id=lease_id, policy_version=hour, outcome="completed",
-            placement="lease", prompt_tokens=10, cached_tokens=0, output_tokens=1001, answer_tokens=100, queue_ns=0,
-            duration_ns=S, at_us=at_us,
+            **ids,
+            turn=0,
+            attempt=0,
+            device_id=device_id,
+            lease_id=lease_id,
+            policy_version=hour,
+            outcome="completed",
+            placement="lease",
+            prompt_tokens=10,
+            cached_tokens=0,
+            output_tokens=1001,
+            answer_tokens=100,
+            queue_ns=0,
+            duration_ns=S,
+            at_us=at_us,
         ),
         events.Trajectory(
-            **ids, task="maze", outcome="finished", turns=1, prompt_tokens=10, output_tokens=1001, answer_tokens=100,
-            staleness=0, duration_ns=S, at_us=at_us + 1, policy_version=hour,
+            **ids,
+            task="maze",
+            outcome="finished",
+            turns=1,
+            prompt_tokens=10,
+            output_tokens=1001,
+            answer_tokens=100,
+            staleness=0,
+            duration_ns=S,
+            at_us=at_us + 1,
+            policy_version=hour,
         ),
         events.Verdict(
             **ids, verifier="v", reward=float(accepted), threshold=1.0, accepted=accepted, stale=stale, at_us=at_us + 2
         ),
-    ]  # fmt: skip
+    ]

@@ -24,10 +24,17 @@ COMMAND = f".venv/bin/python {Path(__file__).relative_to(ROOT)}"
 #: What a fleet that is bought by the hour and lent out supports, of the validator's criteria. Not PUBLIC_PRICE_LIST:
 #: with it the validator demands the columns of providers that price in a virtual currency.
 CRITERIA = (
-    "ACCOUNT_NAMING_SUPPORTED", "BILLING_BASED_ON_PROVISIONED_RESOURCES_SUPPORTED", "COMMITMENT_DISCOUNT_SUPPORTED",
-    "MULTIPLE_PRICING_CATEGORIES_SUPPORTED", "NEGOTIATED_PRICING_SUPPORTED", "RESOURCE_TYPE_ASSIGNMENT_SUPPORTED",
-    "SUB_ACCOUNT_SUPPORTED", "TAGGING_SUPPORTED", "UNIT_PRICING_SUPPORTED", "USAGE_MEASUREMENT_SUPPORTED",
-)  # fmt: skip
+    "ACCOUNT_NAMING_SUPPORTED",
+    "BILLING_BASED_ON_PROVISIONED_RESOURCES_SUPPORTED",
+    "COMMITMENT_DISCOUNT_SUPPORTED",
+    "MULTIPLE_PRICING_CATEGORIES_SUPPORTED",
+    "NEGOTIATED_PRICING_SUPPORTED",
+    "RESOURCE_TYPE_ASSIGNMENT_SUPPORTED",
+    "SUB_ACCOUNT_SUPPORTED",
+    "TAGGING_SUPPORTED",
+    "UNIT_PRICING_SUPPORTED",
+    "USAGE_MEASUREMENT_SUPPORTED",
+)
 
 #: Rules of the validator that contradict FOCUS's own text, and what is wrong with each. FOCUS 1.2 wants an InvoiceId
 #: for what is on an invoice, issued or provisional, and none for what is on none; of this pair one fails for any row.
@@ -74,9 +81,17 @@ def failures(file: Path) -> dict[str, str]:
     Raises ValueError if it did not come to an end.
     """
     command = [
-        home() / "bin" / "python", "-m", "focus_validator.main", "--data-file", file.resolve(),
-        "--validate-version", "1.2", "--block-download", "--applicability-criteria", ",".join(CRITERIA),
-    ]  # fmt: skip
+        home() / "bin" / "python",
+        "-m",
+        "focus_validator.main",
+        "--data-file",
+        file.resolve(),
+        "--validate-version",
+        "1.2",
+        "--block-download",
+        "--applicability-criteria",
+        ",".join(CRITERIA),
+    ]
     # It opens a file of its own by a path relative to where it is installed.
     done = subprocess.run(command, cwd=_packages(home()), capture_output=True, text=True, check=False)
     total = re.search(r"^Total: (\d+) \| Pass: (\d+) \| Fail: (\d+)", done.stdout, re.MULTILINE)

@@ -75,9 +75,17 @@ def test_weights_sent_before_the_first_device_joined_are_in_the_period(
     sample: Path, write_ledger: WriteLedger, tmp_path: Path
 ) -> None:
     early = events.Sync(
-        device_id="s0", ok=True, base_version=None, encoding="dense", wire_bytes=10**9, dense_bytes=10**9, total_ns=1,
-        source="relay", route="loopback", at_us=T0_NS // 1000 - 2 * 3_600_000_000,
-    )  # fmt: skip
+        device_id="s0",
+        ok=True,
+        base_version=None,
+        encoding="dense",
+        wire_bytes=10**9,
+        dense_bytes=10**9,
+        total_ns=1,
+        source="relay",
+        route="loopback",
+        at_us=T0_NS // 1000 - 2 * 3_600_000_000,
+    )
     made = bill.of_period(write_ledger([early], root=sample, writer="early"), pricebook.load("example"))
     assert made.charges.from_ns == T0_NS - 2 * HOUR_NS
     assert focus.write(made, tmp_path / "f.csv").totals["billed"] == made.total_nano

@@ -68,16 +68,21 @@ def test_waste_idle_and_prices_say_why(tables: dict[str, Table]) -> None:
     assert {row[0] for row in tables["Waste by cause"].rows} == {"not wasted", "stale"}
     assert {row[:2] for row in tables["Waste by cause"].rows} >= {("not wasted", "rejected"), ("stale", "stale")}
     assert {(row[0], row[1]) for row in tables["Idle"].rows} >= {
-        ("idle", "could have been lent"), ("idle", "could not be lent"),
-    }  # fmt: skip
+        ("idle", "could have been lent"),
+        ("idle", "could not be lent"),
+    }
     assert any(row[0] == "unaccounted" for row in tables["Idle"].rows)
     assert [row[:3] for row in tables["Transfer and energy"].rows] == [
-        ("energy", "", "chat"), ("transfer", "inter-region", "research"), ("transfer", "loopback", "research"),
-    ]  # fmt: skip
+        ("energy", "", "chat"),
+        ("transfer", "inter-region", "research"),
+        ("transfer", "loopback", "research"),
+    ]
     # What is sent is no energy, and what is drawn no bytes: neither is 0.
     assert [(row[3] is None, row[4] is None) for row in tables["Transfer and energy"].rows] == [
-        (True, False), (False, True), (False, True),
-    ]  # fmt: skip
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
     assert all(row[6:] == ("made up for the tests", "2026-01-01") for row in tables["Prices used"].rows)
 
 

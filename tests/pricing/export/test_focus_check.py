@@ -178,8 +178,10 @@ def test_a_row_that_is_there_twice_is_found(good: Path, tmp_path: Path) -> None:
         again = rows[at : at + 1].with_columns(pl.col("ChargeDescription") + " again")
         pl.concat([rows, again]).write_parquet(tmp_path / "twice.parquet")
         faults = focus_check.check(tmp_path / "twice.parquet").faults
-        assert any(fault.rule == f"charges for the same as row {at + 1}" and fault.first == (rows.height + 1,)
-                   for fault in faults)  # fmt: skip
+        assert any(
+            fault.rule == f"charges for the same as row {at + 1}" and fault.first == (rows.height + 1,)
+            for fault in faults
+        )
 
 
 def test_a_row_that_is_gone_is_found(good: Path, tmp_path: Path) -> None:

@@ -15,9 +15,19 @@ from rose.pricing.table import SUMMED
 from tests.pricing.export.conftest import NAME
 
 SHEETS = [
-    "Summary", "By team", "By bucket and day", "By run", "By policy version and task", "Waste by cause", "Idle",
-    "Transfer and energy", "Prices used", "Corrections", "Invoices", "How to read this",
-]  # fmt: skip
+    "Summary",
+    "By team",
+    "By bucket and day",
+    "By run",
+    "By policy version and task",
+    "Waste by cause",
+    "Idle",
+    "Transfer and energy",
+    "Prices used",
+    "Corrections",
+    "Invoices",
+    "How to read this",
+]
 HEADER_ROW = 5
 
 

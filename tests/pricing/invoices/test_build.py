@@ -32,9 +32,11 @@ from tests.pricing.recorded import HOUR_NS, PORTIONS, Made
 
 #: A ledger takes a while to write: few of them, and one that fails is shown as it is.
 FEW = settings(
-    max_examples=max(1, int(os.environ.get("IDENTITY_EXAMPLES", "4")) // 4), deadline=None,
-    suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate],
-)  # fmt: skip
+    max_examples=max(1, int(os.environ.get("IDENTITY_EXAMPLES", "4")) // 4),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.reuse, Phase.generate],
+)
 
 
 def total(made: tuple[Invoice, ...]) -> int:
@@ -146,9 +148,11 @@ def test_a_period_that_has_corrections_alone_is_closed_and_then_its_invoices_are
     made = build.invoices(root, later)
     assert all(invoice.final for invoice in made)
     assert {invoice.team: invoice.lines for invoice in made} == {invoice.team: invoice.lines for invoice in drafts}
-    assert total(made) == 2 * (DAY_NANO - DEARER_DAY_NANO) == sum(
-        invoice.later_nano for invoice in build.invoices(root, SECOND)
-    )  # fmt: skip
+    assert (
+        total(made)
+        == 2 * (DAY_NANO - DEARER_DAY_NANO)
+        == sum(invoice.later_nano for invoice in build.invoices(root, SECOND))
+    )
     summed = summary(made)
     assert (summed.close, summed.total_nano) == (closed.posted[0], total(made))
     assert not check(root).problems
@@ -227,8 +231,9 @@ def test_shared_costs_and_credits_are_lines_and_all_is_close_with_them(ruled: Pa
     )
     first = build.of_team(invoices[FIRST], "research")
     assert {(line.what, line.detail) for line in first.of_kind("shared")} == {
-        ("network", "$3000.01 a month, by usage"), ("idle time", "idle cost moved, research 0.7, chat 0.3"),
-    }  # fmt: skip
+        ("network", "$3000.01 a month, by usage"),
+        ("idle time", "idle cost moved, research 0.7, chat 0.3"),
+    }
     says = "`rose cost` has them by its corrected charges"
     assert says in page.render(first)
     assert says not in page.render(build.of_team(invoices[SECOND], "research"))
@@ -357,6 +362,7 @@ def test_on_any_ledger_every_nano_dollar_is_invoiced_once(made: Made) -> None:
             assert -400_100_000_000 <= credits <= 0 < shared
             assert charges + sum(invoice.later_nano for invoice in invoices) == charge_algebra.total(closed.frame)
             assert corrections == sum(
-                other.posted[-1].cost_nano for other in posted.values()
+                other.posted[-1].cost_nano
+                for other in posted.values()
                 if len(other.posted) > 1 and closed.charges.from_ns <= other.posted[-1].posted_ns < closed.charges.to_ns
-            )  # fmt: skip
+            )

@@ -57,12 +57,24 @@ def test_a_final_page_has_what_a_team_lead_asks(invoice: Invoice) -> None:
     close = invoice.close
     assert close is not None
     for words in (
-        f"{SECOND_ID}-research", "team research", "Compute platform", "costs@example.org",
+        f"{SECOND_ID}-research",
+        "team research",
+        "Compute platform",
+        "costs@example.org",
         "2026-06-03 until 2026-06-05",
-        "Issued 2026-06-06", "Currency USD", "Tags: serving_team: chat, team: research", "2.000 device-hours", "$3.96",
-        "Corrections of earlier periods", "rollout, of 2026-06-01-to-2026-06-03", "contract 18 <b>",
-        "by hand 2", invoice.stamp.book.sha256, close.sha256, "-$0.720, on the invoice of the period in which",
-    ):  # fmt: skip
+        "Issued 2026-06-06",
+        "Currency USD",
+        "Tags: serving_team: chat, team: research",
+        "2.000 device-hours",
+        "$3.96",
+        "Corrections of earlier periods",
+        "rollout, of 2026-06-01-to-2026-06-03",
+        "contract 18 <b>",
+        "by hand 2",
+        invoice.stamp.book.sha256,
+        close.sha256,
+        "-$0.720, on the invoice of the period in which",
+    ):
         assert words in shown.words, words
     assert text == page.render(invoice), "the same invoice is the same text"
     assert "size: letter" in page.render(invoice, paper="letter")

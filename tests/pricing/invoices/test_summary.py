@@ -17,9 +17,10 @@ def test_it_sums_all_invoices_beside_their_close(books: Path) -> None:
     assert whole.total_nano == sum(invoice.total_nano for invoice in made) == 2 * DAY_NANO
     assert whole.later_nano == 2 * (DEARER_DAY_NANO - DAY_NANO)
     assert list(whole.lines) == [
-        "2 invoices: $172.80 = charges $172.80", f"  the close {FIRST_ID}: $172.80",
+        "2 invoices: $172.80 = charges $172.80",
+        f"  the close {FIRST_ID}: $172.80",
         "  posted to it since, on the invoices of the period of the posting: $17.28",
-    ]  # fmt: skip
+    ]
     euros = summary(build.invoices(books, FIRST, currency="EUR"))
     assert (euros.currency, euros.to_json()["close_nano"]) == ("EUR", 2 * DAY_NANO)
     assert euros.total_nano == round(2 * DAY_NANO * 10_000 / 10_843)

@@ -82,9 +82,11 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
 
 
 def test_each_rule_goes_before_the_next(
-    write_ledger: Callable[..., Path], sample_made: list[events.Event], book_file: Callable[[str], Path],
+    write_ledger: Callable[..., Path],
+    sample_made: list[events.Event],
+    book_file: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     begun = run_with(book_file("own"))
     root = write_ledger([begun, *sample_made[1:]])
 
@@ -113,9 +115,11 @@ def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
 
 @pytest.mark.long
 def test_a_run_that_names_made_up_prices_has_none_of_its_own(
-    write_ledger: Callable[..., Path], sample_made: list[events.Event], book_file: Callable[[str], Path],
+    write_ledger: Callable[..., Path],
+    sample_made: list[events.Event],
+    book_file: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     root = write_ledger([run_with("example"), *sample_made[1:]])
     assert report.build(root).stamp.book.example
     monkeypatch.setenv(VARIABLE, str(book_file("ours")))

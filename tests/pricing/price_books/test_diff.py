@@ -42,10 +42,12 @@ def test_a_price_that_changed_says_by_how_much_and_for_which_days() -> None:
 
 def test_layout_comments_version_and_ways_to_write_a_number_are_no_difference() -> None:
     difference = changed(
-        ('version = "2026-11-22"', 'version = "2"'), ("# What a device", "# Whatever a device"),
-        ("usd_per_hour = 2.35", "usd_per_hour = 2.350"), ("[electricity]", "[[electricity]]"),
+        ('version = "2026-11-22"', 'version = "2"'),
+        ("# What a device", "# Whatever a device"),
+        ("usd_per_hour = 2.35", "usd_per_hour = 2.350"),
+        ("[electricity]", "[[electricity]]"),
         ("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 473.5], [1.0, 680]]"),
-    )  # fmt: skip
+    )
     assert difference.changes == ()
     assert difference.old.sha256 != difference.new.sha256
 
@@ -65,8 +67,12 @@ def test_an_entry_added_or_removed_is_one_change() -> None:
     new = pricebook.parse(f'{EXAMPLE}\n[[transfer]]\nroute = "ship"\nusd_per_gb = 0.5\n{CITED}', "new")
     added = only(diff(pricebook.parse(EXAMPLE, "old"), new))
     assert (added.what, added.kind, added.field, added.old, added.new) == (
-        "transfer ship", "added", None, None, new.transfer[-1],
-    )  # fmt: skip
+        "transfer ship",
+        "added",
+        None,
+        None,
+        new.transfer[-1],
+    )
     assert only(diff(new, pricebook.parse(EXAMPLE, "old"))).kind == "removed"
 
 

@@ -39,8 +39,9 @@ def test_idle_and_load_are_two_points() -> None:
 
 @given(
     st.dictionaries(shares, st.integers(0, 1000), max_size=5),
-    st.integers(0, 100), st.lists(st.fractions(0, 1), min_size=2, max_size=6),
-)  # fmt: skip
+    st.integers(0, 100),
+    st.lists(st.fractions(0, 1), min_size=2, max_size=6),
+)
 def test_watts_never_fall_and_pass_through_every_point(
     between: dict[Decimal, int], idle_w: int, loads: list[Fraction]
 ) -> None:

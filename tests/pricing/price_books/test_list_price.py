@@ -41,7 +41,7 @@ def test_what_is_charged_is_the_price_where_there_is_no_other() -> None:
         ({"list_usd_per_hour": 4, "discount": 2}, "must be a part of 1 such as 0.35"),
         ({"list_usd_per_hour": 4, "discount": True}, "must be a part of 1 such as 0.35"),
     ],
-)  # fmt: skip
+)
 def test_prices_that_do_not_agree_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         price(**fields)

@@ -41,10 +41,7 @@ def named(**keys: str) -> dict[str, str]:
 #: What may have a price: table, its key, and the other fields of an entry.
 THINGS: list[tuple[str, dict[str, str], Callable[[str], dict[str, str]]]] = [
     *(("device", named(class_=name, commitment="c"), lambda rate: {"usd_per_hour": rate}) for name in CLASSES),
-    *(
-        ("device", named(class_="a", pool=pool, commitment="c"), lambda rate: {"usd_per_hour": rate})
-        for pool in POOLS
-    ),
+    *(("device", named(class_="a", pool=pool, commitment="c"), lambda rate: {"usd_per_hour": rate}) for pool in POOLS),
     *(("offer", named(class_="a", commitment=c), lambda rate: {"usd_per_hour": rate}) for c in ("spot", "on demand")),
     *(("transfer", named(route=route), lambda rate: {"usd_per_gb": rate}) for route in ROUTES),
     ("electricity", {}, lambda rate: {"usd_per_kwh": rate, "pue": "1.25"}),
@@ -52,13 +49,15 @@ THINGS: list[tuple[str, dict[str, str], Callable[[str], dict[str, str]]]] = [
         "lending",
         {},
         lambda rate: {
-            "idle_anyway": "true", "scheduler_usd_per_lease_s": "0", "kv_recompute_usd_per_million_tokens": "0",
+            "idle_anyway": "true",
+            "scheduler_usd_per_lease_s": "0",
+            "kv_recompute_usd_per_million_tokens": "0",
             "violation_usd": rate,
         },
     ),
     ("tokens", {}, lambda rate: {"input_usd_per_million": rate, "output_usd_per_million": "3"}),
     ("verifier", named(name="v"), lambda rate: {"usd_per_verdict": rate}),
-]  # fmt: skip
+]
 
 
 @st.composite
@@ -154,9 +153,10 @@ def test_a_device_price_is_that_of_the_day_and_of_the_pool_first(
         held = {
             row.get("pool", ""): Decimal(row["usd_per_hour"])
             for table, row in rows
-            if table == "device" and row["class"] == f'"{device_class}"'
+            if table == "device"
+            and row["class"] == f'"{device_class}"'
             and row["valid_from"] <= today < row.get("valid_to", "9999")
-        }  # fmt: skip
+        }
         return held.get(f'"{pool}"', held.get(""))
 
     inside = [t0_ns, *(ns(offset) for offset in range(-5, DAYS + 30) if t0_ns < ns(offset) < t1_ns)]

@@ -42,8 +42,10 @@ def test_the_example_has_what_a_demonstration_needs_and_exact_rates() -> None:
     assert book.transfer_at("inter-region", may).usd_per_gb == Decimal("0.02")
     assert "no market price" in book.device_at("cpu-core", "rollout", may).source
     assert [offer.usd_per_hour for offer in book.offers_at("h100-sxm", may)] == [
-        Decimal("1.99"), Decimal("5.00"), Decimal("1.00"),
-    ]  # fmt: skip
+        Decimal("1.99"),
+        Decimal("5.00"),
+        Decimal("1.00"),
+    ]
     assert book.offers_at("h100-sxm", may - 1) == ()
     assert book.offers_at("b200", may) == ()
     assert all("no market price" in offer.source for offer in book.offers_at("cpu-core", may))

@@ -39,18 +39,25 @@ def faults(text: str) -> str:
         ("usd_per_hour = 2.35", "usd_per_hour = true", r"line 19: .*must be a number.*got True"),
         ("usd_per_hour = 2.35", "usd_per_hour = [2]", r"line 19: .*must be a number.*got \[2\]"),
         ("usd_per_hour = 2.35", "usd_per_minute = 2", r"line 19: .*unknown key; did you mean usd_per_hour\?"),
-        ("usd_per_hour = 2.35", "zzz = 2",
-         r"zzz: unknown key; known are bought_in_hours, class, commitment, contracted_usd_per_hour, discount, en"),
+        (
+            "usd_per_hour = 2.35",
+            "zzz = 2",
+            r"zzz: unknown key; known are bought_in_hours, class, commitment, contracted_usd_per_hour, discount, en",
+        ),
         ("usd_per_hour = 2.35", "", r"line 17: \[\[device\]\] usd_per_hour: is missing; add usd_per_hour ="),
         ("usd_per_hour = 2.35", "usd_per_hour = 2.35\nlow_share = 0.9", r"has one of low_share and high_share"),
         ("usd_per_hour = 2.35", "usd_per_hour = 2\nlow_share = 0.9\nhigh_share = 2", r"price is taken as known"),
         ("low_share = 0.6", "low_share = 1.1", r"low_share: must be from 0 to 1.*got 1\.1"),
         ("high_share = 1.6", "high_share = 0.9", r"high_share: must be 1 or more.*got 0\.9"),
-        ('class = "h200"', 'class = 200', r"\[\[device\]\] class: must be text in quotes \(got 200\)"),
+        ('class = "h200"', "class = 200", r"\[\[device\]\] class: must be text in quotes \(got 200\)"),
         ('class = "h200"', 'class = "h200"\npool = "chat"', r"must be 'serving', 'rollout' or 'train' \(got 'chat'\)"),
         ('currency = "USD"', 'currency = "EUR"', r"line 5: currency: unknown currency; .*convert .*\(got 'EUR'\)"),
-        ("valid_to = 2026-03-01", "valid_to = 2026-03-02", r"line 17: .*'device h100-sxm' has two prices on 2026-03-01"
-         ": the one of line 8 holds 2025-10-01 until 2026-03-02; end it with valid_to = 2026-03-01"),
+        (
+            "valid_to = 2026-03-01",
+            "valid_to = 2026-03-02",
+            r"line 17: .*'device h100-sxm' has two prices on 2026-03-01"
+            ": the one of line 8 holds 2025-10-01 until 2026-03-02; end it with valid_to = 2026-03-01",
+        ),
         ("valid_to = 2026-03-01", "", "the one of line 8 holds from 2025-10-01 on; end it with valid_to = 2026-03-01"),
         ("valid_from = 2026-03-01", "valid_from = 2025-10-01", "this one from 2025-10-01 on; keep one, or give them"),
         ("valid_to = 2026-03-01", "valid_to = 2025-10-01", "line 13: .*valid_to: must be after valid_from 2025-10-01"),
@@ -73,7 +80,7 @@ def faults(text: str) -> str:
         ("[electricity]", "[electricity", "not valid TOML"),
         ("[electricity]", "[tokens]", r"not valid TOML: Cannot .*write \[\[\.\.\.\]\] before each"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_book_is_refused_with_line_field_value_and_what_to_do(old: str, new: str, says: str) -> None:
     assert old in EXAMPLE
     assert re.search(says, faults(EXAMPLE.replace(old, new, 1)))

@@ -73,7 +73,7 @@ def test_rules_are_read_and_example_books_have_none() -> None:
         (TAG.replace('"serving"', '"chat"'), "pool: must be 'serving', 'rollout' or 'train' (got 'chat')"),
         (TAG + TAG, "'device_tag pool=serving hardware=GPU-7*' is given twice for the same days"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_rule_is_refused_with_line_field_and_value(text: str, says: str) -> None:
     with pytest.raises(PriceBookError) as caught:
         read(text)
@@ -86,9 +86,14 @@ def test_a_changed_rule_is_shown_by_field_and_team() -> None:
     assert (added.what, added.kind) == ("shared_cost platform", "added")
     assert {
         (change.what, change.field, change.old, change.new)
-        for change in diff(read(PARTS.format("0.6", "0.4") + CREDIT + TAG),
-                           read(PARTS.format("0.5", "0.5") + CREDIT.replace("5000", "4000")
-                                + TAG.replace('"chat"', '"ops"').replace("cost_centre", "centre"))).changes
+        for change in diff(
+            read(PARTS.format("0.6", "0.4") + CREDIT + TAG),
+            read(
+                PARTS.format("0.5", "0.5")
+                + CREDIT.replace("5000", "4000")
+                + TAG.replace('"chat"', '"ops"').replace("cost_centre", "centre")
+            ),
+        ).changes
     } == {
         ("shared_cost platform", "shares research", Decimal("0.6"), Decimal("0.5")),
         ("shared_cost platform", "shares chat", Decimal("0.4"), Decimal("0.5")),
@@ -96,14 +101,18 @@ def test_a_changed_rule_is_shown_by_field_and_team() -> None:
         ("device_tag pool=serving hardware=GPU-7*", "tags team", "chat", "ops"),
         ("device_tag pool=serving hardware=GPU-7*", "tags cost_centre", "4711", None),
         ("device_tag pool=serving hardware=GPU-7*", "tags centre", None, "4711"),
-    }  # fmt: skip
+    }
 
 
 def test_what_names_fewer_devices_goes_before() -> None:
     entries = [
-        'device = "s0"', 'hardware = "GPU-71*"', 'hardware = "GPU-7*"', 'class = "h100-sxm"\npool = "train"',
-        'class = "h100-sxm"', 'pool = "train"',
-    ]  # fmt: skip
+        'device = "s0"',
+        'hardware = "GPU-71*"',
+        'hardware = "GPU-7*"',
+        'class = "h100-sxm"\npool = "train"',
+        'class = "h100-sxm"',
+        'pool = "train"',
+    ]
     text = "".join(f"\n[[device_tag]]\n{entry}\ntags = {{ team = 'a' }}\n{CITED}" for entry in entries)
     tags = read(text).device_tag
     assert sorted([*tags[3:], *tags[:3]], key=lambda tag: tag.place) == tags

@@ -15,11 +15,14 @@ CITED: dict[str, Any] = {"source": "by hand", "source_date": date(2026, 5, 1)}
 @pytest.mark.parametrize(
     "fields",
     [
-        {"device": "s0"}, {"resource": "i-0*"}, {"resource": "i-0*", "device": "s0", "class": "h100-sxm"},
-        {"resource": "i-0*", "device": ""}, {"sku": "a3", "class": "h100-sxm", "devices": 0},
+        {"device": "s0"},
+        {"resource": "i-0*"},
+        {"resource": "i-0*", "device": "s0", "class": "h100-sxm"},
+        {"resource": "i-0*", "device": ""},
+        {"sku": "a3", "class": "h100-sxm", "devices": 0},
         {"sku": "a3", "class": "h100-sxm", "low_share": Decimal("0.5"), "high_share": 2},
     ],
-)  # fmt: skip
+)
 def test_a_vendor_s_resource_is_one_thing_of_the_fleet(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         VendorResource.model_validate(fields | CITED)

@@ -56,9 +56,13 @@ def fleet_of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for event in _events(run_id):
                 ledger.record(event, durable=False)
     closing.close(
-        root, Period(T0_NS, T0_NS + NS_PER_DAY), BOOK, now_us=(T0_NS + 2 * NS_PER_DAY) // 1000, by="ann",
+        root,
+        Period(T0_NS, T0_NS + NS_PER_DAY),
+        BOOK,
+        now_us=(T0_NS + 2 * NS_PER_DAY) // 1000,
+        by="ann",
         with_open_runs=True,
-    )  # fmt: skip
+    )
     return root
 
 
@@ -69,8 +73,11 @@ def _events(run_id: str) -> Iterable[events.Event]:
         if of_run != run_id:
             continue
         fields: dict[str, Any] = {
-            "device_id": device_id, "hardware_id": hardware_id, "pool": "serving", "device_class": device_class,
-        }  # fmt: skip
+            "device_id": device_id,
+            "hardware_id": hardware_id,
+            "pool": "serving",
+            "device_class": device_class,
+        }
         yield events.Device(action="joined", t_ns=T0_NS, at_us=begin_us, **fields)
         for day in range(DAYS):
             t0_ns = T0_NS + day * NS_PER_DAY
@@ -86,9 +93,18 @@ def _events(run_id: str) -> Iterable[events.Event]:
         yield events.Device(action="left", t_ns=PERIOD.to_ns, at_us=end_us, **fields)
     if run_id == "run-a":
         yield events.Sync(
-            device_id="s0", ok=True, base_version=None, encoding="dense", wire_bytes=10**10, dense_bytes=10**10,
-            total_ns=1, source="relay", route="inter-region", policy_version=3, at_us=begin_us + 7,
-        )  # fmt: skip
+            device_id="s0",
+            ok=True,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=10**10,
+            dense_bytes=10**10,
+            total_ns=1,
+            source="relay",
+            route="inter-region",
+            policy_version=3,
+            at_us=begin_us + 7,
+        )
     yield events.Run(action="ended", name=run_id, at_us=end_us)
 
 
@@ -101,12 +117,23 @@ def mapped(*entries: str) -> PriceBook:
 def charge(resource: str = "GPU-0", day: int = 1, usd: str = "86.40", hours: str | None = "24", **cells: str) -> Row:
     """A row of a vendor's invoice: a day of June of a resource."""
     row = {
-        "BilledCost": usd, "BillingCurrency": "USD", "ChargeCategory": "Usage", "ChargeClass": "",
-        "ChargePeriodStart": f"2026-06-{day:02}T00:00:00Z", "ChargePeriodEnd": f"2026-06-{day + 1:02}T00:00:00Z",
-        "ConsumedQuantity": hours or "", "ConsumedUnit": "Hours" if hours else "", "EffectiveCost": usd,
-        "InvoiceId": "INV-7", "PricingQuantity": "", "PricingUnit": "", "ResourceId": resource,
-        "ResourceType": "instance", "SkuId": "sku-1", "Tags": "",
-    }  # fmt: skip
+        "BilledCost": usd,
+        "BillingCurrency": "USD",
+        "ChargeCategory": "Usage",
+        "ChargeClass": "",
+        "ChargePeriodStart": f"2026-06-{day:02}T00:00:00Z",
+        "ChargePeriodEnd": f"2026-06-{day + 1:02}T00:00:00Z",
+        "ConsumedQuantity": hours or "",
+        "ConsumedUnit": "Hours" if hours else "",
+        "EffectiveCost": usd,
+        "InvoiceId": "INV-7",
+        "PricingQuantity": "",
+        "PricingUnit": "",
+        "ResourceId": resource,
+        "ResourceType": "instance",
+        "SkuId": "sku-1",
+        "Tags": "",
+    }
     return row | cells
 
 

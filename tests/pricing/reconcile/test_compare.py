@@ -158,16 +158,20 @@ def test_the_tag_of_a_resource_names_its_device(compare: Compare) -> None:
 
 def test_credits_taxes_and_what_pays_for_usage_stay_apart(compare: Compare) -> None:
     rows = [
-        *whole(), charge("", 1, "-50.00", None, ChargeCategory="Credit"),
+        *whole(),
+        charge("", 1, "-50.00", None, ChargeCategory="Credit"),
         charge("", 2, "19.00", None, ChargeCategory="Tax"),
         charge("plan", 1, "500.00", None, ChargeCategory="Purchase", EffectiveCost="0"),
         charge("", 3, "1.00", None, ChargeCategory="Adjustment"),
-    ]  # fmt: skip
+    ]
     made = compare(rows)
     assert made.disagreement_nano == 0
     assert {part.category: part.billed_nano for part in made.apart} == {
-        "Adjustment": NANO, "Credit": -50 * NANO, "Purchase": 500 * NANO, "Tax": 19 * NANO,
-    }  # fmt: skip
+        "Adjustment": NANO,
+        "Credit": -50 * NANO,
+        "Purchase": 500 * NANO,
+        "Tax": 19 * NANO,
+    }
     # A purchase that no usage pays for is what the device cost.
     bought = whole(without=("GPU-0",)) + [charge("GPU-0", day, ChargeCategory="Purchase") for day in (1, 2, 3)]
     assert compare(bought).disagreement_nano == 0
@@ -221,13 +225,18 @@ def test_hours_are_told_from_the_unit(compare: Compare, quantity: str, unit: str
 @pytest.mark.parametrize(
     ("unit", "named", "item"),
     [
-        ("GB-Hours", {}, "other"), ("100 Hours", {}, "other"), ("kWh", {}, "energy"),
-        ("GiB", {"SkuId": "DataTransfer-Out-Bytes"}, "transfer"), ("GB", {"ResourceType": "egress"}, "transfer"),
-        ("GB", {"ServiceCategory": "Networking"}, "transfer"), ("GB", {"SkuMeter": "Bandwidth"}, "transfer"),
-        ("GB", {}, "other"), ("GB", {"SkuId": "disk-standard", "ServiceCategory": "Storage"}, "other"),
+        ("GB-Hours", {}, "other"),
+        ("100 Hours", {}, "other"),
+        ("kWh", {}, "energy"),
+        ("GiB", {"SkuId": "DataTransfer-Out-Bytes"}, "transfer"),
+        ("GB", {"ResourceType": "egress"}, "transfer"),
+        ("GB", {"ServiceCategory": "Networking"}, "transfer"),
+        ("GB", {"SkuMeter": "Bandwidth"}, "transfer"),
+        ("GB", {}, "other"),
+        ("GB", {"SkuId": "disk-standard", "ServiceCategory": "Storage"}, "other"),
         ("GB-Hours", {"ServiceCategory": "Networking"}, "other"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_device_time_is_an_item_of_its_own(
     compare: Compare, unit: str, named: dict[str, str], item: str
 ) -> None:
@@ -305,8 +314,9 @@ def test_another_currency_is_converted_at_the_book_s_rate(compare: Compare) -> N
     assert (line(made, "GPU-0").difference_nano, made.stamp.currency) == (0, "USD")
     assert made.rate is not None
     assert (made.rate.text.split(",")[0], str(made.rate.day)) == (
-        "Converted from USD at 1.08 USD for 1 EUR", "2026-06-03"
-    )  # fmt: skip
+        "Converted from USD at 1.08 USD for 1 EUR",
+        "2026-06-03",
+    )
     shown = " ".join(str(part) for part in tables.terminal(made))
     assert "1 EUR is 1.08 USD, the rate for 2026-06-03 in price book by hand 1: ECB, 2026-06-01" in shown
     assert tables.to_json(made)["invoice"]["rate"]["usd_per_unit"] == "1.08"

@@ -84,7 +84,7 @@ def test_the_file_says_of_what_and_when_it_is(tmp_path: Path) -> None:
         ({"BillingCurrency": "EUR"}, "BillingCurrency is EUR and USD; reconcile the rows of each by themselves"),
     ],
     ids=lambda value: str(value)[:40],
-)  # fmt: skip
+)
 def test_a_cell_that_cannot_be_used_is_named(tmp_path: Path, cells: dict[str, str], says: str) -> None:
     path = write_csv(tmp_path / "v.csv", [charge(), charge(**{"ResourceId": "GPU-1"} | cells)])
     with pytest.raises(PricingError) as error:

@@ -19,11 +19,16 @@ from tests.pricing.reconcile.conftest import BOOK, PERIOD, charge, whole, write_
 @pytest.fixture(scope="module")
 def made(fleet_of_four: Path, tmp_path_factory: pytest.TempPathFactory) -> Reconciliation:
     rows = [
-        *whole(without=("GPU-0", "GPU-1")), charge("GPU-0", 1), charge("GPU-0", 1, "90.00"),
-        charge("vol\x1b[31m-1", 2, "3.00", "5", ConsumedUnit="GB-Hours"), charge("vol-1" * 60, 2, "1.00"),
-        charge("", 2, "19.00", None, ChargeCategory="Tax"), charge("GPU-2", 9),
-        charge("GPU-3", 2, "-1.00", None, ChargeClass="Correction"), charge("GPU-3", 2, "-2.00", None),
-    ]  # fmt: skip
+        *whole(without=("GPU-0", "GPU-1")),
+        charge("GPU-0", 1),
+        charge("GPU-0", 1, "90.00"),
+        charge("vol\x1b[31m-1", 2, "3.00", "5", ConsumedUnit="GB-Hours"),
+        charge("vol-1" * 60, 2, "1.00"),
+        charge("", 2, "19.00", None, ChargeCategory="Tax"),
+        charge("GPU-2", 9),
+        charge("GPU-3", 2, "-1.00", None, ChargeClass="Correction"),
+        charge("GPU-3", 2, "-2.00", None),
+    ]
     path = write_csv(tmp_path_factory.mktemp("tables") / "vendor.csv", [*rows, rows[0]])
     with invoice.opened(path) as (connection, facts):
         return compare.compare(connection, facts, *ledger.charges(fleet_of_four, PERIOD, BOOK), BOOK)
@@ -80,8 +85,10 @@ def test_json_has_every_line_and_sums_of_them(made: Reconciliation) -> None:
     assert (gpu_0["ledger_hours"], gpu_0["invoice_hours"]) == (72, 48)
     assert gpu_0["by_hours_nano"] + gpu_0["by_price_nano"] == gpu_0["difference_nano"]
     assert {day["day"] for day in data["device_days"] if day["name"] == "GPU-0"} == {
-        "2026-06-01", "2026-06-02", "2026-06-03",
-    }  # fmt: skip
+        "2026-06-01",
+        "2026-06-02",
+        "2026-06-03",
+    }
     assert data["repeated_rows"] == {"count": 1, "first": [{"row": 15, "repeats": 1}]}
 
 

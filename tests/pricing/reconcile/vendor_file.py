@@ -59,8 +59,19 @@ def make(to: Path) -> None:
     assert begin is not None
     assert end is not None
     hour, day = (begin, end), begin[:10]
-    made.append(_row("Usage", hour, "0.000004", ResourceId="vol-06f2", ResourceType="disk", SkuId="disk-standard",
-                     ChargeDescription="disk, 20 GB", ConsumedQuantity="20", ConsumedUnit="GB-Hours"))  # fmt: skip
+    made.append(
+        _row(
+            "Usage",
+            hour,
+            "0.000004",
+            ResourceId="vol-06f2",
+            ResourceType="disk",
+            SkuId="disk-standard",
+            ChargeDescription="disk, 20 GB",
+            ConsumedQuantity="20",
+            ConsumedUnit="GB-Hours",
+        )
+    )
     before = f"{day[:8]}{int(day[8:]) - 1:02}"
     made.append(last | {"ChargePeriodStart": f"{before}T23:00:00Z", "ChargePeriodEnd": f"{day}T00:00:00Z"})
     made.append(_row("Credit", hour, "-0.000100", ChargeDescription="start-up credit"))
@@ -75,20 +86,37 @@ def _device(row: dict[str, Any]) -> dict[str, str | None]:
     hours = exact if dedicated else (exact / STEP_HOURS).to_integral_value(rounding=ROUND_CEILING) * STEP_HOURS
     cost = (hours * usd * (DEARER if dedicated else 1)).quantize(Decimal("1e-9"))
     return _row(
-        "Usage", (row["ChargePeriodStart"], row["ChargePeriodEnd"]), f"{cost:f}",
-        ChargeDescription="on demand, by the hour", ConsumedQuantity=f"{hours:f}", ConsumedUnit="Hours",
-        ResourceId=RESOURCE if dedicated else row["device"], ResourceType="instance", SkuId="cpu-1",
-    )  # fmt: skip
+        "Usage",
+        (row["ChargePeriodStart"], row["ChargePeriodEnd"]),
+        f"{cost:f}",
+        ChargeDescription="on demand, by the hour",
+        ConsumedQuantity=f"{hours:f}",
+        ConsumedUnit="Hours",
+        ResourceId=RESOURCE if dedicated else row["device"],
+        ResourceType="instance",
+        SkuId="cpu-1",
+    )
 
 
 def _row(category: str, hour: tuple[str, str], cost: str, **cells: str) -> dict[str, str | None]:
     row: dict[str, str | None] = {
-        "BilledCost": cost, "BillingCurrency": "USD", "ChargeCategory": category, "ChargeClass": None,
-        "ChargeDescription": None, "ChargePeriodEnd": hour[1], "ChargePeriodStart": hour[0],
-        "ConsumedQuantity": None, "ConsumedUnit": None, "EffectiveCost": cost, "InvoiceId": "2026-000481",
-        "InvoiceIssuerName": "A Cloud", "ProviderName": "A Cloud", "ResourceId": None, "ResourceType": None,
+        "BilledCost": cost,
+        "BillingCurrency": "USD",
+        "ChargeCategory": category,
+        "ChargeClass": None,
+        "ChargeDescription": None,
+        "ChargePeriodEnd": hour[1],
+        "ChargePeriodStart": hour[0],
+        "ConsumedQuantity": None,
+        "ConsumedUnit": None,
+        "EffectiveCost": cost,
+        "InvoiceId": "2026-000481",
+        "InvoiceIssuerName": "A Cloud",
+        "ProviderName": "A Cloud",
+        "ResourceId": None,
+        "ResourceType": None,
         "SkuId": None,
-    }  # fmt: skip
+    }
     return row | cells
 
 

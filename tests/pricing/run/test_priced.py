@@ -43,10 +43,23 @@ def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:
 
 def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[..., Path]) -> None:
     turn = events.Turn(
-        trajectory_id="t", group_id="g", step=0, turn=0, attempt=0, device_id="d0", policy_version=1, duration_ns=1,
-        outcome="completed", placement="lease", prompt_tokens=5, cached_tokens=0, output_tokens=3, answer_tokens=1,
-        queue_ns=0, at_us=T0_NS // 1000,
-    )  # fmt: skip
+        trajectory_id="t",
+        group_id="g",
+        step=0,
+        turn=0,
+        attempt=0,
+        device_id="d0",
+        policy_version=1,
+        duration_ns=1,
+        outcome="completed",
+        placement="lease",
+        prompt_tokens=5,
+        cached_tokens=0,
+        output_tokens=3,
+        answer_tokens=1,
+        queue_ns=0,
+        at_us=T0_NS // 1000,
+    )
     joined = events.Device(
         action="joined", device_id="d0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=T0_NS // 1000
     )

@@ -122,21 +122,38 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
             events.Run(action="started", name="bare", at_us=1),
             events.Device(action="joined", device_id="a", t_ns=T0_NS, pool="serving", device_class="h200"),
             events.DeviceSlice(
-                device_id="a", t0_ns=T0_NS, t1_ns=T0_NS + 10**9, serving_ns=10**9, rollout_ns=0,
-                train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=0,
+                device_id="a",
+                t0_ns=T0_NS,
+                t1_ns=T0_NS + 10**9,
+                serving_ns=10**9,
+                rollout_ns=0,
+                train_ns=0,
+                sync_ns=0,
+                activation_ns=0,
+                headroom_ns=0,
+                idle_ns=0,
             ),
         ]
-    )  # fmt: skip
+    )
     built = report.build(root)
     out = built.to_json()
     for figure in (
-        out["harvest_share"], out["savings"]["cash_saved"], out["factors"]["rho"],
-        out["factors"]["alpha"], out["factors"]["r"],
-        out["factors"]["ppv"], out["token_cost"]["borrowed"]["marginal"], out["token_cost"]["dedicated"]["amortized"],
-        out["cost_per_correct"]["blended"]["measured"], out["cost_per_correct"]["serving"]["formula"],
-        out["borrow"]["per_device_hour"]["total"], out["latency"]["all"]["ttft_p99"], out["syncs"]["dense_over_wire"],
-        out["tokens"]["borrowed"]["wasted_share"], out["partials"]["alpha"],
-    ):  # fmt: skip
+        out["harvest_share"],
+        out["savings"]["cash_saved"],
+        out["factors"]["rho"],
+        out["factors"]["alpha"],
+        out["factors"]["r"],
+        out["factors"]["ppv"],
+        out["token_cost"]["borrowed"]["marginal"],
+        out["token_cost"]["dedicated"]["amortized"],
+        out["cost_per_correct"]["blended"]["measured"],
+        out["cost_per_correct"]["serving"]["formula"],
+        out["borrow"]["per_device_hour"]["total"],
+        out["latency"]["all"]["ttft_p99"],
+        out["syncs"]["dense_over_wire"],
+        out["tokens"]["borrowed"]["wasted_share"],
+        out["partials"]["alpha"],
+    ):
         assert figure["value"] is None
         assert "not enough data" in figure["why"]
     assert "not enough data" in printed(tables.tables(built))
@@ -180,11 +197,16 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
     ]
     made = [
         events.Engine(
-            engine_id=engine_id, action=action, role="rollout", model="m", at_us=T0_NS // 1000 + 1_000_000 * n,
+            engine_id=engine_id,
+            action=action,
+            role="rollout",
+            model="m",
+            at_us=T0_NS // 1000 + 1_000_000 * n,
             reason="the process [ended]" if action == "died" else None,
         )
-        for engine_id, actions in lives for n, action in enumerate(actions)
-    ]  # fmt: skip
+        for engine_id, actions in lives
+        for n, action in enumerate(actions)
+    ]
     built = report.build(write_ledger(made, root=sample, writer="agents"))
     out = built.to_json()["engines"]
     assert out["restarts"]["value"] == 2

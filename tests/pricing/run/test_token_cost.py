@@ -15,16 +15,23 @@ KNOWN = Spread(0, 1)
 def cost(borrow: Estimate | None, spreads: dict[str, Spread], share: Fraction = Fraction(1, 2)) -> TokenCost:
     return TokenCost(
         by_line=dict(zip(LINES, map(Fraction, (2, 3, 1, 2)), strict=True)),
-        paid={}, borrowed_share=share, useful=20, borrow=borrow, no_borrow_interval=None if borrow else "a guess",
+        paid={},
+        borrowed_share=share,
+        useful=20,
+        borrow=borrow,
+        no_borrow_interval=None if borrow else "a guess",
         spreads=spreads,
-    )  # fmt: skip
+    )
 
 
 def test_prices_that_are_known_exactly_do_not_move() -> None:
     known = cost(Estimate(10.0, 10.0, 10.0), {"borrowed": KNOWN, "dedicated": KNOWN})
     for line, borrowed, dedicated in (
-        ("serving", 2, 2), ("dedicated", 3, 3), ("opportunistic", 1, 1), ("blended", 1, 3),
-    ):  # fmt: skip
+        ("serving", 2, 2),
+        ("dedicated", 3, 3),
+        ("opportunistic", 1, 1),
+        ("blended", 1, 3),
+    ):
         drawn = known.price_draws(line)
         assert known.no_interval(line) is None
         assert (drawn["borrowed"] == borrowed).all()
@@ -41,8 +48,11 @@ def test_the_borrow_s_own_interval_moves_the_price_of_its_tokens() -> None:
 def test_what_is_not_known_leaves_its_lines_without_an_interval() -> None:
     guess = cost(None, {"borrowed": KNOWN, "dedicated": KNOWN})
     assert [guess.no_interval(line) for line in ("serving", "dedicated", "opportunistic", "blended")] == [
-        None, None, "a guess", "a guess",
-    ]  # fmt: skip
+        None,
+        None,
+        "a guess",
+        "a guess",
+    ]
     # Where nothing was borrowed, the blend rests on dedicated tokens alone.
     assert cost(None, {"dedicated": KNOWN}, Fraction(0)).no_interval("blended") is None
     assert cost(None, {}, Fraction(0)).no_interval("blended") == UNKNOWN

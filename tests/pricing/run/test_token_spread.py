@@ -11,9 +11,13 @@ def block(
     number: int, rollout_ns: int, tokens: int, placement: str = "dedicated", name: str = "a"
 ) -> dict[str, object]:
     return {
-        "placement": placement, "device_class": name, "block": number, "rollout_ns": rollout_ns, "ns": 2 * rollout_ns,
+        "placement": placement,
+        "device_class": name,
+        "block": number,
+        "rollout_ns": rollout_ns,
+        "ns": 2 * rollout_ns,
         "tokens": tokens,
-    }  # fmt: skip
+    }
 
 
 def test_a_steady_price_is_known_and_one_that_wanders_is_not() -> None:
@@ -37,9 +41,13 @@ def test_a_block_has_the_dollars_of_its_classes() -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [[], [block(n, 100, 10) for n in range(4)], [block(n, 100, 0) for n in range(9)],
-     [block(n, 0 if n else 9, 0 if n else 1) for n in range(9)]],
-)  # fmt: skip
+    [
+        [],
+        [block(n, 100, 10) for n in range(4)],
+        [block(n, 100, 0) for n in range(9)],
+        [block(n, 0 if n else 9, 0 if n else 1) for n in range(9)],
+    ],
+)
 def test_too_few_blocks_with_work_say_nothing(rows: list[dict[str, object]]) -> None:
     assert "dedicated" not in spreads(rows, {("dedicated", "a"): 1.0})
 

@@ -25,14 +25,32 @@ def test_tokens_of_the_sample_by_place_and_fate(sample_kept: Path) -> None:
 def test_a_later_verdict_stands_and_a_retried_event_counts_once(sample: Path, write_ledger: object) -> None:
     assert callable(write_ledger)
     again = events.Verdict(
-        trajectory_id="t0", group_id="g0", step=1, verifier="v", reward=0.0, threshold=1.0, accepted=False,
+        trajectory_id="t0",
+        group_id="g0",
+        step=1,
+        verifier="v",
+        reward=0.0,
+        threshold=1.0,
+        accepted=False,
         at_us=2_000_000_000_000_000,
-    )  # fmt: skip
+    )
     turn = events.Turn(
-        event_id="retried", trajectory_id="t0", group_id="g0", step=1, turn=1, attempt=0, device_id="s0",
-        outcome="completed", placement="prefix", prompt_tokens=1, cached_tokens=1, output_tokens=7, answer_tokens=1,
-        queue_ns=0, duration_ns=1,
-    )  # fmt: skip
+        event_id="retried",
+        trajectory_id="t0",
+        group_id="g0",
+        step=1,
+        turn=1,
+        attempt=0,
+        device_id="s0",
+        outcome="completed",
+        placement="prefix",
+        prompt_tokens=1,
+        cached_tokens=1,
+        output_tokens=7,
+        answer_tokens=1,
+        queue_ns=0,
+        duration_ns=1,
+    )
     write_ledger([again, turn, turn], root=sample, writer="second")
     assert counted(sample)["borrowed"].by_fate["rejected"] == 1400 + 7
 
@@ -40,10 +58,21 @@ def test_a_later_verdict_stands_and_a_retried_event_counts_once(sample: Path, wr
 def test_tokens_of_an_unknown_device_are_kept_apart(sample: Path, write_ledger: object) -> None:
     assert callable(write_ledger)
     turn = events.Turn(
-        trajectory_id="t9", group_id="g3", step=1, turn=0, attempt=0, device_id="elsewhere", outcome="completed",
-        placement="queue", prompt_tokens=1, cached_tokens=0, output_tokens=11, answer_tokens=1, queue_ns=0,
+        trajectory_id="t9",
+        group_id="g3",
+        step=1,
+        turn=0,
+        attempt=0,
+        device_id="elsewhere",
+        outcome="completed",
+        placement="queue",
+        prompt_tokens=1,
+        cached_tokens=0,
+        output_tokens=11,
+        answer_tokens=1,
+        queue_ns=0,
         duration_ns=1,
-    )  # fmt: skip
+    )
     write_ledger([turn], root=sample, writer="second")
     assert counted(sample)["unallocated"].by_fate["open"] == 11
 

@@ -30,24 +30,39 @@ def slice_(from_s: int, device_id: str, run_id: str | None, lease_id: str | None
     buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
     t0_ns = T0_NS + from_s * S
     return events.DeviceSlice(
-        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), at_us=us(from_s),
-        rollout_run_id=run_id, train_run_id=run_id, **buckets,
-    )  # fmt: skip
+        device_id=device_id,
+        lease_id=lease_id,
+        t0_ns=t0_ns,
+        t1_ns=t0_ns + sum(buckets.values()),
+        at_us=us(from_s),
+        rollout_run_id=run_id,
+        train_run_id=run_id,
+        **buckets,
+    )
 
 
 def turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: int, **more: Any) -> events.Event:
     return events.Turn(
-        run_id=run_id, device_id=device_id, lease_id=lease_id, turn=0, outcome="completed",
-        placement="lease", prompt_tokens=10, cached_tokens=0, output_tokens=tokens, queue_ns=0, duration_ns=S,
-        policy_version=1, at_us=us(at_s), **{"trajectory_id": "t", "attempt": 0, **more},
-    )  # fmt: skip
+        run_id=run_id,
+        device_id=device_id,
+        lease_id=lease_id,
+        turn=0,
+        outcome="completed",
+        placement="lease",
+        prompt_tokens=10,
+        cached_tokens=0,
+        output_tokens=tokens,
+        queue_ns=0,
+        duration_ns=S,
+        policy_version=1,
+        at_us=us(at_s),
+        **{"trajectory_id": "t", "attempt": 0, **more},
+    )
 
 
 def fleet_events() -> Iterator[events.Event]:
     """An hour of a serving device, lent to red, then under the same lease to blue, and of a training device of both."""
-    yield events.Run(
-        action="started", name="lab", at_us=us(0), tags_json='{"team": "infra", "serving_team": "chat"}'
-    )  # fmt: skip
+    yield events.Run(action="started", name="lab", at_us=us(0), tags_json='{"team": "infra", "serving_team": "chat"}')
     for run_id in RUNS[1:]:
         yield events.Run(
             action="started", name="grpo", run_id=run_id, at_us=us(1), tags_json=json.dumps({"team": f"team {run_id}"})
@@ -72,14 +87,31 @@ def fleet_events() -> Iterator[events.Event]:
     for run_id, at_s, tokens in (("red", 1500, 300), ("blue", 2500, 100)):
         yield turn(run_id, at_s, "s0", "L", tokens)
         yield events.Verdict(
-            run_id=run_id, trajectory_id="t", group_id="g", step=0, verifier="v", reward=1.0, threshold=0.5,
-            accepted=run_id == "red", at_us=us(at_s),
-        )  # fmt: skip
-        yield events.Sync(
-            device_id="s0", lease_id="L", rl_run_id=run_id, ok=True, base_version=None, encoding="dense",
-            wire_bytes=10**9, dense_bytes=10**9, total_ns=S, source="relay", route="inter-region", policy_version=1,
+            run_id=run_id,
+            trajectory_id="t",
+            group_id="g",
+            step=0,
+            verifier="v",
+            reward=1.0,
+            threshold=0.5,
+            accepted=run_id == "red",
             at_us=us(at_s),
-        )  # fmt: skip
+        )
+        yield events.Sync(
+            device_id="s0",
+            lease_id="L",
+            rl_run_id=run_id,
+            ok=True,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=10**9,
+            dense_bytes=10**9,
+            total_ns=S,
+            source="relay",
+            route="inter-region",
+            policy_version=1,
+            at_us=us(at_s),
+        )
     yield events.Lease(action="released", expires_at_us=us(3600), at_us=us(2600), **lease)
     for run_id in RUNS[1:]:
         yield events.Run(action="ended", name="grpo", run_id=run_id, at_us=us(3000))

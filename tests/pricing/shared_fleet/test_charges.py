@@ -29,10 +29,16 @@ def test_each_run_has_its_own_time_and_the_fleet_the_rest(root: Path) -> None:
     frame = charges.price(root, BOOK).frame
     assert set(frame["fleet_run_id"]) == {"fleet"}
     assert _sums(frame, "run_id", "bucket") == {
-        ("red", "rollout"): 700, ("red", "sync"): 50, ("red", "headroom"): 50, ("red", "train"): 1000,
-        ("blue", "rollout"): 600, ("blue", "activation"): 100, ("blue", "train"): 300,
-        ("fleet", "serving"): 1400, ("fleet", "idle"): 3000,
-    }  # fmt: skip
+        ("red", "rollout"): 700,
+        ("red", "sync"): 50,
+        ("red", "headroom"): 50,
+        ("red", "train"): 1000,
+        ("blue", "rollout"): 600,
+        ("blue", "activation"): 100,
+        ("blue", "train"): 300,
+        ("fleet", "serving"): 1400,
+        ("fleet", "idle"): 3000,
+    }
     # Whose demand was refused is known, but it is for serving's sake that the device was kept free.
     assert _sums(frame, "team") == {"team red": 1750, "team blue": 1000, "chat": 2150, "infra": 2300}
     fates = frame.filter(bucket="rollout").select("run_id", "fate", "tokens").rows()

@@ -53,8 +53,13 @@ def test_an_engine_that_died_died_on_the_run_that_had_its_device_last(tmp_path: 
         for died_s in (300, 1000, 2000, 2601, 3500):
             for action, at_s in (("started", died_s - 9), ("died", died_s)):
                 engine = events.Engine(
-                    action=action, engine_id="r0", device_id="s0", role="rollout", model="m", at_us=us(at_s)  # type: ignore[arg-type]
-                )  # fmt: skip
+                    action=action,
+                    engine_id="r0",
+                    device_id="s0",
+                    role="rollout",
+                    model="m",
+                    at_us=us(at_s),  # type: ignore[arg-type]
+                )
                 writer.record(engine, durable=False)
     ended = {
         run_id: [end.ended for end in report.build(root, run_id, BOOK).engines.ends if end.ended] for run_id in RUNS

@@ -20,8 +20,10 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(root: Path) -> None
     made = report.build(root, "fleet", BOOK)
     shares = {row.run_id: (row.team, row.amortized.value) for row in made.runs}
     assert shares == {
-        "fleet": ("infra", 4_400_000_000), "red": ("team red", 1_820_000_000), "blue": ("team blue", 1_020_000_000)
-    }  # fmt: skip
+        "fleet": ("infra", 4_400_000_000),
+        "red": ("team red", 1_820_000_000),
+        "blue": ("team blue", 1_020_000_000),
+    }
     assert [row.run_id for row in made.runs] == list(RUNS)
     for view in ("amortized", "fully_loaded"):
         total = getattr(made, view)["total"].value
@@ -41,9 +43,16 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path:
                 writer.record(event, durable=False)
         writer.record(turn("red", 1501, "s0", "L", 100, trajectory_id="next"), durable=False)
         verdict = events.Verdict(
-            run_id="red", trajectory_id="next", group_id="h", step=1, verifier="v", reward=0.0, threshold=0.5,
-            accepted=False, at_us=us(1501),
-        )  # fmt: skip
+            run_id="red",
+            trajectory_id="next",
+            group_id="h",
+            step=1,
+            verifier="v",
+            reward=0.0,
+            threshold=0.5,
+            accepted=False,
+            at_us=us(1501),
+        )
         writer.record(verdict, durable=False)
     for run_id in ("fleet", "red"):
         made = report.build(alone, run_id, BOOK)

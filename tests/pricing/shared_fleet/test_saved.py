@@ -37,14 +37,24 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
         for action, at_s in (("joined", -7200), ("left", -3600)):
             writer.record(
                 events.Device(
-                    action=action, device_id="r1", t_ns=T0_NS + at_s * S, pool="rollout", device_class="h100-sxm",  # type: ignore[arg-type]
+                    action=action,
+                    device_id="r1",
+                    t_ns=T0_NS + at_s * S,
+                    pool="rollout",
+                    device_class="h100-sxm",  # type: ignore[arg-type]
                     at_us=us(at_s),
                 )
-            )  # fmt: skip
+            )
         decided = events.ScaleDown(
-            device_id="r1", device_class="h100-sxm", decision="let_go", t0_ns=T0_NS, t1_ns=T0_NS + HOUR_NS,
-            decided_by="Kim", run_id=decided_for, at_us=us(1),
-        )  # fmt: skip
+            device_id="r1",
+            device_class="h100-sxm",
+            decision="let_go",
+            t0_ns=T0_NS,
+            t1_ns=T0_NS + HOUR_NS,
+            decided_by="Kim",
+            run_id=decided_for,
+            at_us=us(1),
+        )
         writer.record(decided)
     made = {run_id: alternatives.build(root, run_id, BOOK).savings for run_id in RUNS}
     whole, red, blue = (one.cash_saved.value or 0 for one in made.values())
@@ -55,8 +65,10 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
     book.write_text(BOOK_TEXT)
     runs = {run.run_id: run for run in saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), kept=kept).runs}
     assert {run_id: run.cash_nano for run_id, run in runs.items()} == {
-        "fleet": (3_600_000_000, 3_600_000_000), "red": (red, red), "blue": (blue, blue)
-    }  # fmt: skip
+        "fleet": (3_600_000_000, 3_600_000_000),
+        "red": (red, red),
+        "blue": (blue, blue),
+    }
     assert (runs["fleet"].capacity_nano, runs["fleet"].added_nano, runs["fleet"].why) == (0, 0, LET_GO)
     assert 3_600_000_000 + red + blue == pytest.approx(whole, abs=2)
     # Asked for by name, it counts itself.

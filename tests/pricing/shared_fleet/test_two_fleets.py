@@ -75,9 +75,7 @@ def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: P
                 writer.record(dataclasses.replace(joined, action="left", t_ns=T0_NS + left_s * S, at_us=us(left_s)))
     made = report.build(root, "red", BOOK)
     assert made.borrow.borrowed.value == 2000 * S
-    assert {row.device_id: row.time["rollout"].value for row in made.devices} == {
-        "f1/s0": 1000 * S, "f2/s0": 1000 * S
-    }  # fmt: skip
+    assert {row.device_id: row.time["rollout"].value for row in made.devices} == {"f1/s0": 1000 * S, "f2/s0": 1000 * S}
 
 
 def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Path) -> None:
@@ -100,10 +98,14 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
             writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)))
             writer.record(
                 events.Device(
-                    action="joined", device_id=f"{fleet}-s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm",
+                    action="joined",
+                    device_id=f"{fleet}-s0",
+                    t_ns=T0_NS,
+                    pool="serving",
+                    device_class="h100-sxm",
                     at_us=us(0),
                 )
-            )  # fmt: skip
+            )
             writer.record(granted)
             from_s = begin_s
             for run_id, lease_id, seconds in slices:
@@ -113,5 +115,8 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
                 writer.record(dataclasses.replace(granted, action="released", at_us=us(lasts_s)))
     leases = report.build(root, "red", BOOK).leases
     assert {name: leases[name].value for name in ("granted", "released", "open", "leased")} == {
-        "granted": 3, "released": 1, "open": 2, "leased": (500 + 1000 + 100) * S
-    }  # fmt: skip
+        "granted": 3,
+        "released": 1,
+        "open": 2,
+        "leased": (500 + 1000 + 100) * S,
+    }

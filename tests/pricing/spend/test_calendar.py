@@ -104,9 +104,11 @@ def test_a_calendar_that_there_is_none_of_is_refused() -> None:
 
 
 @given(
-    st.integers(0, 9000), st.integers(1, 200),
-    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Pacific/Auckland"]), st.integers(1, 12),
-)  # fmt: skip
+    st.integers(0, 9000),
+    st.integers(1, 200),
+    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Pacific/Auckland"]),
+    st.integers(1, 12),
+)
 def test_the_hours_of_a_period_are_all_of_it(first: int, count: int, tz: str, fiscal_start: int) -> None:
     begin_ns = nanoseconds(datetime(2026, 1, 1, tzinfo=UTC)) + first * NS_PER_HOUR
     calendar, period = Calendar(tz, fiscal_start), Period(begin_ns, begin_ns + count * NS_PER_HOUR)

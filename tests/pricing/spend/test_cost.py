@@ -101,8 +101,12 @@ def test_a_tag_is_read_once_whatever_its_name_and_of_the_runs_that_are_charged(t
     root = write(tmp_path / "ledger", [*begun(tags), *fleet_events()[2:]])
     write(root, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
     values = {
-        "team": "research", "tag:team": "research", 'tag:a"*': "odd", "tag:size": "3", "tag:null": "unallocated",
-    }  # fmt: skip
+        "team": "research",
+        "tag:team": "research",
+        'tag:a"*': "odd",
+        "tag:size": "3",
+        "tag:null": "unallocated",
+    }
     for by, value in values.items():
         made = asked(root, book, by, period=HOUR, provenance="live")
         assert [(line.values, line.cost_nano) for line in made.lines] == [((value,), BILL_NANO)]

@@ -14,10 +14,14 @@ from rose.pricing.spend.shared import Share, shares
 from tests.pricing.closing.conftest import charges_of, frames_of_charges
 from tests.pricing.spend.test_shared import HOUR, JULY, JUNE, USD, book_with, charge, shared
 
-FRAME = charges_of([
-    charge("chat", 60), charge("chat", 15, device_class="h200", day=20), charge("research", 30),
-    charge("unallocated", 10),
-])  # fmt: skip
+FRAME = charges_of(
+    [
+        charge("chat", 60),
+        charge("chat", 15, device_class="h200", day=20),
+        charge("research", 30),
+        charge("unallocated", 10),
+    ]
+)
 
 
 def credit(name: str, usd: str, since: str = "2026-06-01", **fields: str) -> str:
@@ -44,16 +48,19 @@ def test_a_credit_is_divided_by_what_there_is_to_cover() -> None:
 
 def test_the_oldest_is_used_first_and_nothing_falls_below_zero() -> None:
     by_credit = taken(
-        credit("later", "100", "2026-05-02"), credit("older", "50", "2026-05-01", team='"research"'),
+        credit("later", "100", "2026-05-02"),
+        credit("older", "50", "2026-05-01", team='"research"'),
         credit("class", "50", class_='"h200"'),
-    )  # fmt: skip
+    )
     assert by_credit == {
-        "older": {"research": -30, "left": 20}, "later": {"chat": -75, "unallocated": -10, "left": 15},
+        "older": {"research": -30, "left": 20},
+        "later": {"chat": -75, "unallocated": -10, "left": 15},
         "class": {"unallocated": 0, "left": 50},
-    }  # fmt: skip
+    }
     assert taken(credit("a", "10", class_='"h200"'), credit("b", "10", class_='"h200"')) == {
-        "a": {"chat": -10, "left": 0}, "b": {"chat": -5, "left": 5},
-    }  # fmt: skip
+        "a": {"chat": -10, "left": 0},
+        "b": {"chat": -5, "left": 5},
+    }
 
 
 def test_shares_are_covered_too_where_no_class_is_asked_for() -> None:
@@ -84,10 +91,12 @@ def in_turn(book: PriceBook, frame: pl.DataFrame, cuts: list[int]) -> list[tuple
     periods = []
     for from_ns, to_ns in pairwise(cuts):
         shared_out = shares(book, frame, from_ns, to_ns)
-        periods.append((
-            Billed(book=book, frame=frame, shares=shared_out, from_ns=from_ns, to_ns=to_ns),
-            credits(book, frame, shared_out, from_ns, to_ns, done),
-        ))  # fmt: skip
+        periods.append(
+            (
+                Billed(book=book, frame=frame, shares=shared_out, from_ns=from_ns, to_ns=to_ns),
+                credits(book, frame, shared_out, from_ns, to_ns, done),
+            )
+        )
         done.append(periods[-1][0])
     return periods
 
@@ -100,9 +109,12 @@ def test_no_bill_falls_below_zero_and_no_credit_gives_more_than_it_has(
 ) -> None:
     usd = [f"{amount // USD}.{amount % USD:09}" for amount in nano]
     book = book_with(
-        credit("all", usd[0]), credit("chat", usd[1], team='"chat"'), credit("class", usd[2], class_='"h100-sxm"'),
-        shared("idle", share_of='"idle"', split='"usage"'), shared("month", usd_per_month="1.23", split='"even"'),
-    )  # fmt: skip
+        credit("all", usd[0]),
+        credit("chat", usd[1], team='"chat"'),
+        credit("class", usd[2], class_='"h100-sxm"'),
+        shared("idle", share_of='"idle"', split='"usage"'),
+        shared("month", usd_per_month="1.23", split='"even"'),
+    )
     given_ = dict(zip(("all", "chat", "class"), nano, strict=True))
     used: Counter[str] = Counter()
     for billed, applied in in_turn(book, frame, [JUNE, JUNE + hours * HOUR, JULY]):

@@ -60,12 +60,16 @@ def test_a_run_that_died_before_blocks_no_later_period(sample: Path, write_ledge
         events.Run(action="started", name="dead", at_us=begin_us),
         *(
             events.Device(
-                action="joined", device_id="d", t_ns=1000 * begin_us, pool="serving", device_class="h100-sxm",
+                action="joined",
+                device_id="d",
+                t_ns=1000 * begin_us,
+                pool="serving",
+                device_class="h100-sxm",
                 at_us=at_us,
             )
             for at_us in (begin_us, begin_us + 1)
         ),
-    ]  # fmt: skip
+    ]
     root = write_ledger(dead, root=sample, writer="dead", run_id="dead", provenance="simulated")
     assert gather(root, Period(T0_NS, T0_NS + HOUR_NS), "example").stamp.provenance == "replay"
     with pytest.raises(PricingError, match="different provenance"):

@@ -28,9 +28,13 @@ from tests.pricing.spend.test_shared import CITED, USD, book_with, shared
 #: Each day costs $86.40: research $3.60 for an hour of rollouts (on the 15th $10.80), chat the rest, all of it idle.
 TEN_DAYS = Period(T0_NS, T0_NS + 10 * DAY_NS)
 EURO = Rate(
-    currency="EUR", usd_per_unit=Decimal("1.5"), day=date(2026, 6, 10), source="bank", source_date=date(2026, 6, 10),
+    currency="EUR",
+    usd_per_unit=Decimal("1.5"),
+    day=date(2026, 6, 10),
+    source="bank",
+    source_date=date(2026, 6, 10),
     book="by hand 1",
-)  # fmt: skip
+)
 PLATFORM = shared(usd_per_month="300", split='"usage"')
 
 
@@ -58,9 +62,10 @@ def test_a_team_has_its_shares_and_credits_beside_what_it_cost(weeks: Path) -> N
     data = made.to_json()
     assert {row["rest_nano"] for row in data["credits"]} == {0}
     assert {(row["name"], row["rule"]) for row in data["shared_costs"]} == {
-        ("platform", "$300 a month, by usage"), ("idle", "idle cost moved, the same for each team"),
+        ("platform", "$300 a month, by usage"),
+        ("idle", "idle cost moved, the same for each team"),
         ("desk", "$30 a month, ops 1"),
-    }  # fmt: skip
+    }
     assert data["total"]["total_nano"] == 474 * USD
     euros = made.converted(EURO)
     # Direct cost, each rule, and credits are rounded once each.
@@ -135,17 +140,21 @@ def asked(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    usd=st.lists(st.integers(0, 10**15), min_size=3, max_size=3), first=st.integers(0, 18), days=st.integers(1, 2),
+    usd=st.lists(st.integers(0, 10**15), min_size=3, max_size=3),
+    first=st.integers(0, 18),
+    days=st.integers(1, 2),
     split=st.sampled_from(['"usage"', '"even"']),
-)  # fmt: skip
+)
 def test_the_total_is_the_bill_with_the_shares_and_credits_to_the_nano(
     asked: Callable[[PriceBook, Period], Cost], usd: list[int], first: int, days: int, split: str
 ) -> None:
     dollars = [f"{nano // USD}.{nano % USD:09}" for nano in usd]
     book = book_with(
-        shared(usd_per_month=dollars[0], split=split), shared("idle", share_of='"idle"', split=split),
-        credit("all", dollars[1]), credit("chat", dollars[2], team='"chat"'),
-    )  # fmt: skip
+        shared(usd_per_month=dollars[0], split=split),
+        shared("idle", share_of='"idle"', split=split),
+        credit("all", dollars[1]),
+        credit("chat", dollars[2], team='"chat"'),
+    )
     made = asked(book, Period(T0_NS + first * NS_PER_DAY, T0_NS + (first + days) * NS_PER_DAY))
     monthly = sum(share.nano for share in made.ruled.shares if share.name == "platform")
     assert abs(monthly - usd[0] * days / 30) <= 1
@@ -159,8 +168,10 @@ def test_a_period_is_the_sum_of_its_months(weeks: Path) -> None:
     made = of_gathered(weeks, gather(weeks, may_and_june, book))
     # Nobody was there in May: its day of the cost is nobody's.
     assert {(share.team, share.nano > 0) for share in made.shares} == {
-        ("unallocated", True), ("chat", True), ("research", True),
-    }  # fmt: skip
+        ("unallocated", True),
+        ("chat", True),
+        ("research", True),
+    }
     assert sum(share.nano for share in made.shares if share.team == "unallocated") == round(300 * USD / 31)
 
 
@@ -172,8 +183,9 @@ def test_what_is_not_over_has_of_a_month_what_went_by(weeks: Path) -> None:
     made = ask(weeks, question, book, now_us=now_us)
     assert made.total.shared_nano == 60 * USD, "six days of June, and nothing of July and August"
     assert {share.rule for share in made.ruled.shares} == {
-        "$300 a month, by usage, until now (2026-06-07 UTC)", "idle cost moved, the same for each team"
-    }  # fmt: skip
+        "$300 a month, by usage, until now (2026-06-07 UTC)",
+        "idle cost moved, the same for each team",
+    }
     assert ask(weeks, question, book, now_us=quarter.to_ns // 1000).total.shared_nano == 900 * USD
     over = Question(period=Period(T0_NS, T0_NS + 6 * DAY_NS), by=("team",))
     assert {share.rule for share in ask(weeks, over, book_with(PLATFORM), now_us=now_us).ruled.shares} == {

@@ -106,9 +106,11 @@ def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_
     assert new.why
     fleet = summed(fleet_saved.runs)
     assert fleet == {
-        "capacity_avoided_nano": run.capacity_nano, "cash_saved_nano": dict(zip(ENDS, run.cash_nano, strict=True)),
-        "runs": 2, "runs_unknown": 1,
-    }  # fmt: skip
+        "capacity_avoided_nano": run.capacity_nano,
+        "cash_saved_nano": dict(zip(ENDS, run.cash_nano, strict=True)),
+        "runs": 2,
+        "runs_unknown": 1,
+    }
     assert summed(fleet_saved.of_team("research"))["cash_saved_nano"] is None, "not known is not 0"
 
 

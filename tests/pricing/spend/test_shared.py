@@ -34,10 +34,15 @@ def charge(team: str, usd: int, bucket: str = "serving", day: int = 1, **fields:
     return {"team": team, "cost_nano": usd * USD, "bucket": bucket, "hour": datetime(2026, 6, day), **fields}
 
 
-FRAME = charges_of([
-    charge("chat", 60), charge("research", 30), charge("unallocated", 10), charge("unallocated", 5, "idle"),
-    charge("chat", 9, "idle"),
-])  # fmt: skip
+FRAME = charges_of(
+    [
+        charge("chat", 60),
+        charge("research", 30),
+        charge("unallocated", 10),
+        charge("unallocated", 5, "idle"),
+        charge("chat", 9, "idle"),
+    ]
+)
 
 
 def by_team(book: PriceBook, frame: pl.DataFrame = FRAME, span: tuple[int, int] = (JUNE, JULY)) -> dict[str, Fraction]:
@@ -53,13 +58,17 @@ def by_team(book: PriceBook, frame: pl.DataFrame = FRAME, span: tuple[int, int] 
         ({"usd_per_month": "99", "split": '"usage"'}, {"chat": 69, "research": 30}),
         ({"usd_per_month": "99", "split": '"even"'}, {"chat": Fraction(99, 2), "research": Fraction(99, 2)}),
         ({"usd_per_month": "100", "shares": "{ research = 0.6, ops = 0.4 }"}, {"research": 60, "ops": 40}),
-        ({"share_of": '"unallocated"', "split": '"even"'},
-         {"chat": Fraction(15, 2), "research": Fraction(15, 2), "unallocated": -15}),
+        (
+            {"share_of": '"unallocated"', "split": '"even"'},
+            {"chat": Fraction(15, 2), "research": Fraction(15, 2), "unallocated": -15},
+        ),
         # Idle time of a team is pooled with the rest: by what else the teams cost, 60 to 30.
-        ({"share_of": '"idle"', "split": '"usage"'},
-         {"chat": Fraction(28, 3) - 9, "research": Fraction(14, 3), "unallocated": -5}),
+        (
+            {"share_of": '"idle"', "split": '"usage"'},
+            {"chat": Fraction(28, 3) - 9, "research": Fraction(14, 3), "unallocated": -5},
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_amount_is_added_and_a_part_of_the_bill_is_moved(fields: dict[str, str], usd: dict[str, Any]) -> None:
     shares_usd = by_team(book_with(shared(**fields)))
     assert shares_usd == {team: Fraction(nano_usd_of(Fraction(amount)), USD) for team, amount in usd.items()}

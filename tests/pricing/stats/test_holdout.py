@@ -12,12 +12,16 @@ from rose.pricing.stats.uncertainty import mean
 def rows(device_id: str, withheld: bool, windows: list[tuple[float, float]], yes_or_no: bool = True) -> dict[str, Any]:
     """The row of a device's windows, each (x, y)."""
     return {
-        "device_id": device_id, "withheld": withheld, "clusters": len(windows),
-        "x": sum(x for x, _ in windows), "y": sum(y for _, y in windows),
+        "device_id": device_id,
+        "withheld": withheld,
+        "clusters": len(windows),
+        "x": sum(x for x, _ in windows),
+        "y": sum(y for _, y in windows),
         "squares": sum(y for _, y in windows) if yes_or_no else None,
-        "yy": sum(y * y for _, y in windows), "yx": sum(y * x for x, y in windows),
+        "yy": sum(y * y for _, y in windows),
+        "yx": sum(y * x for x, y in windows),
         "xx": sum(x * x for x, _ in windows),
-    }  # fmt: skip
+    }
 
 
 LENT = rows("d", False, [(20, 3), (10, 2), (30, 4), (20, 1)] * 10)
@@ -32,9 +36,15 @@ def test_the_effect_is_what_lent_windows_have_beyond_the_rate_of_withheld_ones()
     assert estimate.low < estimate.value < estimate.high
     # In another unit it is the same.
     scaled = effect(
-        strata([{**row, **{k: row[k] * f for k, f in (("y", 7), ("squares", 49), ("yy", 49), ("yx", 7))}}
-                for row in (LENT, WITHHELD)]) or {}, 7.0,
-    )  # fmt: skip
+        strata(
+            [
+                {**row, **{k: row[k] * f for k, f in (("y", 7), ("squares", 49), ("yy", 49), ("yx", 7))}}
+                for row in (LENT, WITHHELD)
+            ]
+        )
+        or {},
+        7.0,
+    )
     assert (scaled.value, scaled.low, scaled.high) == pytest.approx(
         (7 * estimate.value, 7 * estimate.low, 7 * estimate.high)
     )

@@ -30,9 +30,14 @@ def watch_days(days: list[list[dict[str, Any]]], judged: Period = MONTH) -> Watc
 
 def rollout(hours: int, rate: int = 100, tokens: int = 1000, **more: Any) -> dict[str, Any]:
     return {
-        "bucket": "rollout", "team": "research", "fate": "accepted", "ns": hours * HOUR, "cost_nano": hours * rate,
-        "tokens": tokens, **more,
-    }  # fmt: skip
+        "bucket": "rollout",
+        "team": "research",
+        "fate": "accepted",
+        "ns": hours * HOUR,
+        "cost_nano": hours * rate,
+        "tokens": tokens,
+        **more,
+    }
 
 
 def test_a_day_of_more_work_stands_out() -> None:
@@ -100,11 +105,15 @@ def test_only_days_asked_for_are_judged() -> None:
 ROWS = st.lists(
     st.builds(
         lambda hours, rate, bucket, team, tokens: rollout(hours, rate, tokens, bucket=bucket, team=team),
-        st.integers(0, 50), st.integers(0, 999), st.sampled_from(["rollout", "idle"]), st.sampled_from(["a", "b"]),
+        st.integers(0, 50),
+        st.integers(0, 999),
+        st.sampled_from(["rollout", "idle"]),
+        st.sampled_from(["a", "b"]),
         st.integers(0, 3000),
     ),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    min_size=1,
+    max_size=3,
+)
 
 
 @settings(deadline=None, max_examples=30)
@@ -122,13 +131,17 @@ def test_a_ledger_s_odd_day_is_found(weeks: Path) -> None:
     result = watch(bill(weeks, Period(T0_NS, T0_NS + 20 * DAY_NS), BOOK), Period(T0_NS, T0_NS + 20 * DAY_NS))
     assert (len(result.judged), len(result.not_judged)) == (13, 7)
     assert {(anomaly.day, anomaly.metric) for anomaly in result.anomalies} == {
-        (date(2026, 6, 15), "idle"), (date(2026, 6, 15), "cost per million useful tokens"),
-    }  # fmt: skip
+        (date(2026, 6, 15), "idle"),
+        (date(2026, 6, 15), "cost per million useful tokens"),
+    }
     assert "3.5 robust deviations" in RULE
     assert signed_usd(-1_200_000_000) == "-$1.20"
 
 
 def test_what_is_next_to_nothing_is_not_written_out() -> None:
     assert [roughly(nano) for nano in (2, -99, 0, 100)] == [
-        "less than a cent", "less than a cent", "$0.00", "+$0.000000100",
-    ]  # fmt: skip
+        "less than a cent",
+        "less than a cent",
+        "$0.00",
+        "+$0.000000100",
+    ]

@@ -34,9 +34,15 @@ def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> 
 
 @pytest.mark.parametrize(
     ("team", "usd", "says"),
-    [("x", "lots", "'lots' is no amount"), ("x", "-1", "must be 0 or more"), ("x", "0.0000000001", "9 decimals"),
-     ("x", "nan", "is no amount"), ("x", "1e30", "0 or more dollars"), (" ", "1", "no name")],
-)  # fmt: skip
+    [
+        ("x", "lots", "'lots' is no amount"),
+        ("x", "-1", "must be 0 or more"),
+        ("x", "0.0000000001", "9 decimals"),
+        ("x", "nan", "is no amount"),
+        ("x", "1e30", "0 or more dollars"),
+        (" ", "1", "no name"),
+    ],
+)
 def test_what_is_no_budget_is_refused(fleet: Path, team: str, usd: str, says: str) -> None:
     with pytest.raises(PricingError, match=says):
         budget.set_budget(fleet, team, usd, JUNE)
@@ -134,11 +140,15 @@ def test_a_forecast_says_why_it_leaves_out_the_days_before_the_month(fleet: Path
     actions: tuple[Literal["joined"], Literal["left"]] = ("joined", "left")
     made = [
         Device(
-            action=action, device_id="d", t_ns=1000 * before_us + number, pool="serving", device_class="h100-sxm",
+            action=action,
+            device_id="d",
+            t_ns=1000 * before_us + number,
+            pool="serving",
+            device_class="h100-sxm",
             at_us=before_us + number,
         )
         for number, action in enumerate(actions)
-    ]  # fmt: skip
+    ]
     write(fleet, made, "simulated", "simulated")
     (fleet_row, *_) = budget.expected(fleet, JUNE, BOOK, now_us=at_us(0.5))
     assert "the days before 2026-06 cannot be priced: " in fleet_row.forecast.text

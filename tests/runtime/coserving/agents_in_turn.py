@@ -99,9 +99,13 @@ class Host:
         self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.3)
         before = predecessor(self.ledger, "fleet", "d0", spec.anchor)
         self.agent = DeviceAgent(
-            spec, self.writer.record, lambda: self.writer.failure, self.make, before=before,
+            spec,
+            self.writer.record,
+            lambda: self.writer.failure,
+            self.make,
+            before=before,
             last_lease=last_lease(self.ledger, "fleet", "d0"),
-        )  # fmt: skip
+        )
         began_ns = monotonic_ns()
         self.agent.start()
         return monotonic_ns() - began_ns

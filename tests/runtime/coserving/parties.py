@@ -33,8 +33,10 @@ class OtherParty:
     def __init__(self, path, party):
         self._process = subprocess.Popen(
             [sys.executable, "-c", _SCRIPT, str(path), str(int(party))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.pid = int(self._process.stdout.readline())
 
     def do(self, line):

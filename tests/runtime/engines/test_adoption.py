@@ -23,9 +23,15 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 def spec(tmp_path):
     plugin = PluginSettings("rollout", tmp_path / "page", tmp_path / "staging", gated=True)
     return EngineSpec(
-        engine_id="r0", model="m", model_name="m", port=1, max_total_tokens=1, plugin=plugin, log=tmp_path / "log",
+        engine_id="r0",
+        model="m",
+        model_name="m",
+        port=1,
+        max_total_tokens=1,
+        plugin=plugin,
+        log=tmp_path / "log",
         orphan_s=600.0,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -64,9 +64,12 @@ asyncio.run(main())
 def start(way_in, port):
     environment = {**os.environ, **door.environment(way_in, port)}
     return subprocess.Popen(
-        [sys.executable, "-c", _ENGINE, str(port)], env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", _ENGINE, str(port)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 @pytest.fixture(scope="module")

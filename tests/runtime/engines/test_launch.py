@@ -72,6 +72,9 @@ def test_it_dies_with_its_parent(gone):
 def test_when_memory_runs_out_a_rollout_engine_goes_first_with_all_that_it_starts(role):
     done = subprocess.run(
         [sys.executable, "-c", SCORE],
-        env={**os.environ, "ROSE_PLUGIN_ROLE": role}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={**os.environ, "ROSE_PLUGIN_ROLE": role},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == ("1000\n" if role == "rollout" else Path("/proc/self/oom_score_adj").read_text())

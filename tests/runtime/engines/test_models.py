@@ -127,8 +127,12 @@ print(json.dumps([result, said]))
     environment |= {"HF_HOME": str(home), "HF_ENDPOINT": f"http://127.0.0.1:{port}", "NO_PROXY": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, "-c", script, name, str(home)],
-        env=environment, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     result, said = json.loads(done.stdout)
     return result, said
 

@@ -34,17 +34,35 @@ MEMORY = KvMemory(
     device_bytes=1000, serving_bytes_per_token=2, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
 IDLE = ServingLoad(
-    wanted=False, waiting=0, waiting_prefill_ns=0, earliest_arrival_ns=0, running=0, oldest_token_ns=0, decode_ns=0,
-    largest_prefill_ns=1, usual_prefill_ns=1, regret_room_ns=0, worked_ns=0, finished=0, late_alone=0,
+    wanted=False,
+    waiting=0,
+    waiting_prefill_ns=0,
+    earliest_arrival_ns=0,
+    running=0,
+    oldest_token_ns=0,
+    decode_ns=0,
+    largest_prefill_ns=1,
+    usual_prefill_ns=1,
+    regret_room_ns=0,
+    worked_ns=0,
+    finished=0,
+    late_alone=0,
     late_by_lending=0,
-)  # fmt: skip
+)
 
 
 def facts(state=None, now=1000, **changes):
     usual = {
-        "rules": RULES, "answered_ns": now, "wanted_ns": 500, "lease_named": False,
-        "load": IDLE, "history": ServingHistory(), "memory": MEMORY, "idle_share": 1.0, "switch_ns": 0,
-    }  # fmt: skip
+        "rules": RULES,
+        "answered_ns": now,
+        "wanted_ns": 500,
+        "lease_named": False,
+        "load": IDLE,
+        "history": ServingHistory(),
+        "memory": MEMORY,
+        "idle_share": 1.0,
+        "switch_ns": 0,
+    }
     return LeaseFacts(state=state or LeaseState(), **{**usual, **changes})
 
 

@@ -75,9 +75,17 @@ def test_every_field_has_a_bound(kind):
 
 
 REPORT = {
-    "engine_id": "e", "device_id": "d", "url": "http://e", "borrowed": False, "alive": True, "capacity": 8,
-    "policy_version": 0, "lease_id": None, "lease_left_ns": None, "slack_ok": True,
-}  # fmt: skip
+    "engine_id": "e",
+    "device_id": "d",
+    "url": "http://e",
+    "borrowed": False,
+    "alive": True,
+    "capacity": 8,
+    "policy_version": 0,
+    "lease_id": None,
+    "lease_left_ns": None,
+    "slack_ok": True,
+}
 
 
 def test_a_host_that_reports_a_long_failure_is_heard():

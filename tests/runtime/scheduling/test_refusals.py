@@ -73,10 +73,19 @@ def test_a_refusal_says_a_short_value_and_neither_a_prompt_nor_a_secret(path, bo
 @pytest.mark.parametrize(
     "url",
     [
-        "nope", "http://", "http:///v1", "s3://", "://x", "http://x:port", "http://[::1",
-        "file:///disk", "dbfs://x/y", "reference://::http://x/r.json", "s3://bucket/x::http://x",
+        "nope",
+        "http://",
+        "http:///v1",
+        "s3://",
+        "://x",
+        "http://x:port",
+        "http://[::1",
+        "file:///disk",
+        "dbfs://x/y",
+        "reference://::http://x/r.json",
+        "s3://bucket/x::http://x",
     ],
-)  # fmt: skip
+)
 def test_weights_at_what_is_no_url_of_an_origin_are_refused(url):
     async def scenario():
         async with gateway() as (session, _):

@@ -289,11 +289,23 @@ def test_turns_are_recorded_under_their_run(tmp_path):
                     left.cancel()
                     await asyncio.sleep(0.2)
                     step = {
-                        "kind": "step", "event_id": "s4", "step": 4, "groups": 1, "trajectories": 1,
-                        "trajectories_accepted": 1, "reward_mean": 1.0, "loss": None, "entropy": None, "kl": None,
-                        "grad_norm": None, "tokens_trained": 3, "rollout_ns": 1, "train_ns": 1, "sync_ns": 0,
+                        "kind": "step",
+                        "event_id": "s4",
+                        "step": 4,
+                        "groups": 1,
+                        "trajectories": 1,
+                        "trajectories_accepted": 1,
+                        "reward_mean": 1.0,
+                        "loss": None,
+                        "entropy": None,
+                        "kl": None,
+                        "grad_norm": None,
+                        "tokens_trained": 3,
+                        "rollout_ns": 1,
+                        "train_ns": 1,
+                        "sync_ns": 0,
                         "total_ns": 2,
-                    }  # fmt: skip
+                    }
                     body = {"fence": 1, "events": [step]}
                     for _ in range(2):
                         assert await post(session, f"/runs/{opened['run_id']}/events", body) == (200, {})

@@ -193,9 +193,13 @@ class Host:
     def start(self, *arguments: str, output: IO[str] | int, **environment: str) -> subprocess.Popen[str]:
         """Start a program there that goes on; it ends with the host at the latest."""
         return subprocess.Popen(
-            self.command(arguments, environment), stdout=output, stderr=subprocess.STDOUT, text=True,
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            self.command(arguments, environment),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def processes(self, *, pids: bool = False) -> list[str]:
         """Command lines of what runs there, after their numbers if `pids`."""

@@ -29,9 +29,14 @@ from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.stand_in_engine import broken
 
 SHAPE = {
-    "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
-    "tie_word_embeddings": True, "torch_dtype": "float32",
-}  # fmt: skip
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "vocab_size": 64,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
 #: What `owner.ensure` is to start.
 MODULE = "tests.runtime.service.own_serving"
 _PR_SET_PDEATHSIG = 1

@@ -31,10 +31,21 @@ from tests.runtime.service import stand_ins
 TOKEN_S = 0.02
 _SPAN_S = 0.02
 _IDLE = ServingLoad(
-    wanted=False, waiting=0, waiting_prefill_ns=0, earliest_arrival_ns=0, running=0, oldest_token_ns=0, decode_ns=0,
-    largest_prefill_ns=1, usual_prefill_ns=1, regret_room_ns=0, worked_ns=0, finished=0, late_alone=0,
+    wanted=False,
+    waiting=0,
+    waiting_prefill_ns=0,
+    earliest_arrival_ns=0,
+    running=0,
+    oldest_token_ns=0,
+    decode_ns=0,
+    largest_prefill_ns=1,
+    usual_prefill_ns=1,
+    regret_room_ns=0,
+    worked_ns=0,
+    finished=0,
+    late_alone=0,
     late_by_lending=0,
-)  # fmt: skip
+)
 
 
 class Player(stand_ins.StandIn):
@@ -75,9 +86,17 @@ class Engine(FakeEngine):
         elif verb == "commit":
             self.version = self.prepared
         report = {
-            "ranks": 1, "ok": True, "verify_ns": 1, "stage_ns": 1, "pause_ns": 1, "acknowledge_ns": 1, "after_step": 1,
-            "sha256": "", "drift": None, "name": self.version,
-        }  # fmt: skip
+            "ranks": 1,
+            "ok": True,
+            "verify_ns": 1,
+            "stage_ns": 1,
+            "pause_ns": 1,
+            "acknowledge_ns": 1,
+            "after_step": 1,
+            "sha256": "",
+            "drift": None,
+            "name": self.version,
+        }
         partial = self.staging / f"{version}.{verb}.0.partial"
         partial.write_text(json.dumps(report))
         partial.rename(partial.with_suffix(".json"))

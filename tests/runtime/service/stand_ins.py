@@ -25,9 +25,16 @@ SERVING_PORT = 30000
 preflight.ENGINE_BYTES = preflight.REST_BYTES = 64 << 20
 #: What a rank reports of each phase of a sync.
 HAS_THEM = {
-    "ok": True, "ranks": 1, "after_step": 0, "sha256": "", "drift": None,
-    "verify_ns": 1, "stage_ns": 1, "pause_ns": 1, "acknowledge_ns": 1,
-}  # fmt: skip
+    "ok": True,
+    "ranks": 1,
+    "after_step": 0,
+    "sha256": "",
+    "drift": None,
+    "verify_ns": 1,
+    "stage_ns": 1,
+    "pause_ns": 1,
+    "acknowledge_ns": 1,
+}
 
 
 class StandIn(EngineProcess):
@@ -41,8 +48,10 @@ class StandIn(EngineProcess):
         program = ["-m", self.module, "rollout", str(self.spec.port), str(self.spec.plugin.page)]
         with self.spec.log.open("ab") as log:
             environment = {
-                **os.environ, **adoption.environment(self.spec), **door.environment(self.spec.door, self.spec.port)
-            }  # fmt: skip
+                **os.environ,
+                **adoption.environment(self.spec),
+                **door.environment(self.spec.door, self.spec.port),
+            }
             self._process = DetachedProcess.open(start_detached(program, environment, log))
 
     def settle(self) -> None:

@@ -37,9 +37,15 @@ def url(tmp_path_factory) -> Iterator[str]:
 
     async def run() -> None:
         gateway = Gateway(
-            "127.0.0.1", port, TOKEN, model="tiny", state=tmp_path_factory.mktemp("state"), fleet_run_id="fleet-1",
-            devices={"d0": "rack-1", "d1": "rack-2", "d2": "rack-2"}, agent_token=AGENT_TOKEN,
-        )  # fmt: skip
+            "127.0.0.1",
+            port,
+            TOKEN,
+            model="tiny",
+            state=tmp_path_factory.mktemp("state"),
+            fleet_run_id="fleet-1",
+            devices={"d0": "rack-1", "d1": "rack-2", "d2": "rack-2"},
+            agent_token=AGENT_TOKEN,
+        )
         await gateway.start()
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             lends = report("http://127.0.0.1:1", "e0", device_id="d0")
@@ -166,9 +172,12 @@ def test_tables_keep_their_words_whole_on_a_narrow_terminal(url):
 def test_ctrl_c_ends_a_look_and_not_the_fleet(url):
     watching = subprocess.Popen(
         [sys.executable, "-m", "rose.cli", "status", "--watch", "--url", url, "--token", TOKEN],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
         env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100"},
-    )  # fmt: skip
+    )
     assert watching.stdout.readline()
     watching.send_signal(signal.SIGINT)
     _, errors = watching.communicate(timeout=30)

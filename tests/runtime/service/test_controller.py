@@ -16,20 +16,41 @@ from rose.runtime.service.parts import STOPPING
 from tests.runtime.service.fleet_here import fleet, until
 
 TURN = {
-    "at_us": 1_800_000_000_000_000, "event_id": "made/0", "run_id": "r", "fleet_run_id": "fleet", "trajectory_id": "t",
-    "group_id": "g", "step": 0, "turn": 0, "attempt": 0, "answer_tokens": None, "engine_id": "e", "device_id": "d",
-    "lease_id": None, "policy_version": 0, "placement": "queue", "outcome": "completed", "prompt_tokens": 1,
-    "cached_tokens": 0, "output_tokens": 1, "queue_ns": 0, "duration_ns": 1,
-}  # fmt: skip
+    "at_us": 1_800_000_000_000_000,
+    "event_id": "made/0",
+    "run_id": "r",
+    "fleet_run_id": "fleet",
+    "trajectory_id": "t",
+    "group_id": "g",
+    "step": 0,
+    "turn": 0,
+    "attempt": 0,
+    "answer_tokens": None,
+    "engine_id": "e",
+    "device_id": "d",
+    "lease_id": None,
+    "policy_version": 0,
+    "placement": "queue",
+    "outcome": "completed",
+    "prompt_tokens": 1,
+    "cached_tokens": 0,
+    "output_tokens": 1,
+    "queue_ns": 0,
+    "duration_ns": 1,
+}
 
 
 def test_a_controller_whose_port_is_taken_records_no_turn_anew_until_it_is_free(tmp_path, monkeypatch):
     monkeypatch.setattr(controller, "_AGAIN_S", 0.05)
     config = fleet(tmp_path)
     plan = ControllerPlan(
-        config=config, run_id="fleet", port=config.gateway.port, state=tmp_path / "kept", logs=tmp_path / "logs",
+        config=config,
+        run_id="fleet",
+        port=config.gateway.port,
+        state=tmp_path / "kept",
+        logs=tmp_path / "logs",
         ledger=tmp_path / "ledger",
-    )  # fmt: skip
+    )
     plan.state.mkdir()
     kept = AnswerStore(plan.state)
     kept.keep(Kept("r", "k", b"", b"{}", json.dumps([TURN]).encode()))

@@ -147,9 +147,13 @@ class FarHost:
         for device in config["device"]:
             device.update({"device_class": "cpu-core", "cores": [0], "kv_bytes": 1_000_000})
         self.plan = HostPlan(
-            config=FleetConfig.model_validate(config), host="far", run_id="fleet-1", controller_url=controller_url,
-            central=central, agent_token=AGENT_TOKEN,
-        )  # fmt: skip
+            config=FleetConfig.model_validate(config),
+            host="far",
+            run_id="fleet-1",
+            controller_url=controller_url,
+            central=central,
+            agent_token=AGENT_TOKEN,
+        )
         self._file, self._log = folder / "plan", folder / "log"
         self._file.write_bytes(pickle.dumps(self.plan))
         self._process: subprocess.Popen[bytes] | None = None
@@ -332,9 +336,14 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
 ) -> None:
     plan = FarHost(tmp_path, controller.url, centre).plan
     lease = Lease(
-        action="granted", lease_id="fleet-1-r-7", device_id="r", engine_id="e", kv_budget_bytes=1, compute_share=1.0,
+        action="granted",
+        lease_id="fleet-1-r-7",
+        device_id="r",
+        engine_id="e",
+        kv_budget_bytes=1,
+        compute_share=1.0,
         expires_at_us=utc_us() + 1,
-    )  # fmt: skip
+    )
     with LedgerWriter.open(plan.ledger, "far.agent", "fleet-1") as writer:
         writer.record(Device(action="joined", device_id="r", t_ns=1, pool="rollout", device_class="cpu-core"))
         writer.record(lease)

@@ -90,9 +90,7 @@ def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_its_drains_outlive_
     console(first).drain("b", "new driver")
     stopped(first)
     assert [part.doing for part in first.state().parts] == ["stopped", "stopped"]
-    assert recorded(tmp_path, run["run_id"]) == [
-        ("started", None, run_id), ("ended", "the fleet was ended", run_id)
-    ]  # fmt: skip
+    assert recorded(tmp_path, run["run_id"]) == [("started", None, run_id), ("ended", "the fleet was ended", run_id)]
     assert recorded(tmp_path, run_id)[-1] == ("ended", None, None)
 
     second = started(fleet(tmp_path), monkeypatch)

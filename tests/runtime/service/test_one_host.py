@@ -71,9 +71,12 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
     address = json.loads((host.disk / "state" / "two" / "ray.json").read_text())["address"]
     program = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     done = subprocess.run(
-        host.command([sys.executable, "-c", program], {"HOME": "/tmp"}), capture_output=True, text=True, timeout=120,
+        host.command([sys.executable, "-c", program], {"HOME": "/tmp"}),
+        capture_output=True,
+        text=True,
+        timeout=120,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode != 0
     assert "token" in done.stderr.lower()
 

@@ -57,8 +57,10 @@ def test_what_lies_between_a_host_and_an_origin_is_by_where_the_origin_is():
         for url in ("http://10.77.0.1:9", "http://10.77.0.2:9", "http://192.0.2.1:9")
     }
     assert [key for key, route in routes.items() if route == "inter-zone"] == [
-        ("one", "http://10.77.0.2:9"), ("other", "http://10.77.0.1:9"), ("other", "http://192.0.2.1:9"),
-    ]  # fmt: skip
+        ("one", "http://10.77.0.2:9"),
+        ("other", "http://10.77.0.1:9"),
+        ("other", "http://192.0.2.1:9"),
+    ]
     assert routes["other", "http://10.77.0.2:9"] == "intra-zone"
 
 

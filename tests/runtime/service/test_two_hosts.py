@@ -30,9 +30,14 @@ CONTROLLER_PORT = 30100
 TOKEN = "a-token-of-the-tests"
 URL = f"http://10.77.0.1:{CONTROLLER_PORT}"
 SHAPE = {
-    "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
-    "tie_word_embeddings": True, "torch_dtype": "float32",
-}  # fmt: skip
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "vocab_size": 64,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
 #: What a stranger is answered by an engine.
 DOORS = """
 import json, sys, urllib.error, urllib.request
@@ -208,9 +213,12 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
     assert json.loads(fleet.one.python(TURN, TOKEN, "4")) == [[3, 4, 5, 6], ["r2-rollout"]]
     assert set(fleet.pids()) == {
-        "Keeper on host-1", "ControllerActor on host-1", "CentralActor on host-1", "HostActor on host-1",
+        "Keeper on host-1",
+        "ControllerActor on host-1",
+        "CentralActor on host-1",
+        "HostActor on host-1",
         "HostActor on host-2",
-    }  # fmt: skip
+    }
 
 
 def test_parts_begin_with_no_niceness_on_a_ray_that_was_started_without_a_word_of_it(fleet):
@@ -233,8 +241,10 @@ def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(flee
     assert fleet.query(told.format("kind = 'clock'")) == [{"writer": "one.controller"}]
     hosts = fleet.query("SELECT device_id, host FROM clock WHERE action = 'heard' GROUP BY ALL ORDER BY 1")
     assert hosts == [
-        {"device_id": "r2", "host": "other"}, {"device_id": "s1", "host": "one"}, {"device_id": "s2", "host": "other"},
-    ]  # fmt: skip
+        {"device_id": "r2", "host": "other"},
+        {"device_id": "s1", "host": "one"},
+        {"device_id": "s2", "host": "other"},
+    ]
 
 
 def test_who_starts_it_again_finds_what_runs(fleet):

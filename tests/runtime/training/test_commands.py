@@ -26,9 +26,19 @@ from tests.runtime.training.test_loop import options
 
 def start(url, folder):
     command = [
-        sys.executable, "-m", "rose.cli", "train", "--url", url, "-c", folder / "fleet.toml", "--checkpoint",
-        folder / "kept", "--resume", "--json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "rose.cli",
+        "train",
+        "--url",
+        url,
+        "-c",
+        folder / "fleet.toml",
+        "--checkpoint",
+        folder / "kept",
+        "--resume",
+        "--json",
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -47,19 +47,37 @@ def device():
 def agent_of(device_id, folder, tmp_path, there, model, fork_server, record):
     page, staging = folder / device_id / "page", folder / device_id / "staging"
     engine = EngineSpec(
-        engine_id="e0", model=str(model), model_name="frozenlake-tiny", port=free_port(), any_port=True,
-        max_total_tokens=4096, plugin=PluginSettings("rollout", page, staging, gated=False),
-        log=tmp_path / "engine.log", token_ids_only=True, environment=ENVIRONMENT, fork_server=fork_server.path,
-    )  # fmt: skip
+        engine_id="e0",
+        model=str(model),
+        model_name="frozenlake-tiny",
+        port=free_port(),
+        any_port=True,
+        max_total_tokens=4096,
+        plugin=PluginSettings("rollout", page, staging, gated=False),
+        log=tmp_path / "engine.log",
+        token_ids_only=True,
+        environment=ENVIRONMENT,
+        fork_server=fork_server.path,
+    )
     spec = AgentSpec(
-        device=config.DeviceConfig(
-            id=device_id, pool="rollout", device_class="cpu-core", cores=[0], kv_bytes=1 << 20
-        ),
-        coserving=config.CoservingConfig(heartbeat_s=0.2, drift_audit_s=0), budgets=Budgets(1, 1),
-        max_prompt_tokens=10, run_id="fleet", anchor=Anchor.take(), page=page, staging=staging, rollout=engine,
-        rollout_capacity=32, rollout_kv_bytes_per_token=2, serving_url=None, serving_engine_id=None,
-        serving_model="m", serving_kv_bytes_per_token=4, gateway_url=there.url, agent_token=AGENT_TOKEN,
-    )  # fmt: skip
+        device=config.DeviceConfig(id=device_id, pool="rollout", device_class="cpu-core", cores=[0], kv_bytes=1 << 20),
+        coserving=config.CoservingConfig(heartbeat_s=0.2, drift_audit_s=0),
+        budgets=Budgets(1, 1),
+        max_prompt_tokens=10,
+        run_id="fleet",
+        anchor=Anchor.take(),
+        page=page,
+        staging=staging,
+        rollout=engine,
+        rollout_capacity=32,
+        rollout_kv_bytes_per_token=2,
+        serving_url=None,
+        serving_engine_id=None,
+        serving_model="m",
+        serving_kv_bytes_per_token=4,
+        gateway_url=there.url,
+        agent_token=AGENT_TOKEN,
+    )
     return DeviceAgent(spec, record)
 
 

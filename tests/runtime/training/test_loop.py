@@ -153,10 +153,22 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
 
 def played(name, *, lost=False, failed=False):
     trajectory = Trajectory(
-        trajectory_id=name, group_id="r-s0-g0", step=0, task="frozenlake", outcome="lost" if lost else "finished",
-        ids=[], mask=[], logprobs=[], versions=[], reward=0.0, correct=False, turns=0, answer_tokens=0, duration_ns=1,
+        trajectory_id=name,
+        group_id="r-s0-g0",
+        step=0,
+        task="frozenlake",
+        outcome="lost" if lost else "finished",
+        ids=[],
+        mask=[],
+        logprobs=[],
+        versions=[],
+        reward=0.0,
+        correct=False,
+        turns=0,
+        answer_tokens=0,
+        duration_ns=1,
         loss=Loss(reason="why", attempts=int(failed), failed=failed) if lost else None,
-    )  # fmt: skip
+    )
     return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", map_seed=0, number=0), trajectory=trajectory)
 
 

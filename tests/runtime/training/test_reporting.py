@@ -11,18 +11,38 @@ TIMES = StepTimes(rollout_ns=2_000_000_000, train_ns=3, sync_ns=4, total_ns=9)
 
 def stats(**changes):
     fields = {
-        "version": 3, "loss": 0.5, "entropy": 1.0, "kl": 0.0, "clipped_share": 0.0, "grad_norm": 1.0,
-        "tokens_trained": 4, "trajectories_trained": 2, "stale": [], "lost": [], "duration_ns": 1,
-    }  # fmt: skip
+        "version": 3,
+        "loss": 0.5,
+        "entropy": 1.0,
+        "kl": 0.0,
+        "clipped_share": 0.0,
+        "grad_norm": 1.0,
+        "tokens_trained": 4,
+        "trajectories_trained": 2,
+        "stale": [],
+        "lost": [],
+        "duration_ns": 1,
+    }
     return StepStats(**fields | changes)
 
 
 def played(number, *, correct, outcome="finished"):
     return Trajectory(
-        trajectory_id=f"t{number}", group_id="g", step=2, task="frozenlake", outcome=outcome, ids=[1, 2],
-        mask=[False, True], logprobs=[0.0, -0.5], versions=[-1, 2], reward=float(correct), correct=correct, turns=1,
-        answer_tokens=1, duration_ns=1,
-    )  # fmt: skip
+        trajectory_id=f"t{number}",
+        group_id="g",
+        step=2,
+        task="frozenlake",
+        outcome=outcome,
+        ids=[1, 2],
+        mask=[False, True],
+        logprobs=[0.0, -0.5],
+        versions=[-1, 2],
+        reward=float(correct),
+        correct=correct,
+        turns=1,
+        answer_tokens=1,
+        duration_ns=1,
+    )
 
 
 def test_a_step_says_what_its_trajectories_came_to():

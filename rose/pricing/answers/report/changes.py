@@ -84,11 +84,17 @@ def csv_text(made: Changes) -> str:
     written, stamp, before = io.StringIO(), made.stamp, made.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
-        "currency": stamp.currency, "view": AMORTIZED, "period_from": utc(stamp.from_ns), "period_to": utc(stamp.to_ns),
-        "before_from": utc(before.from_ns), "before_to": utc(before.to_ns), "provenance": stamp.provenance,
-        "verified": str(stamp.verified and before.verified).lower(), "price_book": stamp.book.text,
+        "currency": stamp.currency,
+        "view": AMORTIZED,
+        "period_from": utc(stamp.from_ns),
+        "period_to": utc(stamp.to_ns),
+        "before_from": utc(before.from_ns),
+        "before_to": utc(before.to_ns),
+        "provenance": stamp.provenance,
+        "verified": str(stamp.verified and before.verified).lower(),
+        "price_book": stamp.book.text,
         "example_prices": str(stamp.book.example or before.book.example).lower(),
-    }  # fmt: skip
+    }
     rows.writerow([made.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
     for group in made.groups:
         amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
@@ -116,4 +122,4 @@ def table(made: Changes, top: int = TOP) -> Table:
             *([row(f"{len(rest)} others", rest)] if rest else []),
         ),
         footer=(row("total", made.groups),),
-    )  # fmt: skip
+    )

@@ -176,6 +176,9 @@ def _answer(run: PricedRun, answer: Answer) -> AnswerRow:
 def _no_answer(run: PricedRun, why: str) -> AnswerRow:
     none = run.number(None, why=why)
     return AnswerRow(
-        side=frontier.UNKNOWN, says=why[0].upper() + why[1:] + ".", gain_inference=none, gain_training=none,
+        side=frontier.UNKNOWN,
+        says=why[0].upper() + why[1:] + ".",
+        gain_inference=none,
+        gain_training=none,
         difference=none,
-    )  # fmt: skip
+    )

@@ -46,14 +46,16 @@ def answer_tables(document: Answers) -> Iterator[Element]:
     yield heading(document.run, stamp)
     yield from _lines(document)
     yield Table(
-        title="C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price", view=BLENDED, stamp=stamp,
+        title="C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price",
+        view=BLENDED,
+        stamp=stamp,
         columns=columns("what", "value", "95%"),
         rows=tuple(_row(words, document.factors[name]) for name, words in FACTORS.items()),
         footer=(
             _row("C3, per million answer tokens", document.c3),
             _row("C3 / PPV, per million correct ones", document.c3_per_correct),
         ),
-    )  # fmt: skip
+    )
     if document.levers:
         yield levers(document)
     yield Paragraph(document.in_words)
@@ -64,36 +66,49 @@ def answer_tables(document: Answers) -> Iterator[Element]:
 def levers(document: Answers) -> Table:
     """What each factor moved alone would save, the one that moves most first."""
     return Table(
-        title="Which lever moves it most, dollars per million answer tokens", view=BLENDED, stamp=document.stamp,
+        title="Which lever moves it most, dollars per million answer tokens",
+        view=BLENDED,
+        stamp=document.stamp,
         columns=columns(
             "lever", "value", "elasticity", "a tenth better", "saves", "one standard error better", "saves then"
         ),
         rows=tuple(
             (
-                lever.what, lever.value.text, lever.elasticity.text, lever.tenth_to.text, lever.tenth_saves.text,
-                lever.error_to.text, lever.error_saves.short_text,
+                lever.what,
+                lever.value.text,
+                lever.elasticity.text,
+                lever.tenth_to.text,
+                lever.tenth_saves.text,
+                lever.error_to.text,
+                lever.error_saves.short_text,
             )
             for lever in document.levers
         ),
         notes=("Each moves alone. With fewer rollouts alpha falls too: `rose correct frontier` weighs that.",),
-    )  # fmt: skip
+    )
 
 
 def _lines(document: Answers) -> Iterator[Table]:
     """The price lines, as measured and as the formula has them."""
     priced_at = "rollout tokens priced at"
     yield Table(
-        title="Measured: dollars over trajectories", view="view by line", stamp=document.stamp,
+        title="Measured: dollars over trajectories",
+        view="view by line",
+        stamp=document.stamp,
         columns=columns(priced_at, "view", "per accepted", "95%", "per correct", "95%", text=("view",)),
         rows=tuple(
             (
-                name, line.measured.view, line.measured.text, line.measured.short_interval, line.per_correct.text,
+                name,
+                line.measured.view,
+                line.measured.text,
+                line.measured.short_interval,
+                line.per_correct.text,
                 line.per_correct.short_interval,
             )
             for name, line in document.lines.items()
         ),
         notes=notes(why_no_interval(line.measured for line in document.lines.values())),
-    )  # fmt: skip
+    )
     yield Table(
         title="Hypothetical, at list price: CPM x R x (1 + pi x rho) / alpha, per million answer tokens",
         view="view by line",
@@ -113,14 +128,16 @@ def _parts(document: Answers, by: str) -> Table:
     total = Figure(value=cost, unit="nano_usd", view=BLENDED, stamp=document.stamp)
     whole = document.lines["blended"].measured
     return Table(
-        title=f"By {by}", view=BLENDED, stamp=document.stamp,
+        title=f"By {by}",
+        view=BLENDED,
+        stamp=document.stamp,
         columns=columns(by, "cost", "accepted", "per accepted", "95%"),
         rows=tuple(
             (part.key, part.cost.text, part.accepted.text, part.per_accepted.text, part.per_accepted.short_interval)
             for part in document.parts
         ),
         footer=(("run", total.text, f"{accepted:,}", whole.text, whole.short_interval),),
-    )  # fmt: skip
+    )
 
 
 def outlook_tables(document: Outlook) -> Iterator[Element]:
@@ -133,31 +150,41 @@ def outlook_tables(document: Outlook) -> Iterator[Element]:
         rests_on = figure.text if figure.value is None else document.rests_on.get(name, "")
         rows.append((words, figure.short_text, figure.short_interval, rests_on))
     yield Table(
-        title="How alpha grows", view="elasticities", stamp=stamp,
-        columns=columns("what", "value", "95%", "rests on", text=("rests on",)), rows=tuple(rows),
+        title="How alpha grows",
+        view="elasticities",
+        stamp=stamp,
+        columns=columns("what", "value", "95%", "rests on", text=("rests on",)),
+        rows=tuple(rows),
         notes=notes(why_no_interval(document.elasticities.values())),
-    )  # fmt: skip
+    )
     spend = {words: document.spend[name] for name, words in _SPEND.items()}
     yield Table(
-        title="What was spent on either side", view="view by row", stamp=stamp,
+        title="What was spent on either side",
+        view="view by row",
+        stamp=stamp,
         columns=columns("what", "value", "view", text=("view",)),
         rows=tuple(
             (words, figure.short_text, figure.view if figure.unit == "nano_usd" else "")
             for words, figure in spend.items()
         ),
-    )  # fmt: skip
+    )
     yield from _reasons(document.spend.values())
     yield Table(
-        title="Where the next one belongs", view="relative fall in cost per correct", stamp=stamp,
+        title="Where the next one belongs",
+        view="relative fall in cost per correct",
+        stamp=stamp,
         columns=columns("priced by", "inference", "training", "difference, 95%", "answer", text=("answer",)),
         rows=tuple(
             (
-                f"{name}, per {'slack second' if name == FREE else 'dollar'}", answer.gain_inference.short_text,
-                answer.gain_training.short_text, answer.difference.short_interval, answer.says,
+                f"{name}, per {'slack second' if name == FREE else 'dollar'}",
+                answer.gain_inference.short_text,
+                answer.gain_training.short_text,
+                answer.difference.short_interval,
+                answer.says,
             )
             for name, answer in document.answers.items()
         ),
-    )  # fmt: skip
+    )
     yield Paragraph(document.rollouts)
 
 
@@ -166,26 +193,39 @@ def procurement_tables(document: Procurement) -> Iterator[Element]:
     stamp, verifiers = document.stamp, document.verifiers
     yield heading(document.run, stamp)
     yield Table(
-        title="How well each reports probabilities", view=document.probes, stamp=stamp,
+        title="How well each reports probabilities",
+        view=document.probes,
+        stamp=stamp,
         columns=columns("verifier", "saw", "scored on", "Brier", "logarithmic"),
         rows=tuple((v.name, v.saw.text, v.probes.text, v.brier.text, v.logarithmic.text) for v in verifiers),
         notes=("0 is best for both.",),
-    )  # fmt: skip
+    )
     yield Table(
-        title="Brier = reliability - resolution + uncertainty + within bins", view=document.probes, stamp=stamp,
+        title="Brier = reliability - resolution + uncertainty + within bins",
+        view=document.probes,
+        stamp=stamp,
         columns=columns("verifier", "reliability", "resolution", "uncertainty", "within bins"),
         rows=tuple(
             (v.name, v.reliability.text, v.resolution.text, v.uncertainty.text, v.within_bins.text) for v in verifiers
         ),
         notes=("Reliability: 0 is best. Resolution: more is better.",),
-    )  # fmt: skip
+    )
     yield Table(
-        title="What a correct answer costs with each", view=BLENDED, stamp=stamp,
+        title="What a correct answer costs with each",
+        view=BLENDED,
+        stamp=stamp,
         columns=columns("verifier", "accepts", "TPR", "FPR", "PPV", "a verdict", "per correct", "95%", "cheapest in"),
         rows=tuple(
             (
-                v.name, v.accept_rate.text, v.tpr.text, v.fpr.text, v.ppv.text, v.price.short_text,
-                v.per_correct.short_text, v.per_correct.short_interval, v.chance_cheapest.short_text,
+                v.name,
+                v.accept_rate.text,
+                v.tpr.text,
+                v.fpr.text,
+                v.ppv.text,
+                v.price.short_text,
+                v.per_correct.short_text,
+                v.per_correct.short_interval,
+                v.chance_cheapest.short_text,
             )
             for v in verifiers
         ),
@@ -193,10 +233,12 @@ def procurement_tables(document: Procurement) -> Iterator[Element]:
             f"Before its verdict a judged trajectory cost {document.per_trajectory.text}.",
             why_no_interval(v.per_correct for v in verifiers),
         ),
-    )  # fmt: skip
+    )
     yield from _reasons(figure for v in verifiers for figure in (v.price, v.per_correct))
     yield Table(
-        title="Calibration", view="reported against what came true", stamp=stamp,
+        title="Calibration",
+        view="reported against what came true",
+        stamp=stamp,
         columns=columns("verifier", "reported in", "probes", "mean report", "correct"),
         rows=tuple(
             (v.name, f"{row.low:.1f} to {row.high:.1f}", row.probes.text, row.reported.text, row.correct.text)
@@ -204,7 +246,7 @@ def procurement_tables(document: Procurement) -> Iterator[Element]:
             for row in v.calibration
         ),
         grouped=True,
-    )  # fmt: skip
+    )
     yield Paragraph(document.in_words)
 
 

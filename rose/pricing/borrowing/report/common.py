@@ -46,21 +46,38 @@ def amount(
     low = None if interval is None else round(interval.low * NANO_USD_PER_USD)
     high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
     return Figure(
-        value=nano, unit="nano_usd", view=MARGINAL, stamp=make.stamp, basis=basis, why=why, low=low, high=high,
+        value=nano,
+        unit="nano_usd",
+        view=MARGINAL,
+        stamp=make.stamp,
+        basis=basis,
+        why=why,
+        low=low,
+        high=high,
         no_interval=no_interval if nano is not None and low is None else None,
-    )  # fmt: skip
+    )
 
 
 def counted(
-    make: Figures, value: float | None, unit: str, *, why: str | None = None, interval: Interval | None = None,
+    make: Figures,
+    value: float | None,
+    unit: str,
+    *,
+    why: str | None = None,
+    interval: Interval | None = None,
     no_interval: str | None = None,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """What is counted or rated rather than priced, with an interval, or why there is none."""
     return Figure(
-        value=value, unit=unit, view=COUNT, stamp=make.stamp, why=why,
-        low=interval.low if interval is not None else None, high=interval.high if interval is not None else None,
+        value=value,
+        unit=unit,
+        view=COUNT,
+        stamp=make.stamp,
+        why=why,
+        low=interval.low if interval is not None else None,
+        high=interval.high if interval is not None else None,
         no_interval=no_interval if value is not None and interval is None else None,
-    )  # fmt: skip
+    )
 
 
 def per_device_hour(interval: Interval | None, m: Marginal) -> Interval | None:

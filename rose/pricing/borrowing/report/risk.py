@@ -124,9 +124,11 @@ def without_prices(root: Path, run_id: str) -> HarmSaid:
     requests, late, added = found or (0, 0, None)
     ends = None if added is None else (added.value, added.low, added.high)
     return HarmSaid(
-        told=None if ends is None else ends[1] > 0, says=_says(measured, requests, late, ends),
-        windows=measured.windows, withheld=measured.withheld,
-    )  # fmt: skip
+        told=None if ends is None else ends[1] > 0,
+        says=_says(measured, requests, late, ends),
+        windows=measured.windows,
+        withheld=measured.withheld,
+    )
 
 
 def harm_row(make: Figures, measured: Harm) -> HarmRow:
@@ -159,10 +161,12 @@ def _says(measured: Harm, requests: int, late: int, added: tuple[float, float, f
         return f"Whether lending harms serving is not known: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
     value, low, high = added
     verdict = (
-        "Lending makes serving late" if low > 0
-        else "Serving is late less often with lending" if high < 0
+        "Lending makes serving late"
+        if low > 0
+        else "Serving is late less often with lending"
+        if high < 0
         else "No harm to serving can be told from chance"
-    )  # fmt: skip
+    )
     return (
         f"{verdict}: {late / requests:.2%} of {requests:,} requests missed a latency budget, and "
         f"{(late - value) / requests:.2%} would have without lending (95% {max(0.0, (late - high) / requests):.2%} to "
@@ -173,9 +177,14 @@ def _says(measured: Harm, requests: int, late: int, added: tuple[float, float, f
 def _swings(run: PricedRun) -> tuple[Figure, dict[str, SwingRow]]:
     make, m = run.make, run.borrow
     comparison = alternatives.compare(
-        run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads,
+        run.charged,
+        run.allocation,
+        m,
+        run.groups,
+        rows(run.connection, "borrowing/turn_lengths"),
+        run.cost.spreads,
         market=False,
-    )  # fmt: skip
+    )
     way = comparison.alternatives[0] if comparison.alternatives else None
     cash = None if way is None or way.cash is None else way.cash.usd
     basis = "measured" if way is None else way.basis

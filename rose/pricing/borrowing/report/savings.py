@@ -47,15 +47,24 @@ def savings(make: Figures, comparison: Comparison, m: Marginal) -> Savings:
     single = cash if not m.unstated_usd else None
     return Savings(
         capacity_avoided=make.money(
-            None if way is None else way.usd, AMORTIZED, basis=way.basis if way else "measured", why=NO_TOKENS,
-            interval=None if way is None else way.interval, no_interval=None if way is None else way.no_interval,
+            None if way is None else way.usd,
+            AMORTIZED,
+            basis=way.basis if way else "measured",
+            why=NO_TOKENS,
+            interval=None if way is None else way.interval,
+            no_interval=None if way is None else way.no_interval,
         ),
         cash_saved=make.money(
-            None if single is None else single.usd, MARGINAL, basis=basis, why=both_ends(cash, m) or NO_TOKENS,
+            None if single is None else single.usd,
+            MARGINAL,
+            basis=basis,
+            why=both_ends(cash, m) or NO_TOKENS,
             interval=None if single is None else single.interval,
             no_interval=None if single is None else single.no_interval,
         ),
-        cash_saved_if={} if cash is None or not m.unstated_usd else {
+        cash_saved_if={}
+        if cash is None or not m.unstated_usd
+        else {
             WOULD: make.money(cash.usd, MARGINAL, basis=basis, interval=cash.interval, no_interval=cash.no_interval),
             WOULD_NOT: make.money(
                 cash.usd - m.unstated_usd, MARGINAL, basis=basis, no_interval="it is the far end of what is possible"
@@ -71,10 +80,12 @@ def savings(make: Figures, comparison: Comparison, m: Marginal) -> Savings:
         ),
         rests_on={
             "capacity_avoided": _capacity(way),
-            "cash_saved": NO_TOKENS if bought is None else f"{purchase(bought)}; {_let_go(m)}; less "
+            "cash_saved": NO_TOKENS
+            if bought is None
+            else f"{purchase(bought)}; {_let_go(m)}; less "
             f"{_usd(m.charged_usd)} that borrowing added to the bill{condition(m)}",
         },
-    )  # fmt: skip
+    )
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:

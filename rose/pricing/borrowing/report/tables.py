@@ -38,23 +38,30 @@ def price(document: PriceDocument) -> Iterator[Element]:
         footer.append(("avoidable device time", document.avoidable.text, "-", "-", f"amortized{spans}"))
         footer.append(("charged", document.charged.text, "-", "-", "m and the avoidable device time"))
     yield Table(
-        title="What borrowing added to the bill (m)", view=MARGINAL, stamp=stamp,
+        title="What borrowing added to the bill (m)",
+        view=MARGINAL,
+        stamp=stamp,
         columns=columns("term", "in all", _INTERVAL, "per device-hour", "rests on", text=("rests on",)),
-        rows=tuple(rows), footer=tuple(footer),
+        rows=tuple(rows),
+        footer=tuple(footer),
         notes=notes(document.gate, why_no_interval(term.in_all for term in document.terms.values())),
-    )  # fmt: skip
+    )
     if document.metered:
         yield Table(
-            title="Power meters", view="counts", stamp=stamp,
+            title="Power meters",
+            view="counts",
+            stamp=stamp,
             columns=columns("class", "extra power while lent", _INTERVAL, "metered", "anyway", "extra"),
             rows=tuple(
                 (
-                    name, f"{meter.extra_power.value:+.1f} W", _watts(meter.extra_power),
+                    name,
+                    f"{meter.extra_power.value:+.1f} W",
+                    _watts(meter.extra_power),
                     *map(_kwh, (meter.metered, meter.baseline, meter.extra)),
                 )
                 for name, meter in document.metered.items()
             ),
-        )  # fmt: skip
+        )
     if document.leases:
         yield _leases(document)
 
@@ -63,17 +70,22 @@ def _leases(document: PriceDocument) -> Table:
     terms = [name for name in TERMS if any(lease.terms[name].value for lease in document.leases)]
     prefix = f"{document.head.run.run_id}-"
     return Table(
-        title="By lease", view=MARGINAL, stamp=document.head.stamp,
+        title="By lease",
+        view=MARGINAL,
+        stamp=document.head.stamp,
         columns=columns("lease", "borrowed", *map(_plain, terms), "m", "avoidable"),
         rows=tuple(
             (
-                (lease.lease_id or "no lease").removeprefix(prefix), lease.borrowed.text,
-                *(lease.terms[name].text for name in terms), lease.total.text, lease.avoidable.text,
+                (lease.lease_id or "no lease").removeprefix(prefix),
+                lease.borrowed.text,
+                *(lease.terms[name].text for name in terms),
+                lease.total.text,
+                lease.avoidable.text,
             )
             for lease in document.leases
         ),
         notes=("Each column sums to the run's figure, to the nano-dollar; a term that is 0 for all is left out.",),
-    )  # fmt: skip
+    )
 
 
 def provision(document: ProvisionDocument) -> Iterator[Element]:
@@ -84,7 +96,9 @@ def provision(document: ProvisionDocument) -> Iterator[Element]:
     hourly, accrued_by = document.realised_per_device_hour, "rates known when each day began, times lent time"
     unknown = document.not_provided_for
     yield Table(
-        title="Provided for, and what it came to", view=MARGINAL, stamp=stamp,
+        title="Provided for, and what it came to",
+        view=MARGINAL,
+        stamp=stamp,
         columns=columns("what", "in all", _INTERVAL, "rests on", text=("rests on",)),
         rows=(
             ("accrued", document.accrued.text, "-", accrued_by),
@@ -97,33 +111,39 @@ def provision(document: ProvisionDocument) -> Iterator[Element]:
             f"Nothing is provided for {unknown.text} lent at a load that is not known." if unknown.value else "",
             f"The {BREAK_EVEN_CASH} is another figure: `rose borrow compare` has it.",
         ),
-    )  # fmt: skip
+    )
     yield roll_forward(document)
     if document.leases:
         yield Table(
-            title="Accrued by lease", view=MARGINAL, stamp=stamp, columns=columns("lease", "accrued"),
+            title="Accrued by lease",
+            view=MARGINAL,
+            stamp=stamp,
+            columns=columns("lease", "accrued"),
             rows=tuple((lease_id, figure.text) for lease_id, figure in document.leases.items()),
-        )  # fmt: skip
+        )
 
 
 def roll_forward(document: ProvisionDocument) -> Table:
     """What was provided for at the begin and end of each day, and what moved it."""
     return Table(
-        title="Roll-forward by UTC day", view=MARGINAL, stamp=document.head.stamp,
-        columns=columns(
-            "day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)
-        ),
+        title="Roll-forward by UTC day",
+        view=MARGINAL,
+        stamp=document.head.stamp,
+        columns=columns("day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)),
         rows=tuple(
             (
-                day.day, day.opening.short_text, day.accrued.short_text, day.realised.short_text,
-                day.released.short_text, day.closing.short_text, day.rates_of,
+                day.day,
+                day.opening.short_text,
+                day.accrued.short_text,
+                day.realised.short_text,
+                day.released.short_text,
+                day.closing.short_text,
+                day.rates_of,
             )
             for day in document.days
         ),
-        notes=(
-            "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
-        ),
-    )  # fmt: skip
+        notes=("Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",),
+    )
 
 
 def rates(document: ProvisionDocument) -> Table:
@@ -131,18 +151,24 @@ def rates(document: ProvisionDocument) -> Table:
     rows = []
     for load_bin, rate in document.rates.items():
         pooled = f" ({' and '.join(rate.pooled)} of all)" if rate.pooled else ""
-        rows.append((
-            f"{load_bin * 20} to {load_bin * 20 + 20}%", rate.windows.text, rate.bursts.text,
-            rate.hazard_per_hour.short_text, rate.extra_misses.short_text, rate.extra_misses.short_interval,
-            rate.provision_per_device_hour.short_text + pooled,
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{load_bin * 20} to {load_bin * 20 + 20}%",
+                rate.windows.text,
+                rate.bursts.text,
+                rate.hazard_per_hour.short_text,
+                rate.extra_misses.short_text,
+                rate.extra_misses.short_interval,
+                rate.provision_per_device_hour.short_text + pooled,
+            )
+        )
     misses = [rate.extra_misses for rate in document.rates.values()]
     reasons = dict.fromkeys(figure.text for figure in misses if figure.value is None)
     return Table(
-        title="Bursts, by fifth of serving load", view=MARGINAL, stamp=document.head.stamp,
-        columns=columns(
-            "load", "windows", "bursts", "an hour", "extra misses each", _INTERVAL, "per lent device-hour"
-        ),
+        title="Bursts, by fifth of serving load",
+        view=MARGINAL,
+        stamp=document.head.stamp,
+        columns=columns("load", "windows", "bursts", "an hour", "extra misses each", _INTERVAL, "per lent device-hour"),
         rows=tuple(rows),
         notes=notes(
             f"Windows of {document.horizon.text}; a burst is a rise into the top fifth.",
@@ -150,7 +176,7 @@ def rates(document: ProvisionDocument) -> Table:
             "; ".join(reasons),
             why_no_interval(misses),
         ),
-    )  # fmt: skip
+    )
 
 
 def rests_on(document: ProvisionDocument) -> str:
@@ -170,32 +196,41 @@ def compare(document: CompareDocument) -> Iterator[Element]:
     yield heading(document.head.run, stamp)
     title = f"The same {document.tokens.text} useful tokens otherwise"
     yield Table(
-        title=f"{title}: on the bill", view=MARGINAL, stamp=stamp,
+        title=f"{title}: on the bill",
+        view=MARGINAL,
+        stamp=stamp,
         columns=columns("way", "added to the bill", "cash saved", _INTERVAL),
         rows=tuple(
             (name, way.added.marked_text, way.cash_saved.text, way.cash_saved.short_interval)
-            for name, way in ways.items() if name != LOADED
+            for name, way in ways.items()
+            if name != LOADED
         ),
         footer=(("borrowed", document.charged.marked_text, "", ""),),
         notes=notes(document.condition, why_no_interval(way.cash_saved for way in ways.values())),
-    )  # fmt: skip
+    )
     yield Table(
-        title=f"{title}: device time", view="amortized; hypothetical but for what was borrowed", stamp=stamp,
+        title=f"{title}: device time",
+        view="amortized; hypothetical but for what was borrowed",
+        stamp=stamp,
         columns=columns("way", "cost", "per million", "less by borrowing", _INTERVAL),
         rows=tuple(
             (name, way.cost.marked_text, way.per_million.text, way.less.text, way.less.short_interval)
-            for name, way in ways.items() if name != NOTHING
+            for name, way in ways.items()
+            if name != NOTHING
         ),
         footer=(("borrowed", document.borrowed_cost.text, document.borrowed_per_million.text, "", ""),),
         notes=notes(
             "The first row is the capacity avoided; it is no saving.",
             why_no_interval(way.less for way in ways.values()),
         ),
-    )  # fmt: skip
+    )
     yield Table(
-        title="How each was worked out", view="both views", stamp=stamp,
-        columns=columns("way", "how", text=("how",)), rows=tuple((name, way.explained) for name, way in ways.items()),
-    )  # fmt: skip
+        title="How each was worked out",
+        view="both views",
+        stamp=stamp,
+        columns=columns("way", "how", text=("how",)),
+        rows=tuple((name, way.explained) for name, way in ways.items()),
+    )
     if document.flips:
         yield flips(document)
     yield Paragraph.of_lines(document.says)
@@ -204,7 +239,9 @@ def compare(document: CompareDocument) -> Iterator[Element]:
 def flips(document: CompareDocument) -> Table:
     """What each price would have to be for borrowing to add as much to the bill as dedicated devices."""
     return Table(
-        title="Where borrowing stops paying: break-even against cash", view=MARGINAL, stamp=document.head.stamp,
+        title="Where borrowing stops paying: break-even against cash",
+        view=MARGINAL,
+        stamp=document.head.stamp,
         columns=columns("what", "now", "stops paying at"),
         rows=tuple(
             (f"{BREAK_EVEN_CASH}, a device-hour" if name == PROVISION else name, flip.now.text, flip.flips_at.text)
@@ -214,7 +251,7 @@ def flips(document: CompareDocument) -> Table:
             "Each moved alone until cash saved is nothing. Device time that would not have been bought otherwise is "
             f"nothing here; in the {BREAK_EVEN_TIME} of `rose borrow provision` it has its amortized price.",
         ),
-    )  # fmt: skip
+    )
 
 
 def risk(document: RiskDocument) -> Iterator[Element]:
@@ -231,7 +268,9 @@ def depends(document: RiskDocument) -> Table:
     unknown = [_plain(name) for name, term in terms.items() if term.in_all.value is None]
     assumed = [_plain(name) for name, term in terms.items() if term.in_all.no_interval]
     return Table(
-        title="What cash saved depends on", view=MARGINAL, stamp=document.head.stamp,
+        title="What cash saved depends on",
+        view=MARGINAL,
+        stamp=document.head.stamp,
         columns=columns("what", "at its worse end", "as it is", "at its better end"),
         rows=tuple(
             (_plain(name), swing.worse.text, document.cash_saved.text, swing.better.text)
@@ -243,7 +282,7 @@ def depends(document: RiskDocument) -> Table:
             f"Not known, so not in it: {', '.join(unknown)}." if unknown else "",
             f"Assumed, without a range: {', '.join(assumed)}." if assumed else "",
         ),
-    )  # fmt: skip
+    )
 
 
 def spikes(document: SpikesDocument) -> Iterator[Element]:
@@ -258,10 +297,10 @@ def spikes(document: SpikesDocument) -> Iterator[Element]:
 def paired(document: SpikesDocument) -> Table:
     """What borrowing would cost at each correlation of load and demand."""
     return Table(
-        title="If serving load and rollout demand rose together", view=MARGINAL, stamp=document.windows.stamp,
-        columns=columns(
-            "r", "fits", "wasted", "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour"
-        ),
+        title="If serving load and rollout demand rose together",
+        view=MARGINAL,
+        stamp=document.windows.stamp,
+        columns=columns("r", "fits", "wasted", "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour"),
         rows=tuple(
             (r, row.attainment.text, row.wasted_share.text, row.token_cost.text, row.c3.text, row.tail.text)
             for r, row in document.by_r.items()
@@ -272,7 +311,7 @@ def paired(document: SpikesDocument) -> Table:
             f"r*: {document.says}.",
             *(() if document.penalty.value else (f"Late requests are in it at nothing. {_penalty(document.penalty)}",)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _plain(name: str) -> str:

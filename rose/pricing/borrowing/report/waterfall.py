@@ -153,10 +153,13 @@ def parts(comparison: Comparison, m: Marginal) -> tuple[Part, ...]:
         whole(BORROWED, [DEDICATED, *changes], AMORTIZED, "measured", "borrowed device time at its amortized price"),
         step(PAID_ANYWAY, AMORTIZED, "price book", "serving's devices are paid for whether or not they are lent"),
         *terms,
-        *([step(AVOIDABLE, MARGINAL, "price book", "device time that would not have been paid for without lending")]
-          if AVOIDABLE in nano else []),
+        *(
+            [step(AVOIDABLE, MARGINAL, "price book", "device time that would not have been paid for without lending")]
+            if AVOIDABLE in nano
+            else []
+        ),
         whole(ADDED, nano, MARGINAL, m.basis, "the marginal cost of the borrowed tokens"),
-    )  # fmt: skip
+    )
 
 
 def loaded_factors(comparison: Comparison, allocation: Allocation) -> tuple[Factor, ...]:

@@ -293,7 +293,9 @@ class DeviceAgent:
         state = None if leasing is None or not leasing.state.in_force else leasing.state
         (run_id, version), fault = self._lives.held or ("", 0), self._engine_fault
         report = EngineReport(
-            engine_id=engine.spec.engine_id, device_id=self._spec.device.id, url=engine.spec.outer_url,
+            engine_id=engine.spec.engine_id,
+            device_id=self._spec.device.id,
+            url=engine.spec.outer_url,
             token=None if engine.spec.door is None else engine.spec.door.token,
             borrowed=leasing is not None,
             alive=engine.alive and fault is None,
@@ -305,7 +307,7 @@ class DeviceAgent:
             run_id=run_id or None,
             failed=self._targets.failed,
             fault=fault,
-        )  # fmt: skip
+        )
         return [report]
 
     def _engine_memory(self) -> Literal["present", "moving", "away"]:

@@ -31,10 +31,19 @@ class HttpServer:
         self._host, self._port = host, port
         protocol: Any = functools.partial(_Protocol, limits=Connections())
         config = uvicorn.Config(
-            application, interface="asgi3", http=protocol, ws="none", lifespan="off", log_config=None,
-            access_log=False, server_header=False, proxy_headers=False, backlog=ACCEPTS,
-            timeout_keep_alive=int(IDLE_S), timeout_graceful_shutdown=_STOP_S,
-        )  # fmt: skip
+            application,
+            interface="asgi3",
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=ACCEPTS,
+            timeout_keep_alive=int(IDLE_S),
+            timeout_graceful_shutdown=_STOP_S,
+        )
         self._server = _Server(config)
         self._listening: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None

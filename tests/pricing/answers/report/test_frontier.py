@@ -28,10 +28,22 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
             rest.append(copy)
         rest.append(
             events.Step(
-                step=step, groups=3, trajectories=9, trajectories_accepted=3, reward_mean=0, loss=0, entropy=None,
-                kl=None, grad_norm=None, tokens_trained=1, rollout_ns=1, train_ns=90 * 10**9, sync_ns=1, total_ns=1,
+                step=step,
+                groups=3,
+                trajectories=9,
+                trajectories_accepted=3,
+                reward_mean=0,
+                loss=0,
+                entropy=None,
+                kl=None,
+                grad_norm=None,
+                tokens_trained=1,
+                rollout_ns=1,
+                train_ns=90 * 10**9,
+                sync_ns=1,
+                total_ns=1,
             )
-        )  # fmt: skip
+        )
     return rest
 
 

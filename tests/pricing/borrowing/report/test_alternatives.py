@@ -72,9 +72,12 @@ def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample_kept: 
 def way(low: float | None, high: float | None) -> Alternative:
     interval = None if low is None else Interval(low=low, high=high)
     return Alternative(
-        name=DEDICATED, usd=Fraction(5), basis="measured", explained="",
+        name=DEDICATED,
+        usd=Fraction(5),
+        basis="measured",
+        explained="",
         cash=Saving(usd=Fraction(3), interval=interval, no_interval=None if interval else "energy: a guess"),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -51,16 +51,35 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
     made = [
         events.Device(action="joined", device_id="s9", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
         events.DeviceSlice(
-            device_id="s9", t0_ns=T0_NS, t1_ns=T0_NS + 1800 * S, serving_ns=1800 * S, rollout_ns=0, train_ns=0,
-            sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=0,
+            device_id="s9",
+            t0_ns=T0_NS,
+            t1_ns=T0_NS + 1800 * S,
+            serving_ns=1800 * S,
+            rollout_ns=0,
+            train_ns=0,
+            sync_ns=0,
+            activation_ns=0,
+            headroom_ns=0,
+            idle_ns=0,
         ),
         events.Run(action="started", name="alone", at_us=T0_NS // 1000),
         events.Request(
-            request_id="q", device_id="s9", lease_id="L", outcome="failed", prompt_tokens=1, output_tokens=0,
-            ttft_ns=None, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=S, ttft_budget_ns=1, tpot_budget_ns=1,
-            send_delay_ns=0, at_us=T0_NS // 1000 + 9_000_000,
+            request_id="q",
+            device_id="s9",
+            lease_id="L",
+            outcome="failed",
+            prompt_tokens=1,
+            output_tokens=0,
+            ttft_ns=None,
+            tpot_mean_ns=None,
+            tpot_max_ns=None,
+            e2e_ns=S,
+            ttft_budget_ns=1,
+            tpot_budget_ns=1,
+            send_delay_ns=0,
+            at_us=T0_NS // 1000 + 9_000_000,
         ),
-    ]  # fmt: skip
+    ]
     write_ledger(made, root=sample, writer="alone", run_id="alone")
     document = marginal.build(sample, "alone", every_term)
     provision = document.terms["provision"]

@@ -35,21 +35,40 @@ def bursty() -> list[events.Event]:
             made += [slice_(t0_ns, 90, 45, lease_id), slice_(t0_ns + 90 * S, 10, 10, lease_id)]
             made.append(
                 events.Request(
-                    request_id=f"{day}/{n}", device_id="s0", lease_id=lease_id, outcome="completed", prompt_tokens=1,
-                    output_tokens=1, ttft_ns=2 if late else 1, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=S,
-                    ttft_budget_ns=1, tpot_budget_ns=1, send_delay_ns=0, at_us=(t0_ns + 96 * S) // 1000,
+                    request_id=f"{day}/{n}",
+                    device_id="s0",
+                    lease_id=lease_id,
+                    outcome="completed",
+                    prompt_tokens=1,
+                    output_tokens=1,
+                    ttft_ns=2 if late else 1,
+                    tpot_mean_ns=None,
+                    tpot_max_ns=None,
+                    e2e_ns=S,
+                    ttft_budget_ns=1,
+                    tpot_budget_ns=1,
+                    send_delay_ns=0,
+                    at_us=(t0_ns + 96 * S) // 1000,
                 )
-            )  # fmt: skip
+            )
     return made
 
 
 def slice_(t0_ns: int, seconds: int, serving_s: int, lease_id: str | None) -> events.DeviceSlice:
     rest_ns = (seconds - serving_s) * S
     return events.DeviceSlice(
-        device_id="s0", lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + seconds * S, serving_ns=serving_s * S,
-        rollout_ns=rest_ns if lease_id else 0, train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0,
+        device_id="s0",
+        lease_id=lease_id,
+        t0_ns=t0_ns,
+        t1_ns=t0_ns + seconds * S,
+        serving_ns=serving_s * S,
+        rollout_ns=rest_ns if lease_id else 0,
+        train_ns=0,
+        sync_ns=0,
+        activation_ns=0,
+        headroom_ns=0,
         idle_ns=0 if lease_id else rest_ns,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

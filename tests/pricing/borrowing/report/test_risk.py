@@ -55,9 +55,14 @@ def test_without_withheld_windows_nothing_is_told(write_ledger: Any) -> None:
 
 def way(**changes: Any) -> Alternative:
     fields: dict[str, Any] = {
-        "name": "dedicated devices", "usd": Fraction(20), "basis": "measured", "explained": "", "follows": "dedicated",
-        "cash": Saving(usd=Fraction(10)), "bought": None,
-    }  # fmt: skip
+        "name": "dedicated devices",
+        "usd": Fraction(20),
+        "basis": "measured",
+        "explained": "",
+        "follows": "dedicated",
+        "cash": Saving(usd=Fraction(10)),
+        "bought": None,
+    }
     return Alternative(**{**fields, **changes})
 
 

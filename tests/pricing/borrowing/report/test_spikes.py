@@ -23,11 +23,19 @@ def minutes(made: Sequence[events.Event], count: int) -> list[events.Event]:
         serving_s, rollout_s = n, (59 - n) // 2
         kept.append(
             events.DeviceSlice(
-                device_id="s0", lease_id="L1", t0_ns=T0_NS + n * 60 * S, t1_ns=T0_NS + (n + 1) * 60 * S,
-                serving_ns=serving_s * S, rollout_ns=rollout_s * S, train_ns=0, sync_ns=0, activation_ns=0,
-                headroom_ns=0, idle_ns=(60 - serving_s - rollout_s) * S,
+                device_id="s0",
+                lease_id="L1",
+                t0_ns=T0_NS + n * 60 * S,
+                t1_ns=T0_NS + (n + 1) * 60 * S,
+                serving_ns=serving_s * S,
+                rollout_ns=rollout_s * S,
+                train_ns=0,
+                sync_ns=0,
+                activation_ns=0,
+                headroom_ns=0,
+                idle_ns=(60 - serving_s - rollout_s) * S,
             )
-        )  # fmt: skip
+        )
     return kept
 
 
@@ -57,10 +65,18 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
         events.Run(action="started", name="short", at_us=T0_NS // 1000),
         device,
         events.DeviceSlice(
-            device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, serving_ns=60 * S, rollout_ns=0, train_ns=0, sync_ns=0,
-            activation_ns=0, headroom_ns=0, idle_ns=0,
+            device_id="s0",
+            t0_ns=T0_NS,
+            t1_ns=T0_NS + 60 * S,
+            serving_ns=60 * S,
+            rollout_ns=0,
+            train_ns=0,
+            sync_ns=0,
+            activation_ns=0,
+            headroom_ns=0,
+            idle_ns=0,
         ),
-    ]  # fmt: skip
+    ]
     write_ledger(made, root=sample, writer="short", run_id="short")
     spikes_document = spikes.build(sample, "short")
     assert (spikes_document.by_r, spikes_document.r_star.value) == ({}, None)

@@ -19,10 +19,18 @@ def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -
     made: list[events.Event] = [
         events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
         events.DeviceSlice(
-            device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 240 * S, serving_ns=96 * S, rollout_ns=0, train_ns=0, sync_ns=0,
-            activation_ns=0, headroom_ns=0, idle_ns=144 * S,
+            device_id="s1",
+            t0_ns=T0_NS,
+            t1_ns=T0_NS + 240 * S,
+            serving_ns=96 * S,
+            rollout_ns=0,
+            train_ns=0,
+            sync_ns=0,
+            activation_ns=0,
+            headroom_ns=0,
+            idle_ns=144 * S,
         ),
-    ]  # fmt: skip
+    ]
     for minute in range(4):
         t0_ns = T0_NS + minute * 60 * S
         made += [

@@ -443,9 +443,13 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
     moves = "('activated', 'deactivated')"
     lives = device.rows(f"SELECT role, action FROM engine WHERE action NOT IN {moves} ORDER BY event_time, seq")
     assert lives == [
-        ("serving", "attached"), ("rollout", "started"), ("rollout", "died"), ("rollout", "started"),
-        ("rollout", "stopped"), ("serving", "detached"),
-    ]  # fmt: skip
+        ("serving", "attached"),
+        ("rollout", "started"),
+        ("rollout", "died"),
+        ("rollout", "started"),
+        ("rollout", "stopped"),
+        ("serving", "detached"),
+    ]
     # Each engine gives back what its start has touched; the pool of the one that was killed went with it.
     moved = device.rows(f"SELECT action, lease_id FROM engine WHERE action IN {moves} ORDER BY event_time")
     assert moved[:4] == [

@@ -19,10 +19,14 @@ class Device:
         self.page = ArbiterPage.create(folder / "page")
         self.told = []
         self.spec = SimpleNamespace(
-            device=SimpleNamespace(id="d0", gpu=None, cores=[*os.sched_getaffinity(0)]), page=self.page.path,
-            serving_engine_id="s0", serving_model="asked-for",
-            serving_kv_bytes_per_token=2, rollout=SimpleNamespace(engine_id="r0"), anchor=Anchor(0),
-        )  # fmt: skip
+            device=SimpleNamespace(id="d0", gpu=None, cores=[*os.sched_getaffinity(0)]),
+            page=self.page.path,
+            serving_engine_id="s0",
+            serving_model="asked-for",
+            serving_kv_bytes_per_token=2,
+            rollout=SimpleNamespace(engine_id="r0"),
+            anchor=Anchor(0),
+        )
         self.watch = ServingWatch(self.spec, self.page, self.record)
 
     def record(self, event, *, durable=None):
@@ -189,11 +193,14 @@ def test_the_errors_of_predictions_are_told_where_steps_ran(device):
 
 def test_an_engine_that_never_said_what_it_is_has_no_mechanisms(tmp_path):
     spec = SimpleNamespace(
-        device=SimpleNamespace(id="d0"), page=tmp_path / "page", rollout_kv_bytes_per_token=2, anchor=Anchor(0),
+        device=SimpleNamespace(id="d0"),
+        page=tmp_path / "page",
+        rollout_kv_bytes_per_token=2,
+        anchor=Anchor(0),
         rollout=SimpleNamespace(
             engine_id="r0", model_name="m", max_total_tokens=100, plugin=SimpleNamespace(gated=True)
         ),
-    )  # fmt: skip
+    )
     event = rollout_event(spec, "died", 7, reason="out of memory")
     assert (event.compute_mechanism, event.memory_mechanism, event.kv_bytes) == (None, None, None)
     describe(

@@ -203,19 +203,28 @@ def test_device_time_begins_after_all_that_is_known_of_the_device_at_each_boot(t
         end_ns = t_ns + HOUR
         writer.record(
             DeviceSlice(
-                at_us=end_ns // 1000, device_id="d0", t0_ns=t_ns, t1_ns=end_ns, idle_ns=HOUR,
+                at_us=end_ns // 1000,
+                device_id="d0",
+                t0_ns=t_ns,
+                t1_ns=end_ns,
+                idle_ns=HOUR,
                 **{f"{name}_ns": 0 for name in BUCKETS},
             ),
             durable=True,
-        )  # fmt: skip
+        )
         assert end_ns <= boot("the third") < end_ns + HOUR // 2
         # A power cut came before the next slice.
         end_us = end_ns // 1000 + 2_000_000
         writer.record(
             Lease(
-                at_us=end_us, device_id="d0", lease_id="l", action="granted", kv_budget_bytes=1, compute_share=1.0,
+                at_us=end_us,
+                device_id="d0",
+                lease_id="l",
+                action="granted",
+                kv_budget_bytes=1,
+                compute_share=1.0,
                 expires_at_us=end_us,
             )
-        )  # fmt: skip
+        )
         assert 1000 * end_us <= boot("the fourth") < end_ns + HOUR // 2
         assert begin("another", 8) == Anchor(8), "it is another fleet's"

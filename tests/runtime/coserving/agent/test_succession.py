@@ -353,9 +353,14 @@ def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_th
     def lease(name, action, after_ms):
         at_us = anchor.utc_us(now_ns + after_ms * milliseconds)
         return Lease(
-            at_us=at_us, device_id="d0", lease_id=name, action=action, kv_budget_bytes=1, compute_share=1.0,
+            at_us=at_us,
+            device_id="d0",
+            lease_id=name,
+            action=action,
+            kv_budget_bytes=1,
+            compute_share=1.0,
             expires_at_us=at_us,
-        )  # fmt: skip
+        )
 
     def found():
         writer.flush()
@@ -370,11 +375,14 @@ def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_th
         for begins, ends, run_id in ((0, 4, "trained"), (4, 10, None)):
             writer.record(
                 DeviceSlice(
-                    device_id="d0", t0_ns=t0_ns + begins * milliseconds, t1_ns=t0_ns + ends * milliseconds,
-                    idle_ns=(ends - begins) * milliseconds, train_run_id=run_id,
+                    device_id="d0",
+                    t0_ns=t0_ns + begins * milliseconds,
+                    t1_ns=t0_ns + ends * milliseconds,
+                    idle_ns=(ends - begins) * milliseconds,
+                    train_run_id=run_id,
                     **{f"{name}_ns": 0 for name in buckets},
                 )
-            )  # fmt: skip
+            )
         for name, granted, ended in (("before", 1, 5), ("across", 6, 12), ("after", 13, 14), ("open", 15, None)):
             writer.record(lease(name, "granted", granted))
             if ended is not None:

@@ -441,9 +441,18 @@ def shared(page):
 
 def cut_made(page, lease_number=1):
     page.set_cut(
-        CutRecord(count=1, lease_number=lease_number, at_ns=monotonic_ns(), tokens_before=500, tokens_after=250,
-                  requests=0, tokens_kept=0, took_ns=1, bytes_returned=0)
-    )  # fmt: skip
+        CutRecord(
+            count=1,
+            lease_number=lease_number,
+            at_ns=monotonic_ns(),
+            tokens_before=500,
+            tokens_after=250,
+            requests=0,
+            tokens_kept=0,
+            took_ns=1,
+            bytes_returned=0,
+        )
+    )
 
 
 def presses(page, scheduler, prompt=450):

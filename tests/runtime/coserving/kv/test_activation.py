@@ -129,9 +129,12 @@ def test_memory_comes_with_a_lease_and_goes_after_it(engine):
     assert engine.turn(number=1)
     assert engine.turn()
     assert engine.saver.calls == [
-        ("release", "kv_cache"), ("release", "weights"), ("resume", "weights", "kv_cache"),
-        ("release", "kv_cache"), ("release", "weights"),
-    ]  # fmt: skip
+        ("release", "kv_cache"),
+        ("release", "weights"),
+        ("resume", "weights", "kv_cache"),
+        ("release", "kv_cache"),
+        ("release", "weights"),
+    ]
     assert engine.moves == [Move(800, True, False), Move(800, False, False), Move(800, True, False)]
 
 

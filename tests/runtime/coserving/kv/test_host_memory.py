@@ -81,8 +81,11 @@ def test_another_process_takes_a_piece_with_what_is_in_it():
     descriptor = memory.export(handle)
     answered = subprocess.run(
         [sys.executable, "-c", NEIGHBOUR, str(descriptor), str(PIECE)],
-        pass_fds=[descriptor], capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        pass_fds=[descriptor],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     os.close(descriptor)
     assert int(answered.stdout) == 3 * PIECE
     assert bool((tensor == 5).all()), "it is one memory"

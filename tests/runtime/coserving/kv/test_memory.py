@@ -33,9 +33,12 @@ class View:
     def __init__(self, running, waiting=()):
         self.holds = dict(running)
         self.cache = 0
-        self.waiting = [SimpleNamespace(rid=name, origin_input_ids=[1] * tokens,
-                                        sampling_params=SimpleNamespace(max_new_tokens=new))
-                        for name, tokens, new in waiting]  # fmt: skip
+        self.waiting = [
+            SimpleNamespace(
+                rid=name, origin_input_ids=[1] * tokens, sampling_params=SimpleNamespace(max_new_tokens=new)
+            )
+            for name, tokens, new in waiting
+        ]
         self.ended = []
 
     running = property(lambda self: list(self.holds))

@@ -65,9 +65,16 @@ class Engine:
             patched.setattr(remap, "HostMemory", lambda: self.memory)
             patched.setattr(MHATokenToKVPool, "_create_buffers_normal", lambda pool: create_buffers(original, pool))
             self.pool = MHATokenToKVPool(
-                size=SLOTS, page_size=1, dtype=torch.float32, head_num=HEADS, head_dim=DIM, layer_num=LAYERS,
-                device="cpu", enable_memory_saver=False, v_head_dim=v_head_dim,
-            )  # fmt: skip
+                size=SLOTS,
+                page_size=1,
+                dtype=torch.float32,
+                head_num=HEADS,
+                head_dim=DIM,
+                layer_num=LAYERS,
+                device="cpu",
+                enable_memory_saver=False,
+                v_head_dim=v_head_dim,
+            )
         self.token_to_kv_pool_allocator = TokenToKVPoolAllocator(SLOTS, torch.float32, "cpu", self.pool, False)
         self.allocator = self.token_to_kv_pool_allocator
         self.tree_cache = Cache(self.allocator)

@@ -11,9 +11,15 @@ from rose.events import Lease
 from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 
 GRANTED = Lease(
-    engine_id="e", lease_id="run-d0-3", event_id="run-d0-3/granted", action="granted", kv_budget_bytes=1,
-    compute_share=0.5, expires_at_us=7, at_us=1,
-)  # fmt: skip
+    engine_id="e",
+    lease_id="run-d0-3",
+    event_id="run-d0-3/granted",
+    action="granted",
+    kv_budget_bytes=1,
+    compute_share=0.5,
+    expires_at_us=7,
+    at_us=1,
+)
 
 
 @pytest.fixture

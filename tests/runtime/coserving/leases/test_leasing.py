@@ -34,10 +34,17 @@ class Borrower:
         self.page = ArbiterPage.create(folder / "page")
         self.told, self.answered_ns = [], 0
         self.leasing = Leasing(
-            device_id="d0", engine_id="e0", page=self.page, anchor=Anchor(0), kv_bytes_per_token=BYTES,
-            id_prefix="run", policy_number=3, record=record or self.record, take_back=self.take_back,
+            device_id="d0",
+            engine_id="e0",
+            page=self.page,
+            anchor=Anchor(0),
+            kv_bytes_per_token=BYTES,
+            id_prefix="run",
+            policy_number=3,
+            record=record or self.record,
+            take_back=self.take_back,
             ledger_failure=ledger_failure,
-        )  # fmt: skip
+        )
 
     def record(self, event, *, durable=None):
         self.told.append(event)
@@ -49,10 +56,16 @@ class Borrower:
     def facts(self, **changes):
         def known(state):
             usual = {
-                "answered_ns": self.answered_ns, "wanted_ns": 1000, "lease_named": True, "load": IDLE,
-                "history": ServingHistory(), "memory": MEMORY, "idle_share": 1.0, "switch_ns": 0,
+                "answered_ns": self.answered_ns,
+                "wanted_ns": 1000,
+                "lease_named": True,
+                "load": IDLE,
+                "history": ServingHistory(),
+                "memory": MEMORY,
+                "idle_share": 1.0,
+                "switch_ns": 0,
                 "cut": self.leasing.engine_cut(),
-            }  # fmt: skip
+            }
             return LeaseFacts(rules=RULES, state=state, **{**usual, **changes})
 
         return known
@@ -78,9 +91,13 @@ def test_a_lease_from_grant_to_release(borrower):
     assert borrower.leasing.lease_id == "run-d0-1"
     terms = borrower.page.lease()
     assert terms == LeaseTerms(
-        number=1, expires_ns=borrower.answered_ns + TTL_NS, compute_share=0.5, kv_budget_tokens=800 // BYTES,
-        regret_share=0.05, policy=3,
-    )  # fmt: skip
+        number=1,
+        expires_ns=borrower.answered_ns + TTL_NS,
+        compute_share=0.5,
+        kv_budget_tokens=800 // BYTES,
+        regret_share=0.05,
+        policy=3,
+    )
     borrower.act(wanted_ns=0)
     assert borrower.page.lease() == LeaseTerms()
     assert borrower.leasing.lease_id is None
@@ -107,10 +124,17 @@ def test_a_revocation_clears_the_page_then_tells_the_gateway_then_the_ledger(bor
 def cut(borrower, number, before, after, at_ns=5000, count=1):
     borrower.page.set_cut(
         CutRecord(
-            count=count, lease_number=number, at_ns=at_ns, tokens_before=before, tokens_after=after, requests=3,
-            tokens_kept=70, took_ns=900, bytes_returned=4096,
+            count=count,
+            lease_number=number,
+            at_ns=at_ns,
+            tokens_before=before,
+            tokens_after=after,
+            requests=3,
+            tokens_kept=70,
+            took_ns=900,
+            bytes_returned=4096,
         )
-    )  # fmt: skip
+    )
 
 
 def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):

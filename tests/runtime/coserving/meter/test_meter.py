@@ -172,8 +172,12 @@ def test_what_nobody_foresaw_does_not_end_the_meter_either() -> None:
     until(lambda: [reading.source for reading in record.power].count("rapl") >= 2)
     meter.stop()
     reasons = [reading.reason for reading in record.power if reading.source == NOT_MEASURED]
-    assert reasons == ["ZeroDivisionError", "ZeroDivisionError; it can be read again", "gone",
-                       "gone; it can be read again"]  # fmt: skip
+    assert reasons == [
+        "ZeroDivisionError",
+        "ZeroDivisionError; it can be read again",
+        "gone",
+        "gone; it can be read again",
+    ]
     assert_follow_one_another(record.power)
     assert instrument.closed == 3
 
@@ -231,10 +235,14 @@ def whole_run(record: Callable[[Event], object], meters: Callable[[], None], *de
         buckets = {f"{bucket}_ns": 0 for bucket in BUCKETS} | {"rollout_ns": left_ns - joined_ns}
         record(
             DeviceSlice(
-                device_id=of_run.id, lease_id=f"{of_run.id}-L", at_us=left_ns // 1000, t0_ns=joined_ns, t1_ns=left_ns,
+                device_id=of_run.id,
+                lease_id=f"{of_run.id}-L",
+                at_us=left_ns // 1000,
+                t0_ns=joined_ns,
+                t1_ns=left_ns,
                 **buckets,
             )
-        )  # fmt: skip
+        )
         record(_lease(of_run.id, "released", left_ns))
         record(_stay(of_run, "left", left_ns))
     record(Run(action="ended", name="metered", at_us=left_ns // 1000))
@@ -242,16 +250,25 @@ def whole_run(record: Callable[[Event], object], meters: Callable[[], None], *de
 
 def _stay(of_run: DeviceConfig, action: Any, at_ns: int) -> Device:
     return Device(
-        device_id=of_run.id, action=action, t_ns=at_ns, pool=of_run.pool, device_class=of_run.device_class,
+        device_id=of_run.id,
+        action=action,
+        t_ns=at_ns,
+        pool=of_run.pool,
+        device_class=of_run.device_class,
         at_us=at_ns // 1000,
-    )  # fmt: skip
+    )
 
 
 def _lease(device_id: str, action: Any, at_ns: int) -> Lease:
     return Lease(
-        device_id=device_id, lease_id=f"{device_id}-L", action=action, kv_budget_bytes=1, compute_share=1.0,
-        expires_at_us=(at_ns + HOUR_NS) // 1000, at_us=at_ns // 1000,
-    )  # fmt: skip
+        device_id=device_id,
+        lease_id=f"{device_id}-L",
+        action=action,
+        kv_budget_bytes=1,
+        compute_share=1.0,
+        expires_at_us=(at_ns + HOUR_NS) // 1000,
+        at_us=at_ns // 1000,
+    )
 
 
 @pytest.mark.skipif(Rapl([CORE]).obstacle is None, reason="this host meters the core by itself")

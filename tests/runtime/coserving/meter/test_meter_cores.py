@@ -23,9 +23,7 @@ CORE = max(os.sched_getaffinity(0))
 def pinned(code: str) -> Iterator[subprocess.Popen[str]]:
     """A process on `CORE` alone that has run `code` once it is handed out."""
     script = f"import os, sys\nos.sched_setaffinity(0, [{CORE}])\n{code}\nprint(flush=True)\nsys.stdin.read()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         child.stdout.readline()
@@ -77,9 +75,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir(parents=True)
         (folder / "physical_package_id").write_text(f"{core // 2}\n")
     for zone, name in [
-        ("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "core"), ("intel-rapl:1", "package-1"),
-        ("intel-rapl-mmio:0", "package-0"), ("intel-rapl:2", "psys"),
-    ]:  # fmt: skip
+        ("intel-rapl:0", "package-0"),
+        ("intel-rapl:0:0", "core"),
+        ("intel-rapl:1", "package-1"),
+        ("intel-rapl-mmio:0", "package-0"),
+        ("intel-rapl:2", "psys"),
+    ]:
         folder = tmp_path / "sys/class/powercap" / zone
         folder.mkdir(parents=True)
         (folder / "name").write_text(f"{name}\n")

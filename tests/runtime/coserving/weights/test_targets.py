@@ -39,9 +39,17 @@ class Engine:
                 self.held = (wanted.run_id, wanted.version)
             self.changed.notify_all()
         return Sync(
-            policy_version=wanted.version, ok=reason is None, base_version=None, encoding="dense", wire_bytes=0,
-            dense_bytes=0, total_ns=1, source="trainer", route="loopback", reason=reason,
-        )  # fmt: skip
+            policy_version=wanted.version,
+            ok=reason is None,
+            base_version=None,
+            encoding="dense",
+            wire_bytes=0,
+            dense_bytes=0,
+            total_ns=1,
+            source="trainer",
+            route="loopback",
+            reason=reason,
+        )
 
     def locate(self, target):
         with self.changed:

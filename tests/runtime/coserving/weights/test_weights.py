@@ -324,9 +324,13 @@ def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, device
     core = max(os.sched_getaffinity(0))
     shared, places = Device(), []
     engine = HandMadeEngine(
-        tmp_path, V0, dtype=torch.bfloat16,
-        wait_for_device=shared.wait, record_span=shared.record, host_cores=[core],
-    )  # fmt: skip
+        tmp_path,
+        V0,
+        dtype=torch.bfloat16,
+        wait_for_device=shared.wait,
+        record_span=shared.record,
+        host_cores=[core],
+    )
     held_to(engine, stage(engine, origin))
     aside = engine.updaters[0]._aside
     engine.updaters[0]._aside = lambda: (places.append(os.sched_getaffinity(0)), aside())[1]

@@ -125,12 +125,20 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
     turn = Turn.begin(read(b'{"input_ids": [1], "rose": {"trajectory_id": "t", "group_id": "g", "step": 2}}'), 0, "r")
     turn.attempts = [
         {
-            "engine_id": "e", "device_id": "d", "lease_id": None, "policy_version": 1, "placement": "queue",
-            "outcome": outcome, "prompt_tokens": 1, "cached_tokens": 0, "output_tokens": 4, "queue_ns": 0,
+            "engine_id": "e",
+            "device_id": "d",
+            "lease_id": None,
+            "policy_version": 1,
+            "placement": "queue",
+            "outcome": outcome,
+            "prompt_tokens": 1,
+            "cached_tokens": 0,
+            "output_tokens": 4,
+            "queue_ns": 0,
             "duration_ns": 5,
         }
         for outcome in ("preempted", "completed")
-    ]  # fmt: skip
+    ]
     # A later version, which this one comes after, may have kept more.
     kept = msgspec.json.encode([{**values, "later": 1} for values in turn_fields(turn, "fleet")])
 

@@ -85,13 +85,22 @@ def test_an_engine_that_says_little_is_understood():
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b"[]", b"null", b"{}", b'{"meta_info": []}', b'{"meta_info": {}, "output_ids": 5}',
-        b'{"meta_info": {"output_token_logprobs": {}}}', b'{"meta_info": {"weight_versions": [{"version": "7"}]}}',
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"meta_info": []}',
+        b'{"meta_info": {}, "output_ids": 5}',
+        b'{"meta_info": {"output_token_logprobs": {}}}',
+        b'{"meta_info": {"weight_versions": [{"version": "7"}]}}',
         b'{"meta_info": {"weight_versions": [{"version": "7", "start": -1, "end": 2}]}}',
-        b'{"meta_info": {"cached_tokens": "x"}}', b'{"meta_info": {"finish_reason": "length"}}',
-        b'{"meta_info": {}} x', b'{"meta_info": {}', b'{"meta_info": {"x": ' + b"[" * 100_000,
+        b'{"meta_info": {"cached_tokens": "x"}}',
+        b'{"meta_info": {"finish_reason": "length"}}',
+        b'{"meta_info": {}} x',
+        b'{"meta_info": {}',
+        b'{"meta_info": {"x": ' + b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_answer_is_said_to_be_none(text):
     with pytest.raises(ValueError, match="none of SGLang's") as raised:
         Answer.read(text)

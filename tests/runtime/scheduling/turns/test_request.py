@@ -68,10 +68,31 @@ def test_a_request_is_read_as_pydantic_reads_it(body: dict[str, Any], separators
 @pytest.mark.parametrize(
     "ids",
     [
-        "[01]", "[1,,2]", "[1 2]", "[1,]", "[,1]", "[]", "[-1]", "[1.0]", "[1e3]", "[[1]]", '["1"]', "[1", "null", "5",
-        "[1]]", "[1\x002]", '{"1":2}', "[true]", "[1,[2],3]", "[ ]", "9" * 30, "[" * 100_000, '["[1,2]"]',
+        "[01]",
+        "[1,,2]",
+        "[1 2]",
+        "[1,]",
+        "[,1]",
+        "[]",
+        "[-1]",
+        "[1.0]",
+        "[1e3]",
+        "[[1]]",
+        '["1"]',
+        "[1",
+        "null",
+        "5",
+        "[1]]",
+        "[1\x002]",
+        '{"1":2}',
+        "[true]",
+        "[1,[2],3]",
+        "[ ]",
+        "9" * 30,
+        "[" * 100_000,
+        '["[1,2]"]',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_array_of_token_ids_is_refused_in_the_same_words(ids: str) -> None:
     text = f'{{"input_ids":{ids},"stream":false}}'.encode()
     assert isinstance(said(text), list)

@@ -71,7 +71,7 @@ BOMBS = {
     "objects": lambda: columns_of(b'{"a":1}', MANY),
     "unknown": lambda: b'{"a":[' + b"[]," * (MANY // 3) + b"[]]}",
     "hashes": lambda: canonical(manifest()._tables()).replace(b"1" * 32, b"ab " * (MANY // 3) + b"1" * 32),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -100,13 +100,22 @@ def large(tensors: int, ranks: int) -> Manifest:
     step = rows // ranks
     pieces = tuple(
         PieceEntry(
-            name=f"model.layers.{number:05d}.mlp.down_proj.weight", dtype="bfloat16", shape=(rows, columns),
-            start=(rank * step, 0), stop=(rank * step + step, columns), chunk=number, offset=rank * length,
-            length=length, encoding="dense", changed=step * columns, base_xxh3=None,
+            name=f"model.layers.{number:05d}.mlp.down_proj.weight",
+            dtype="bfloat16",
+            shape=(rows, columns),
+            start=(rank * step, 0),
+            stop=(rank * step + step, columns),
+            chunk=number,
+            offset=rank * length,
+            length=length,
+            encoding="dense",
+            changed=step * columns,
+            base_xxh3=None,
             result_xxh3=f"{number * ranks + rank:032x}",
         )
-        for number in range(tensors) for rank in range(ranks)
-    )  # fmt: skip
+        for number in range(tensors)
+        for rank in range(ranks)
+    )
     chunks = tuple(Chunk(f"{number:064x}", ranks * length) for number in range(tensors))
     return Manifest(version=0, base_version=None, encode_ns=1, chunks=chunks, pieces=pieces)
 

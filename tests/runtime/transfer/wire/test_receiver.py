@@ -208,9 +208,15 @@ def test_only_what_the_regions_need_is_fetched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["flip", "cut", "lengthen", "remove"])
 def test_a_damaged_origin_is_refused_and_stages_nothing(tmp_path: Path, part: str, damage: str) -> None:
     (chunk,) = put(tmp_path / "store", 0, None, [noise(0, 500)]).chunks
-    path = tmp_path / "store" / {
-        "chunk": f"chunks/{chunk.sha256[:2]}/{chunk.sha256}", "manifest": "00000000-anchor.json", "index": "index.json"
-    }[part]  # fmt: skip
+    path = (
+        tmp_path
+        / "store"
+        / {
+            "chunk": f"chunks/{chunk.sha256[:2]}/{chunk.sha256}",
+            "manifest": "00000000-anchor.json",
+            "index": "index.json",
+        }[part]
+    )
     data = path.read_bytes()
     if damage == "remove":
         path.unlink()
