@@ -38,7 +38,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
 async def serve():
     port = free_port()
-    gateway = Gateway("127.0.0.1", port)
+    gateway = Gateway("127.0.0.1", port, agent_token="an-agents-token-of-the-tests")
     await gateway.start()
     print(port, flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -128,6 +128,7 @@ def test_strangers_hold_no_connection(kind: str, sent: str, tmp_path: Path) -> N
         def ask() -> None:
             while not done.is_set() and len(answers) < 10_000:
                 answers.append(status_of(port, path))
+                time.sleep(0.01)
 
         caller = threading.Thread(target=ask)
         caller.start()
@@ -147,7 +148,10 @@ def test_strangers_hold_no_connection(kind: str, sent: str, tmp_path: Path) -> N
 
 def test_a_client_that_waits_for_the_server_is_not_cut(tmp_path: Path) -> None:
     body = b'{"device_id": "d", "engines": [], "seen": 1, "hold_s": 6}'
-    head = b"POST /heartbeat HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = (
+        b"POST /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer an-agents-token-of-the-tests\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    )
     with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as agent:
         # Its first answer says what is wanted of the device; the second is held back.
         for seen in (b"0", b"1"):
@@ -159,7 +163,7 @@ def test_a_client_that_waits_for_the_server_is_not_cut(tmp_path: Path) -> None:
 def test_a_body_that_comes_slowly_is_taken(tmp_path: Path) -> None:
     tokens = b"1," * (80 << 10)
     body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"n": 2}}'
-    head = b"POST /runs/none/generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /runs/none/generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
     with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(head)
         for begin in range(0, len(body), 80 << 10):

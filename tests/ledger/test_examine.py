@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rose.events import Ledger
 from rose.ledger import examine, layout, segments
+from rose.ledger.evidence.link import Link
 from rose.ledger.examine import CHANGED, Seen
 from rose.ledger.growth import compaction
 from rose.ledger.writer import LedgerWriter
@@ -51,9 +52,13 @@ def test_no_json_is_too_strange_for_a_manifest(content: Any) -> None:
 
 
 def test_a_manifest_is_checked_within_itself() -> None:
+    chain = ""
+
     def entry(first: int, last: int, previous: str, sha256: str) -> dict[str, Any]:
-        name = f"live/w/{sha256}"
-        return {"file": name, "first_seq": first, "last_seq": last, "previous_sha256": previous, "sha256": sha256}
+        nonlocal chain
+        chain = Link("w", first, last, sha256, "0", "", "", "").expected(chain)
+        places = {"file": f"live/w/{sha256}", "first_seq": first, "last_seq": last, "previous_sha256": previous}
+        return {**places, "sha256": sha256, "rows_sha256": "0", "chain_sha256": chain, "key": "", "signature": ""}
 
     segments_of = [entry(0, 1, "", "a"), entry(2, 4, "a", "b"), entry(6, 7, "a", "c")]
     said = {"first_seq": 0, "last_seq": 5, "sha256": "f", "writer": "w"}

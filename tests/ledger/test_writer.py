@@ -183,9 +183,7 @@ def test_a_retried_event_counts_once_also_through_another_writer(tmp_path: Path,
             writer.record(lease(event_id="grant-1", at_us=1))
             writer.record(lease(event_id="grant-1", at_us=1))
     with catalog.connect(tmp_path) as connection:
-        assert connection.execute("SELECT writer, seq, event_id FROM lease_event").fetchall() == [
-            ("successor", 0, "grant-1")
-        ]
+        assert connection.execute("SELECT writer, seq, event_id FROM lease_event").fetchall() == [("w", 0, "grant-1")]
 
 
 @pytest.mark.long

@@ -46,7 +46,7 @@ class Made:
                             ledger.record(record.event, durable=False)
 
     def facts(self, kind: type[E]) -> list[tuple[str, int, str, E]]:
-        """(writer, seq, run_id, event) of a kind; of events with one client id the first by time, writer and seq."""
+        """(writer, seq, run_id, event) of a kind; of one client id the first of the writer that began first."""
         seqs: Counter[str] = Counter()
         facts: dict[tuple[str, str], tuple[str, int, str, E]] = {}
         for record in sorted(self.recorded, key=lambda record: (record.portion, record.writer)):
@@ -57,7 +57,8 @@ class Made:
             run_id = record.event.run_id or record.run_id
             key = (run_id, record.event.event_id or f"{record.writer}/{seq}")
             given = (record.writer, seq, run_id, record.event)
-            if key not in facts or (record.event.at_us, *given[:2]) < (facts[key][3].at_us, *facts[key][:2]):
+            # `seqs` has the writers in the order in which they began.
+            if key not in facts or list(seqs).index(record.writer) < list(seqs).index(facts[key][0]):
                 facts[key] = given
         return list(facts.values())
 

@@ -41,7 +41,7 @@ def test_a_run_trains_on_a_device_of_the_fleet():
     """Training time that nobody charges would be the fleet's, and nobody be told."""
 
     async def scenario():
-        async with gateway(model="tiny", devices=("trainer-0",)) as (session, _):
+        async with gateway(model="tiny", devices={"trainer-0": "local"}) as (session, _):
             wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
             status, answer = await post(session, "/runs", wanted)
             assert (status, answer["error"]) == (

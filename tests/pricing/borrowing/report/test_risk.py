@@ -59,7 +59,6 @@ def way(**changes: Any) -> Alternative:
         "usd": Fraction(20),
         "basis": "measured",
         "explained": "",
-        "follows": "dedicated",
         "cash": Saving(usd=Fraction(10)),
         "bought": None,
     }
