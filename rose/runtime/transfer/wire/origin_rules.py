@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import SplitResult, urlsplit
 
+from rose.ledger.address import is_loopback
 from rose.runtime.transfer.errors import TransferError
 
 _OVER_HTTP = ("http", "https")
@@ -67,7 +68,9 @@ class OriginRules:
             return
         if self.client is not None:
             client = _plain(self.client)
-            if client == found or (client.is_loopback and found.is_loopback):
+            # A loopback address spelled otherwise, or behind a name, would pass the controller's check of fleets with
+            # several hosts, and lead each agent to its own host.
+            if is_loopback(host) if client.is_loopback and found.is_loopback else client == found:
                 return
         raise TransferError(
             f"url names host {host!r}, whose address {found} is {kind}: publish at an address that the fleet's hosts "

@@ -146,3 +146,14 @@ def test_a_client_may_publish_at_the_address_that_it_came_from() -> None:
     for client, address in (("10.0.0.7", "127.0.0.1"), ("127.0.0.1", "169.254.169.254"), ("169.254.7.7", "127.0.0.1")):
         with pytest.raises(TransferError):
             OriginRules(client=client).check_address("origin", address)
+
+
+@pytest.mark.parametrize("host", ["127.1", "0x7f.1", "2130706433", "trainer.example"])
+def test_loopback_by_another_spelling_is_refused_to_its_own_client(host: str) -> None:
+    """The controller tells by the spelling whether a URL leads each host of a fleet to itself."""
+    rules = OriginRules(client="127.0.0.1")
+    with pytest.raises(TransferError, match=r"origins\.hosts"):
+        rules.check_address(host, "127.0.0.1")
+    for spelled in ("127.0.0.1", "localhost"):
+        rules.check_address(spelled, "127.0.0.1")
+    OriginRules(client="127.0.0.1", hosts=(host,)).check_address(host, "127.0.0.1")
