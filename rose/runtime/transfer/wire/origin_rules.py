@@ -15,7 +15,11 @@ _OVER_HTTP = ("http", "https")
 _OBJECT_STORES = ("s3", "gs")
 _SHOWN_CHARS_MAX = 200
 #: Cloud metadata services that lie outside the link-local networks: of AWS over IPv6, and of Alibaba Cloud.
-_METADATA = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
+_METADATA = tuple(
+    ipaddress.ip_address(address)
+    # Amazon, Google, Alibaba, Azure, Oracle.
+    for address in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+)
 
 
 @dataclass(frozen=True, slots=True)
