@@ -1,7 +1,7 @@
 """How long a client of an HTTP server may take over its part, and how many connections a server keeps.
 
 A client owes the head of a request, then its body; an idle connection owes nothing, and may be closed to make room.
-What the server owes, an answer that it holds back or a stream, has no limit here.
+Answers that the server holds back, and streams, have no limit here.
 """
 
 from __future__ import annotations

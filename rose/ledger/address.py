@@ -49,7 +49,7 @@ def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | No
             return "without a token only this machine is answered, by 127.0.0.1 or localhost"
     elif method in _READING:
         return None
-    # What is no URL names no host.
+    # An invalid URL names no host.
     if origin and origin.rpartition("://")[2].lower() != host.lower():
         return f"a page of another site may not ask this: its Origin is not {host}"
     return None

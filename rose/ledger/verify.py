@@ -187,7 +187,7 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
 
 
 def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) -> tuple[list[str], list[str]]:
-    """What is wrong with the keys that writers sign with, and what is worth knowing of them."""
+    """Return problems with the keys that writers sign with, and notes on them."""
     standing = registry.endorsements(known)
     problems, notes = [], []
     first_use: dict[str, list[str]] = {}

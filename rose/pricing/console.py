@@ -31,7 +31,7 @@ def show(parts: Iterable[Element], *, spaced: bool = False, screen: Screen | Non
 
 
 def rendered(part: Element, width: int = WIDTH) -> RenderableType:
-    """What a `Screen` prints of a part."""
+    """Return what a `Screen` prints for a part."""
     match part:
         case Table():
             return _table(part, width)

@@ -1,4 +1,4 @@
-"""What a field of a message may hold: every number has a range, every text a length, every list and table a size.
+"""Field types of messages: every number has a range, every text a length, every list and table a size.
 
 What is accepted can be added, shown, exported as a metric and recorded in the ledger.
 """

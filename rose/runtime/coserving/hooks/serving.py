@@ -195,7 +195,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """The page that the link of a number names; the link itself, where there is none."""
+    """Return the page that a number's link names, or the link itself if it is missing."""
     link = Path(f"{PAGE_LINK}{number}")
     # It is read, and not followed: the kernel may forbid that of another user's link.
     with suppress(OSError):
