@@ -119,6 +119,8 @@ class Devices:
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         self.expected = dict(expected or {})
         self._devices: dict[str, Device] = {}
+        #: Of each engine the device.
+        self._owners: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Device]:
         return iter(self._devices.values())
@@ -136,22 +138,22 @@ class Devices:
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
         """Take up what a device's agent reports. Raises HeartbeatRefusedError."""
-        self._check(heartbeat)
+        if self.expected:
+            self._check_named(heartbeat)
+            self._check_engines(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         device = self._devices.get(heartbeat.device_id)
         if device is None:
             device = self._devices[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
         device.heard_ns, device.due_ns = now_ns, due_ns
         device.host, device.fault, device.host_facts = heartbeat.host, heartbeat.fault, heartbeat.host_facts
-        device.engine_ids = tuple(report.engine_id for report in heartbeat.engines)
+        self._own(device, tuple(report.engine_id for report in heartbeat.engines))
         if heartbeat.clock is not None:
             device.read_clock(heartbeat.clock, now_ns, utc_ns)
         return device
 
-    def _check(self, heartbeat: Heartbeat) -> None:
-        """Raises HeartbeatRefusedError for a device, a host or an engine that the fleet file does not have so."""
-        if not self.expected:
-            return
+    def _check_named(self, heartbeat: Heartbeat) -> None:
+        """Raises HeartbeatRefusedError for a device or a host that the fleet file does not have so."""
         device_id = heartbeat.device_id
         if device_id not in self.expected:
             raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
@@ -159,14 +161,28 @@ class Devices:
             raise HeartbeatRefusedError(
                 f"host is {heartbeat.host!r}, and the fleet file has device {device_id!r} on {host!r}"
             )
+
+    def _check_engines(self, heartbeat: Heartbeat) -> None:
+        """Raises HeartbeatRefusedError for an engine of another device, which would draw that engine's turns here."""
+        device_id = heartbeat.device_id
         for report in heartbeat.engines:
-            if report.device_id != device_id:
+            owner = report.device_id
+            if owner == device_id:
+                owner = self._owners.get(report.engine_id, device_id)
+            if owner != device_id:
                 raise HeartbeatRefusedError(
-                    f"engine {report.engine_id!r} is of device {report.device_id!r}, and {device_id!r} reports it"
+                    f"engine {report.engine_id!r} is of device {owner!r}, and {device_id!r} reports it"
                 )
+
+    def _own(self, device: Device, engine_ids: tuple[str, ...]) -> None:
+        for name in device.engine_ids:
+            self._owners.pop(name, None)
+        device.engine_ids = engine_ids
+        self._owners.update(dict.fromkeys(engine_ids, device.device_id))
 
     def forget(self, now_ns: int) -> None:
         """Those that nobody speaks for any more."""
         for device_id, device in list(self._devices.items()):
             if now_ns - device.due_ns > FORGET_NS:
+                self._own(device, ())
                 del self._devices[device_id]

@@ -15,8 +15,9 @@ from rose.event_fields import INSTANT_NS_MAX
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.devices import FORGET_NS, Devices
+from rose.runtime.scheduling.devices import FORGET_NS, Devices, HeartbeatRefusedError
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
+from tests.runtime.scheduling.stand_ins import report
 
 MS = 1_000_000
 #: When a test begins.
@@ -181,3 +182,20 @@ def test_a_clock_at_either_end_of_time_is_an_event(utc_ns, tmp_path):
         offsets = connection.execute("SELECT offset_ns, device_time_offset_ns FROM clock").fetchall()
         assert offsets == [(utc_ns - now_ns, utc_ns - now_ns)]
         assert connection.execute("SELECT * FROM faulty_event").fetchall() == []
+
+
+def test_an_engine_is_of_the_device_that_reported_it_until_that_is_forgotten():
+    def named(device_id, *engine_ids):
+        engines = [report("http://127.0.0.1:1", name, device_id=device_id) for name in engine_ids]
+        return Heartbeat(device_id=device_id, engines=engines, host="node-3")
+
+    devices = Devices({"a": "node-3", "b": "node-3"})
+    devices.hear(named("a", "e0", "e1", "e1"), 0, UTC_NS)
+    with pytest.raises(HeartbeatRefusedError, match="engine 'e1' is of device 'a', and 'b' reports it"):
+        devices.hear(named("b", "e2", "e1"), MS, UTC_NS)
+    assert [device.device_id for device in devices] == ["a"]
+    devices.hear(named("a", "e0"), 2 * MS, UTC_NS)
+    devices.hear(named("b", "e1"), 3 * MS, UTC_NS)
+    devices.hear(named("b", "e1"), 4 * MS + FORGET_NS, UTC_NS)
+    devices.forget(4 * MS + FORGET_NS)
+    assert devices.hear(named("b", "e0", "e1"), 5 * MS + FORGET_NS, UTC_NS).engine_ids == ("e0", "e1")
