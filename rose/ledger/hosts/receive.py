@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Event, Ledger, Provenance
-from rose.ledger import batch, catalog, layout, rows, segments
+from rose.ledger import catalog, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
@@ -265,12 +265,10 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
 
 def _fault(table: pa.Table) -> str | None:
     """What is wrong with the first event that is none, and the row it stands in; None if all are events."""
-    events = table.drop(["writer", "seq"])
-    for first in range(0, events.num_rows, batch.ROWS_MAX):
-        try:
-            batch.checked(events.slice(first, batch.ROWS_MAX))
-        except LedgerError as error:
-            return str(error) if first == 0 else f"{error} from row {first} on"
+    try:
+        rows.checked(table.drop(["writer", "seq"]))
+    except LedgerError as error:
+        return str(error)
     return None
 
 
