@@ -174,7 +174,9 @@ def budgets(root: Path) -> list[Budget]:
 def adopted(root: Path) -> Adoption | None:
     """Return the price book that was adopted last; None if none was. Raises LedgerError."""
     recorded = examine.recorded(layout.check(root), CLOSING_WRITER, ADOPTED)
-    return Adoption(**recorded[-1]) if recorded else None
+    if not recorded:
+        return None
+    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
 
 
 def watermark(root: Path) -> dict[str, tuple[int, str]]:

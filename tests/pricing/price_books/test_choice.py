@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from rose import cli, events
 from rose.ledger import examine
 from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import records, store
 from rose.pricing.closing.close import close
 from rose.pricing.closing.period import of_day
@@ -219,6 +220,21 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
     first.unlink()
     assert choose(sample).name == "first"
     assert verify(sample).problems == []
+
+
+def test_the_command_adopts_and_names_who(sample: Path, book_file: Callable[[str], Path]) -> None:
+    code, out, err = command("price", "adopt", book_file("ours"), "--ledger", sample, "--who", "ann", "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert (record["name"], record["adopted_by"]) == ("ours", "ann")
+    assert choose(sample).chosen == "adopted by ann"
+
+
+def test_an_adoption_made_by_hand_adopts_nothing(sample: Path, book_file: Callable[[str], Path]) -> None:
+    store.adopt(sample, pricebook.load(book_file("ours")), by="ann")
+    with LedgerWriter.open(sample, "closing", "ledger") as writer:
+        writer.record(events.Ledger(action=records.ADOPTED, detail_json=json.dumps({"text": "x"})))
+    assert choose(sample).name == "ours"
 
 
 @pytest.mark.parametrize("name", pricebook.shipped())
