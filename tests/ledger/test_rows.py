@@ -258,6 +258,7 @@ def views() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         connection.register("given", rows.schema().empty_table())
         connection.execute("CREATE VIEW stored_event AS FROM given")
+        connection.execute("CREATE VIEW writer_order AS SELECT 'w' AS writer, 0 AS place")
         for view in ("event", "device_slice", "faulty_event"):
             connection.execute(sql.read(f"views/{view}.sql"))
         yield connection
