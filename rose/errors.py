@@ -13,7 +13,7 @@ _NAMES_MAX = 12
 class UserError(Exception):
     """The message names the thing that is wrong, its value, and the way out."""
 
-    #: 2: what was given is wrong. 1: it was right, and something failed. 3: it waits for an approval.
+    #: 2: what was given is wrong. 1: it was right, and something failed.
     exit_code: ClassVar[int] = 2
 
 

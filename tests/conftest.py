@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -63,20 +62,6 @@ def commands_made_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
-
-
-@pytest.fixture
-def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AbstractContextManager[None]]:
-    """Work under a key of one's own: `with identity("ann"): ...`; ann is who works outside of any block."""
-    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "keys" / "ann"))
-
-    @contextmanager
-    def working(name: str) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "keys" / name))
-            yield
-
-    return working
 
 
 def pytest_configure(config: pytest.Config) -> None:

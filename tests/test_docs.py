@@ -26,8 +26,8 @@ from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.alerts import config as alerts_config
-from rose.pricing.closing import approval, period
 from rose.pricing.closing import close as closing
+from rose.pricing.closing import period, store
 from rose.pricing.price_books import pricebook
 from rose.pricing.watch import budget
 
@@ -166,7 +166,7 @@ def workplace(tmp_path_factory) -> Path:
         writer.record(Run(at_us=at_us + 9, action="ended", name="documented"))
     june_2_us = 1_780_390_800_000_000
     book = pricebook.load(folder / "prices.toml")
-    approval.adopt(folder / "ledger", book)
+    store.adopt(folder / "ledger", book, by="ann")
     closing.close(folder / "ledger", period.of_month("2026-05"), book, now_us=june_2_us)
     budget.set_budget(folder / "ledger", "research", "12000", period.of_month("2026-05"))
     return folder

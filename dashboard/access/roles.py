@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-Role = Literal["viewer", "finance", "infra", "approver"]
-Action = Literal["download", "approve"]
+Role = Literal["viewer", "finance", "infra"]
+Action = Literal["download"]
 
-_ALL: frozenset[Role] = frozenset({"viewer", "finance", "infra", "approver"})
-_MONEY: frozenset[Role] = frozenset({"finance", "approver"})
+_ALL: frozenset[Role] = frozenset({"viewer", "finance", "infra"})
+_MONEY: frozenset[Role] = frozenset({"finance"})
 _MACHINES: frozenset[Role] = frozenset({"infra", "viewer"})
-_WORKING: frozenset[Role] = frozenset({"finance", "infra", "approver"})
+_WORKING: frozenset[Role] = frozenset({"finance", "infra"})
 
 #: Pages by their titles. A page that is not here is for nobody.
 PAGES: Mapping[str, frozenset[Role]] = {
@@ -27,7 +27,6 @@ PAGES: Mapping[str, frozenset[Role]] = {
 }
 ACTIONS: Mapping[Action, frozenset[Role]] = {
     "download": _WORKING,
-    "approve": frozenset({"approver"}),
 }
 
 

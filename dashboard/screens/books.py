@@ -137,7 +137,7 @@ def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
                 "total": (first.cost_nano + corrected) / 1e9,
                 "nano-dollars": first.cost_nano + corrected,
                 "closed_at": utc(first.posted_ns)[:19].replace("T", " "),
-                "by": first.who,
+                "by": first.posted_by,
                 "price book": words.book(first.book),
             }
         )
@@ -165,7 +165,7 @@ def _statement(statement: Statement) -> None:
     frame.banner(stamp.provenance)
     frame.stamp(stamp)
     frame.metrics(
-        ("As it was closed", statement.closed, f"By {first.who}, {utc(first.posted_ns)[:19]}Z."),
+        ("As it was closed", statement.closed, f"By {first.posted_by}, {utc(first.posted_ns)[:19]}Z."),
         ("Corrections since", statement.corrections, f"{len(statement.close.posted) - 1}, each with its reason."),
         ("As it is known", statement.total, "Closed and corrections together."),
     )
@@ -177,7 +177,7 @@ def _statement(statement: Statement) -> None:
                 "amount": posting.cost_nano / 1e9,
                 "rows": posting.rows,
                 "why": posting.reason or "",
-                "by": posting.who,
+                "by": posting.posted_by,
                 "verified": "yes" if posting.verified else "UNVERIFIED",
             }
             for posting in statement.close.posted[1:]

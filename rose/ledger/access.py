@@ -1,4 +1,4 @@
-"""The log of what `rose` commands and the dashboard's SQL page read on a ledger's folder, where its rules ask for one.
+"""The log of what `rose` commands and the dashboard's SQL page read on a ledger's folder, where ROSE_LOG_ACCESS asks.
 
 An event of the writer `access`, which is open for that moment. Whoever may read the folder may read its files without
 any log, so one that cannot be written is said on stderr and keeps nobody from reading; a gateway is stricter.
@@ -7,6 +7,7 @@ any log, so one that cannot be written is said on stderr and keeps nobody from r
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,11 @@ from typing import Any, Literal
 
 from rose.events import Access
 from rose.ledger import layout
-from rose.ledger.approvals.values import CONTROLS_WRITER, LogAccess
 from rose.ledger.layout import LedgerError
 
 WRITER = "access"
+#: `exports`: exports, reports and verifications are logged; `queries`: queries too; anything else: nothing.
+VARIABLE = "ROSE_LOG_ACCESS"
 #: Characters of a statement that are kept; its hash is of all of them.
 STATEMENT_CHARACTERS = 1000
 
@@ -31,19 +33,6 @@ class Reading:
     rows: int | None = None
 
 
-def rule(root: Path) -> LogAccess:
-    """What the ledger's rules ask for: no log, one of exports, reports and verifications, or of queries too.
-
-    Raises LedgerError if they cannot be read.
-    """
-    if CONTROLS_WRITER not in layout.writers(root):
-        # Nobody set any; reading them would load Arrow.
-        return "none"
-    from rose.ledger.rules import rules
-
-    return rules(root).log_access
-
-
 @contextmanager
 def logged(
     root: Path | str,
@@ -52,7 +41,7 @@ def logged(
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """The block reads the ledger at `root`; once it is done there is an event of it, if the rules ask for one.
+    """The block reads the ledger at `root`; once it is done there is an event of it, if VARIABLE asks for one.
 
     `who` reads it; this user at this host if it is None.
     """
@@ -90,7 +79,7 @@ def _write(
         # There is nothing to log in, and whoever read it was told so.
         return
     try:
-        if rule(root) not in (("queries",) if action == "query" else ("exports", "queries")):
+        if os.environ.get(VARIABLE) not in (("queries",) if action == "query" else ("exports", "queries")):
             return
         # Only now: they load Arrow, which a query does while its worker starts.
         from rose.ledger import verified

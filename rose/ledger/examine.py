@@ -30,6 +30,7 @@ _DETAILS: dict[str, dict[str, type]] = {
     "restored": {"manifest_sha256": str},
     "rolled_up": {"coverage_sha256": str},
     "quarantined": {"file": str},
+    "adopted": {"name": str, "version": str, "sha256": str, "text": str, "adopted_us": int, "adopted_by": str},
 }
 #: What a manifest says of its file and of each of its segments, and of which type.
 _SAYS: dict[str, type] = {"first_seq": int, "last_seq": int, "sha256": str}

@@ -9,12 +9,14 @@ import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rose.event_base import Provenance
 from rose.event_columns import all_columns, columns
 from rose.event_fields import NotEmpty, Range, Rule
 from rose.events import KINDS, Event
@@ -28,6 +30,12 @@ _ARROW: dict[str, pa.DataType] = {
 }
 #: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
 _OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
+
+#: Columns that every table of events has, and those that the ledger itself numbers.
+_REQUIRED = ("kind", "run_id", "provenance", "at_us")
+_NUMBERED = ("writer", "seq")
+#: Rows of a table that are Python objects at a time.
+_CHECKED_AT_ONCE = 10_000
 
 #: An event: its kind and the values of `fields_of(kind)` in order.
 Row = tuple[str, tuple[Any, ...]]
@@ -98,26 +106,88 @@ def encode(event: Event) -> tuple[Any, ...]:
     return values
 
 
+def checked(table: pa.Table) -> pa.Table:
+    """Return `table` in the ledger's own types, if `encode` takes each of its rows.
+
+    Columns are `kind`, `run_id`, `provenance`, `at_us`, and any other of the ledger but writer and seq. Raises
+    LedgerError naming the column, the value and its row if something does not fit; then no row of it counts.
+    """
+    try:
+        # What came over a network may be no text, and point anywhere.
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise LedgerError(f"the table is damaged: {error}") from error
+    present = table.column_names
+    for name in present:
+        if name in _NUMBERED or name not in schema().names or present.count(name) > 1:
+            raise LedgerError(f"column {name!r} is not a column of events, or appears twice")
+    for name in _REQUIRED:
+        if name not in present:
+            raise LedgerError(f"column {name!r} is missing; every event has {', '.join(_REQUIRED)}")
+    for first in range(0, table.num_rows, _CHECKED_AT_ONCE):
+        part = table.slice(first, _CHECKED_AT_ONCE)
+        for kind in pc.unique(part["kind"]).to_pylist():
+            _check_kind(kind, part, first)
+    columns = dict(zip(present, table.columns, strict=True))
+    return pa.table(
+        {
+            name: column.cast(schema().field(name).type, safe=False)
+            for name, column in columns.items()
+            if column.null_count < len(column)
+        }
+    )
+
+
+def _check_kind(kind: str, table: pa.Table, first_row: int) -> None:
+    """Raises LedgerError if a row of one kind is no event; the table's first row is `first_row`."""
+    names = [field.name for field in fields_of(kind)]
+    places = pc.indices_nonzero(pc.equal(table["kind"], kind))
+    values = {name: column.take(places) for name, column in zip(table.column_names, table.columns, strict=True)}
+    for name, column in values.items():
+        if name not in ("kind", "provenance", *names) and column.null_count < len(column):
+            place = pc.indices_nonzero(column.is_valid())[0].as_py()
+            wanted = f"empty in an event of kind {kind!r}"
+            row = first_row + places[place].as_py()
+            raise LedgerError(f"{refusal(kind, name, wanted, column[place].as_py())} in row {row}")
+    absent = [None] * len(places)
+    columns = [values[name].to_pylist() if name in values else absent for name in names]
+    provenances = values["provenance"].to_pylist()
+    for place, provenance, *row_values in zip(places.to_pylist(), provenances, *columns, strict=True):
+        try:
+            _check_values(kind, provenance, dict(zip(names, row_values, strict=True)))
+        except LedgerError as error:
+            raise LedgerError(f"{error} in row {first_row + place}") from None
+
+
+def _check_values(kind: str, provenance: Any, values: dict[str, Any]) -> None:
+    """Raises LedgerError if a row, its values by field, is no event."""
+    if provenance not in typing.get_args(Provenance):
+        raise LedgerError(refusal(kind, "provenance", f"one of {', '.join(typing.get_args(Provenance))}", provenance))
+    if not values["run_id"]:
+        raise LedgerError(refusal(kind, "run_id", "the run's id", values["run_id"]))
+    encode(typing.cast(Event, SimpleNamespace(kind=kind, **values)))
+    if hasattr(KINDS[kind], "__post_init__"):
+        try:
+            # What a kind checks of itself.
+            KINDS[kind](**values)
+        except ValueError as error:
+            raise LedgerError(f"event {kind!r}: {error}") from None
+
+
 def refusal(kind: str, field: str, wanted: str, value: Any) -> str:
-    """Why an event is refused, in the words of `record` and `append` alike."""
+    """Why an event is refused."""
     return f"event {kind!r}: {field} must be {wanted}, got {value!r}"
 
 
 @functools.cache
-def names(rule: Rule) -> tuple[str, ...]:
-    """The fields that a rule is about."""
-    return compile(rule.holds, "rule", "eval").co_names
-
-
-@functools.cache
 def holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
-    """Whether a rule holds of values by name: one truth for integers, one for each row for arrays of them."""
+    """Whether a rule holds of values by name."""
     code = compile(rule.holds, "rule", "eval")
     return lambda named: eval(code, {}, named)  # noqa: S307 - of our own rules alone
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row | pa.Table]) -> pa.Table:
-    """Events, and tables of events as `rose.ledger.batch.checked` returns them, in the order of `batch`.
+    """Events, and tables of events as `checked` returns them, in the order of `batch`.
 
     An event that names no run is of `run_id`; one of another run names that as its fleet, if its kind has such a field.
     A column without a value is left out, but for those that every event has.

@@ -17,12 +17,14 @@ from typing import Literal, Self, get_args
 import pyarrow as pa
 
 from rose.events import Event, Ledger, Provenance
-from rose.ledger import batch, catalog, layout, rows, segments
+from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.overflow import Overflow
 
 #: A flush starts early once this many events wait: half as many cost an eighth more each, twice as many save nothing.
 _BATCH_EVENTS = 16384
+#: One table is one file.
+_TABLE_EVENTS_MAX = 1_000_000
 #: How long a flush waits, where several callers want one, for more of them to share its file; a file costs more.
 _LINGER_S = 0.001
 
@@ -200,7 +202,9 @@ class LedgerWriter:
         The caller waits for room. Raises LedgerError if a row is no event (it names column, value and row), if the
         writer is closed, or while the disk refuses writes; give rows an event_id so that they can be retried.
         """
-        table = batch.checked(table)
+        if table.num_rows > _TABLE_EVENTS_MAX:
+            raise LedgerError(f"a table of {table.num_rows} events; give at most {_TABLE_EVENTS_MAX} at a time")
+        table = rows.checked(table)
         if table.num_rows == 0:
             return
         with self._mutex:

@@ -1,5 +1,5 @@
 -- Who read this ledger, or was refused: one row for each query of a gateway's client and each refusal, and for each
--- verification, export and report of a `rose` command where the ledger's rules ask for them. The Parquet files can be
+-- verification, export and report of a `rose` command where `ROSE_LOG_ACCESS` asks for them. The Parquet files can be
 -- read without leaving a row here by anyone who may open them.
 --
 -- writer: `gateway` for what came over the network, `access` for commands on the folder; a row under any other name was

@@ -17,7 +17,7 @@ from benchmarks.ledger import traffic as mixed
 from benchmarks.pricing import compare, naive
 from benchmarks.pricing.traffic import HOSTS, Fleet
 from rose import events
-from rose.ledger import batch
+from rose.ledger import rows
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
@@ -35,7 +35,7 @@ def test_the_made_up_fleet_adds_up() -> None:
     table = pa.concat_tables(
         [fleet.batch(host, *span) for host in range(HOSTS) for span in spans], promote_options="default"
     )
-    assert batch.checked(table).num_rows == table.num_rows
+    assert rows.checked(table).num_rows == table.num_rows
     made = pl.DataFrame(table)
     share = Counter(made["kind"].to_list())
     for kind, wanted in mixed.MIX.items():

@@ -1,4 +1,4 @@
-"""What commands on a folder leave in its access log, where the rules ask for one."""
+"""What commands on a folder leave in its access log, where ROSE_LOG_ACCESS asks for one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from rose import cli
 from rose.ledger import access
 from rose.ledger.reading.query import query
-from rose.ledger.rules import Rules, set_rules
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
@@ -24,8 +23,8 @@ def root(tmp_path, lease):
 
 
 @pytest.fixture
-def rule(root):
-    return lambda wanted: set_rules(root, Rules(log_access=wanted))
+def rule(monkeypatch):
+    return lambda wanted: monkeypatch.setenv(access.VARIABLE, wanted)
 
 
 def rose(root, *arguments):
@@ -39,7 +38,7 @@ def commands(root, tmp_path):
     rose(root, "sql", "DROP VIEW lease")
     rose(root, "query", "activation_overhead")
     rose(root, "ledger", "verify")
-    rose(root, "ledger", "export", "--to", str(tmp_path / "out"), "--view", "lease")
+    rose(root, "ledger", "receipt", "--out", str(tmp_path / f"receipt-{len(list(tmp_path.iterdir()))}.json"))
     rose(root, "report")
 
 
@@ -48,20 +47,20 @@ def logged(root):
 
 
 @pytest.mark.long
-def test_nothing_is_logged_unless_the_rules_ask_for_it(root, tmp_path):
+def test_nothing_is_logged_unless_it_is_asked_for(root, tmp_path):
     commands(root, tmp_path)
     assert not (root / "live" / access.WRITER).exists()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("wanted", "queries"), [("exports", False), ("queries", True)])
-def test_the_rules_say_what_is_logged(root, tmp_path, rule, wanted, queries):
+def test_the_variable_says_what_is_logged(root, tmp_path, rule, wanted, queries):
     rule(wanted)
     commands(root, tmp_path)
     found = logged(root)
     assert [row for row in found if row[0] != "query"] == [
         ("verify", "ok", None, "every byte"),
-        ("export", "ok", 1, f"lease to {tmp_path / 'out'}"),
+        ("receipt", "ok", None, str(tmp_path / "receipt-1.json")),
         ("report", "failed", None, "run newest, prices as decided"),
     ]
     asked = [row for row in found if row[0] == "query"]

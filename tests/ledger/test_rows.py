@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sql
 from rose.events import BUCKETS, KINDS, DeviceSlice, Event, Lease, Power, Run, Step, Verdict
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
@@ -144,3 +148,198 @@ def test_a_value_that_does_not_fit_is_named_also_where_its_like_was_seen_before(
         rows.encode(Run(action="begun", name="x"))  # type: ignore[arg-type]
     with pytest.raises(LedgerError, match="name must be text"):
         rows.encode(Run(action="ended", name="\ud800"))
+
+
+def _power_table(**columns: list[Any]) -> pa.Table:
+    usual: dict[str, list[Any]] = {
+        "kind": ["power"] * 3,
+        "run_id": ["r"] * 3,
+        "provenance": ["live"] * 3,
+        "at_us": [1, 2, 3],
+        "t0_ns": [0, 1, 2],
+        "t1_ns": [1, 2, 3],
+        "power_mw": [5, 5, 5],
+        "source": ["rapl"] * 3,
+    }
+    return pa.table({**usual, **columns})
+
+
+def _slice_table(idle_ns: list[int]) -> pa.Table:
+    table = _power_table(kind=["device_slice"] * 3, device_id=["d"] * 3, t0_ns=[0, 10, 20], t1_ns=[10, 20, 30]).drop(
+        ["power_mw", "source"]
+    )
+    for bucket in BUCKETS[:-1]:
+        table = table.append_column(f"{bucket}_ns", pa.array([0, 0, 0]))
+    return table.append_column("idle_ns", pa.array(idle_ns)).append_column("overlap_ns", pa.array([0, 0, 0]))
+
+
+def _not_text() -> pa.Array:
+    """Three texts of bytes that are none, as any client can send them."""
+    return pa.Array.from_buffers(pa.string(), 3, [None, *pa.array([b"\xff", b"ok", b"ok"], pa.binary()).buffers()[1:]])
+
+
+@given(st.data())
+def test_what_record_takes_a_table_may_hold(any_event: st.SearchStrategy[Event], data: st.DataObject) -> None:
+    events = data.draw(st.lists(any_event, min_size=1, max_size=6))
+    items: list[rows.Row | pa.Table] = [(event.kind, rows.encode(event)) for event in events]
+    table = rows.table("w", 0, "r", "live", items).drop(["writer", "seq"])
+    assert rows.checked(table).to_pylist() == table.to_pylist()
+
+
+#: What no field, or not every field, may hold.
+_ODD: list[Any] = [
+    None,
+    "",
+    "x",
+    "\0",
+    "not measured",
+    "granted",
+    0,
+    1,
+    -1,
+    2**54,
+    2**55 - 1,
+    2**55,
+    2**62 - 1,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    4611686018427387,
+    4611686018427388,
+    0.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    False,
+]
+
+
+@pytest.mark.long
+@given(st.data())
+def test_record_and_append_refuse_the_same_and_the_view_names_nothing_else(
+    any_event: st.SearchStrategy[Event], views: duckdb.DuckDBPyConnection, data: st.DataObject
+) -> None:
+    event = data.draw(any_event)
+    names = [each.name for each in rows.fields_of(event.kind)]
+    odd = data.draw(st.dictionaries(st.sampled_from(names), st.sampled_from(_ODD), max_size=2))
+    values = {name: odd.get(name, getattr(event, name)) for name in names}
+    # A kind's own check of itself may come first, at the making.
+    refusal = _refusal(lambda: rows.encode(dataclasses.replace(event, **odd)), LedgerError, ValueError, TypeError)
+    table = pa.table(
+        {
+            "run_id": ["r"],
+            **{name: [value] for name, value in values.items() if value is not None},
+            "kind": [event.kind],
+            "provenance": ["live"],
+        }
+    )
+    of_table = _refusal(lambda: rows.checked(table), LedgerError)
+    assert (refusal is None) == (of_table is None), f"record says {refusal}, append says {of_table}"
+    if all(table[name].type == rows.schema().field(name).type for name in table.column_names):
+        # A file can hold it, and the view judges it.
+        taken = table
+        whole = pa.concat_tables([rows.schema().empty_table(), taken], promote_options="default")
+        views.register("given", whole.set_column(0, "writer", pa.array(["w"])).set_column(1, "seq", pa.array([0])))
+        faulty = views.sql("SELECT fault FROM faulty_event").fetchall()
+        assert not faulty or refusal is not None, f"record says nothing, the view {faulty}"
+
+
+def _refusal(act: Callable[[], object], *errors: type[Exception]) -> str | None:
+    try:
+        act()
+    except errors as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def views() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.register("given", rows.schema().empty_table())
+        connection.execute("CREATE VIEW stored_event AS FROM given")
+        connection.execute("CREATE VIEW writer_order AS SELECT 'w' AS writer, 0 AS place")
+        for view in ("event", "device_slice", "faulty_event"):
+            connection.execute(sql.read(f"views/{view}.sql"))
+        yield connection
+
+
+def test_other_integer_widths_and_large_text_are_taken() -> None:
+    table = _power_table()
+    table = table.set_column(6, "power_mw", pa.array([5, 5, 5], pa.int16()))
+    table = table.set_column(7, "source", pa.array(["rapl"] * 3, pa.large_string()))
+    kinds = pa.array(["power"] * 3).dictionary_encode()
+    assert rows.checked(table.set_column(0, "kind", kinds)).schema == rows.checked(_power_table()).schema
+
+
+def test_power_may_be_missing_where_it_was_not_measured() -> None:
+    table = _power_table(power_mw=[5, None, 5], source=["rapl", "not measured", "rapl"])
+    assert rows.checked(table)["power_mw"].to_pylist() == [5, None, 5]
+    unmeasured = _power_table(source=["not measured"] * 3)
+    for table in (unmeasured.drop("power_mw"), unmeasured.set_column(6, "power_mw", pa.nulls(3, pa.int64()))):
+        assert "power_mw" not in rows.checked(table).column_names
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (_power_table(power=[1, 1, 1]), "column 'power' is not a column of events"),
+        (_power_table(seq=[1, 2, 3]), "column 'seq' is not a column of events"),
+        (_power_table().drop("run_id"), "column 'run_id' is missing; every event has kind, run_id, provenance, at_us"),
+        (
+            _power_table().drop("source"),
+            "source must be one of nvml-energy, nvml-power, rapl, other",
+        ),
+        (_power_table(at_us=[1, None, 3]), "event 'power': at_us must be an integer from 0 to"),
+        (
+            _power_table(power_mw=[1, 2, None]),
+            "source 'rapl' does not go with power_mw None in row 2",
+        ),
+        (_power_table().drop("power_mw"), "source 'rapl' does not go with power_mw None"),
+        (
+            _power_table(source=["rapl", "not measured", "rapl"]),
+            "source 'not measured' does not go with power_mw 5 in row 1",
+        ),
+        (_power_table(power_mw=["x", "y", "z"]), "got 'x' in row 0"),
+        (_power_table(power_mw=["1", "2", "3"]), "got '1' in row 0"),
+        (_power_table(power_mw=[True, True, False]), "got True in row 0"),
+        (_power_table(device_id=[1, 2, 3]), "device_id must be text that is not empty, got 1 in row 0"),
+        (
+            _power_table(at_us=[1, 2**63 - 1, 3]),
+            "at_us must be an integer from 0 to 4611686018427387, UTC",
+        ),
+        (_power_table(busy_share=[0.5, 0.5, math.nan]), "busy_share must be a number from 0 to 1, got nan in row 2"),
+        (_power_table(busy_share=[0.5, 5.0, 0.5]), "busy_share must be a number from 0 to 1, got 5.0 in row 1"),
+        (
+            _power_table(source=["rapl", "guess", "rapl"]),
+            "source must be one of nvml-energy, nvml-power, rapl",
+        ),
+        (_power_table(t1_ns=[1, 0, 3]), "event 'power': t1_ns must be at or after t0_ns, got 0 in row 1"),
+        (_power_table(event_id=["a", "", "c"]), "event_id must be text that is not empty, got '' in row 1"),
+        (_slice_table([10, 10, 10]).drop("device_id"), "device_id must be text that is not empty, got None"),
+        (_power_table(source=_not_text()), "the table is damaged: Column 7: In chunk 0: Invalid: Invalid UTF8"),
+        (_power_table(power_mw=[1.5, 2.0, 3.0]), "got 1.5 in row 0"),
+        (_power_table(kind=["power", "lunch", "power"]), "'lunch' is not a kind of event"),
+        (_power_table(run_id=["r", "", "r"]), "run_id must be the run's id, got '' in row 1"),
+        (
+            _power_table(provenance=["live", "live", "made up"]),
+            "provenance must be one of live, replay, simulated, got 'made",
+        ),
+        (_power_table(output_tokens=[None, None, 7]), "output_tokens must be empty in an event of kind 'power', got 7"),
+        (_slice_table([10, 9, 10]), "t1_ns must be t0_ns and the sum of the seven buckets, got 20 in row 1"),
+        (
+            _slice_table([10, 2**63 - 1, 10]),
+            "idle_ns must be an integer from 0 to 36028797018963967 nanoseconds, got 9223372036854775807 in row 1",
+        ),
+    ],
+)
+def test_a_table_that_is_no_events_is_refused_by_column_value_and_row(table: pa.Table, says: str) -> None:
+    with pytest.raises(LedgerError) as caught:
+        rows.checked(table)
+    assert says in str(caught.value)
+
+
+def test_slices_that_sum_and_empty_columns_are_taken() -> None:
+    table = _slice_table([10, 10, 10]).append_column("lease_id", pa.array([None] * 3, pa.string()))
+    assert "lease_id" not in rows.checked(table).column_names
+    assert rows.checked(table.slice(0, 0)).num_rows == 0

@@ -165,9 +165,7 @@ def test_a_table_of_events_is_appended_whole_and_in_order(tmp_path: Path, lease:
         assert len(_seqs(tmp_path)) == count + 1, "on disk when it returns"
         writer.append(table, durable=False)
         assert writer.record(lease()) == 2 * count + 1
-        with pytest.raises(
-            LedgerError, match="power_mw must be a value unless source is 'not measured', got None in row 1"
-        ):
+        with pytest.raises(LedgerError, match="source 'rapl' does not go with power_mw None in row 1"):
             writer.append(table.slice(0, 2).set_column(6, "power_mw", pa.array([1, None], pa.int64())))
     with catalog.connect(tmp_path) as connection:
         rows = connection.execute(

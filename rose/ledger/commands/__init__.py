@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from rose.ledger.commands import approvals, evidence, inspect, keys, maintain, metrics, remote
+from rose.ledger.commands import evidence, inspect, maintain, metrics, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
@@ -18,27 +18,18 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     inspect.verify,
     inspect.info,
     inspect.runs,
-    keys.keys,
-    keys.endorse,
+    evidence.keys,
+    evidence.endorse,
     metrics.metrics,
     maintain.compact,
     maintain.roll_up,
     maintain.archive,
-    maintain.retain,
     maintain.restore,
-    maintain.export,
-    maintain.lake,
     maintain.quarantine,
-    approvals.rules,
-    approvals.proposals,
-    approvals.approve,
-    approvals.reject,
     evidence.receipt,
-    evidence.witness,
     remote.serve,
     remote.forward,
 )
 ledger_app.add_typer(token_app, name="token")
 for command in _COMMANDS:
     ledger_app.command()(command)
-ledger_app.add_typer(approvals.hold_app, name="hold")

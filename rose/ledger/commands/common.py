@@ -1,7 +1,6 @@
 """What the ledger's commands share: their options, how they print, how they fail.
 
-Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as it was given, 3 it waits for
-the approval of another identity.
+Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as it was given.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        fail(str(error), max(error.exit_code, UserError.exit_code))
+        fail(str(error))
     except Exception as error:
         fail(unreadable(error))
 

@@ -58,7 +58,6 @@ def verify(
         from rose.ledger import faults, verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
-        from rose.ledger.approvals import proposals
         from rose.ledger.evidence import continuation
 
         root = ledger_root(ledger)
@@ -71,7 +70,6 @@ def verify(
             held = continuation.check(report, receipts) if receipts else None
         # Of damaged files nothing can be asked.
         faulty, named = (None, []) if report.problems else faults.listed(report.root)
-        approvals = [] if report.problems else proposals.load(report.root).faults
     problems = [*report.problems, *(held.problems if held else ())]
     unchecked = [*report.unchecked, *(held.unchecked if held else ())]
     if as_json:
@@ -79,7 +77,7 @@ def verify(
         ok = not problems and not unchecked
         facts = {"ledger": str(report.root), "ok": ok, "writers": writers, "problems": problems}
         facts |= {"not_checked": unchecked, "notes": report.notes, "faulty_events": faulty}
-        facts |= {"faults": [dataclasses.asdict(fault) for fault in named], "approval_faults": approvals}
+        facts |= {"faults": [dataclasses.asdict(fault) for fault in named]}
         if held is not None:
             facts["against"] = held.to_json()
         print_json(facts)
@@ -94,7 +92,6 @@ def verify(
         echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
         echo(*([*problems, *(f"{structure}: not checked" for structure in unchecked)] or [_SOUND]))
         _print_faults(faulty, named)
-        echo(*approvals)
     if problems or unchecked:
         raise typer.Exit(1 if problems else _NOT_CHECKED)
 

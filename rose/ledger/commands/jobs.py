@@ -41,9 +41,6 @@ ArchiveAfterOption = Annotated[
     str | None, typer.Option("--archive-after", help="Archive events older than this, such as 90d.")
 ]
 DeleteOption = Annotated[bool, typer.Option("--delete", help="Have archived events leave the ledger.")]
-KeepOption = Annotated[
-    str | None, typer.Option("--keep", help="Delete events older than this, such as 400d, without a copy.")
-]
 BookOption = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +80,7 @@ def list_jobs(context: typer.Context, ledger: LedgerOption = None, as_json: Json
     with clear_errors():
         last = history(ledger_root(ledger))
         # Named settings, so that also those jobs are listed which run only where they are set up.
-        every = Settings(archive_to="", archive_after_days=0, keep_days=0, reports=Path(), alerts=Path())
+        every = Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path())
         rows = [_row(job, last.get(job.name)) for job in context.obj(every)]
     if as_json:
         print_json(rows)
@@ -100,7 +97,6 @@ def run(
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,
-    keep: KeepOption = None,
     price_book: BookOption = None,
     reports: ReportsOption = None,
     alerts: AlertsOption = None,
@@ -114,7 +110,6 @@ def run(
             archive_to=archive_to,
             archive_after_days=None if archive_after is None else days(archive_after),
             archive_delete=delete,
-            keep_days=None if keep is None else days(keep),
             price_book=price_book,
             reports=_absolute(reports),
             alerts=_absolute(alerts),
@@ -145,7 +140,6 @@ def serve(
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,
-    keep: KeepOption = None,
     price_book: BookOption = None,
     reports: ReportsOption = None,
     alerts: AlertsOption = None,
@@ -167,7 +161,6 @@ def serve(
             archive_to=archive_to,
             archive_after_days=None if archive_after is None else days(archive_after),
             archive_delete=delete,
-            keep_days=None if keep is None else days(keep),
             price_book=price_book,
             report_every_s=seconds(report_every),
             reports=_absolute(reports),
@@ -233,7 +226,6 @@ def short(text: str | None) -> str | None:
 def _not_planned(name: str, planned: dict[str, Job]) -> str:
     needs = {
         "archive": "needs --archive-to and --archive-after",
-        "retain": "needs --keep",
         "report": "needs --reports",
         "alerts": "needs --alerts",
     }

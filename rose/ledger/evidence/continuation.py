@@ -17,7 +17,6 @@ import duckdb
 
 from rose.clock import iso
 from rose.ledger import catalog, examine, layout
-from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
@@ -51,10 +50,7 @@ class Continuation:
         *_, last = self.receipts.values()
         times = iso(first.at_us) if len(self.receipts) == 1 else f"{iso(first.at_us)} to {iso(last.at_us)}"
         signers = ", ".join(sorted({receipt.key for receipt in self.receipts.values()}))
-        witnesses = {given.key for receipt in self.receipts.values() for given in receipt.countersignatures}
         sentences = [f"checked against {len(self.receipts)} receipts of {times}, signed by {signers}"]
-        if witnesses:
-            sentences.append(f"countersigned by {', '.join(sorted(witnesses))}")
         if not self.problems:
             sentences.append(
                 f"{self.events:,} events came since the newest; {self.late_events:,} of them carry a time before it"
@@ -65,7 +61,6 @@ class Continuation:
         """The same as JSON."""
         named = [
             {"file": name, "at": iso(receipt.at_us), "key": receipt.key, "sha256": receipt.sha256}
-            | {"countersigned_by": [given.key for given in receipt.countersignatures]}
             for name, receipt in self.receipts.items()
         ]
         counted = {"events_since": self.events, "late_events": self.late_events}
@@ -76,7 +71,7 @@ class Continuation:
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
     """The receipts in these files and in the folders among them, by name, oldest first.
 
-    Of a folder those named *.json, such as a witness's. Raises LedgerError if one cannot be trusted, was not signed by
+    Of a folder those named *.json. Raises LedgerError if one cannot be trusted, was not signed by
     `key`, if given, or if there is none.
     """
     receipts_by_name = {}
@@ -145,7 +140,7 @@ def _passes(
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, holds = 0, "no receipt holds"
     for name, mark in sorted(marked, key=lambda one: one[1].next_seq):
-        if mark.met_by in writer_report.links.get(mark.next_seq, ()):
+        if mark.chain_sha256 in writer_report.links.get(mark.next_seq, ()):
             sound_until, holds = mark.next_seq, f"up to seq {mark.next_seq - 1} it is as {name} has it"
             continue
         if not writer_report.segments:
@@ -157,8 +152,6 @@ def _passes(
         foreign = trusted.first_foreign(writer_report, sound_until)
         if foreign is not None:
             what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
-        if writer == CONTROLS_WRITER:
-            what += "; rules, approvals and holds that were recorded then no longer count, and older rules hold again"
         where = _file_of(root, writer, sound_until)
         done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {holds}")
         return False

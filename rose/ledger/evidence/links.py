@@ -18,8 +18,6 @@ from rose.ledger.layout import LedgerError, Part
 
 #: Of a segment's file, from its end: they hold its header, unless it has many columns with long names.
 _TAIL_BYTES = 2048
-#: Of a manifest, from its beginning: they hold the first segment that it lists.
-_MANIFEST_BYTES = 4096
 #: As `segments` writes it, which the end of a Parquet file has as it is. It is read a hundred times faster so.
 _HEADER = re.compile(
     rb'\{"writer": "[\w.-]+", "epoch": \d+, "index": \d+, "first_seq": (\d+), "last_seq": (-?\d+), '
@@ -64,51 +62,6 @@ def newest(root: Path, writer: str) -> Link | None:
         except (OSError, StopIteration):
             break
     return next(back(root, writer), None)
-
-
-def begins_digested(root: Path, writer: str) -> bool:
-    """Whether the first segment of `writer` has a digest; once one has, no later one may be without."""
-    for look in range(_LOOKS):
-        try:
-            part = layout.chain(root, writer)[0]
-            if part.state == "live":
-                (name, *_) = sorted(filter(layout.SEGMENT_NAME.fullmatch, layout.names(root / part.folder)))
-                path = f"{part.folder}/{name}"
-                return bool(_segment(f"{root}/{path}", path).rows_sha256)
-            return bool(_first_entry(root / part.manifest).get("rows_sha256"))
-        except (FileNotFoundError, ValueError):
-            # It was merged, or moved, at this moment.
-            if look == _LOOKS - 1:
-                raise _damaged(f"live/{writer}")
-    raise AssertionError("the last look returns or raises")
-
-
-def _first_entry(manifest: Path) -> dict[str, Any]:
-    """What a manifest lists of its first segment. Raises OSError and LedgerError."""
-    # A manifest may list a hundred thousand.
-    with manifest.open("rb") as file:
-        begin = file.read(_MANIFEST_BYTES)
-    _, _, listed = begin.partition(b'"segments": [')
-    try:
-        entry: dict[str, Any] = json.loads(listed[: listed.index(b"}") + 1])
-        return entry
-    except ValueError:
-        return _entries(manifest.read_bytes(), str(manifest))[0]
-
-
-def since(root: Path, writer: str, next_seq: int, value: str) -> list[Link] | None:
-    """The links after the one of this value that ends before `next_seq`, in order; None if there is no such link.
-
-    From `next_seq` 0 and no value: all of them. Raises LedgerError for a damaged file.
-    """
-    links: list[Link] = []
-    for link in back(root, writer):
-        if link.next_seq < next_seq:
-            break
-        if link.next_seq == next_seq and link.value == value:
-            return links[::-1]
-        links.append(link)
-    return links[::-1] if (next_seq, value) == (0, "") else None
 
 
 def back(root: Path, writer: str) -> Iterator[Link]:

@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import iso, utc_us
-from rose.ledger import layout, segments, verified
+from rose.ledger import layout, verified
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys, links
-from rose.ledger.evidence.keys import Key
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 
-#: 1: without `digested`.
-FORMAT = 2
+FORMAT = 3
 _TAG = b"rose receipt 1\n"
-_COUNTERSIGNED_TAG = b"rose receipt countersigned 1\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +36,6 @@ class Mark:
     segment: str
     #: Public keys that it was known to sign with; none if it did not sign.
     keys: tuple[str, ...]
-    #: Whether all events until then had digests, so that none before them may be without; None in format 1.
-    digested: bool | None = None
-
-    @property
-    def chained(self) -> bool:
-        """Whether its newest segment has a link that can be computed; one of an older version has not."""
-        return self.chain_sha256 != segments.sha256_in(self.segment)
-
-    @property
-    def met_by(self) -> str:
-        """The mark of the link that it names (`rose.ledger.evidence.link.Link.mark`)."""
-        return self.chain_sha256 if self.chained else f"file {self.chain_sha256}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +44,6 @@ class RollUp:
 
     generation: int
     coverage_sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Countersignature:
-    """Of a witness, that this continues what it countersigned before."""
-
-    at_us: int
-    #: SHA-256 of the receipt that it countersigned before; empty for its first.
-    previous_sha256: str
-    key: str
-    signature: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +63,6 @@ class Receipt:
     verified: dict[str, Any] | None
     key: str
     signature: str = ""
-    countersignatures: tuple[Countersignature, ...] = ()
 
     @property
     def events(self) -> int:
@@ -98,9 +71,9 @@ class Receipt:
 
     @property
     def message(self) -> bytes:
-        """What the signature is over: all but the signatures."""
+        """What the signature is over: all but the signature."""
         document = self.to_json()
-        del document["signature"], document["countersignatures"]
+        del document["signature"]
         return _TAG + canonical(document)
 
     @property
@@ -110,24 +83,16 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """The document as it is written."""
-        document = dataclasses.asdict(self)
-        old = all(mark.digested is None for mark in self.writers.values())
-        for mark in document["writers"].values():
-            if mark["digested"] is None:
-                del mark["digested"]
-        return {"rose_receipt": 1 if old else FORMAT, "at": iso(self.at_us), "events": self.events, **document}
+        return {
+            "rose_receipt": FORMAT,
+            "at": iso(self.at_us),
+            "events": self.events,
+            **dataclasses.asdict(self),
+        }
 
     def content(self) -> bytes:
         """The bytes of its file."""
         return json.dumps(self.to_json(), indent=1, sort_keys=True).encode() + b"\n"
-
-    def countersigned(self, key: Key, at_us: int, previous_sha256: str) -> Receipt:
-        """The same with one more countersignature."""
-        unsigned = Countersignature(at_us=at_us, previous_sha256=previous_sha256, key=key.public, signature="")
-        signature = key.sign(_countersigned_message(self, unsigned))
-        return dataclasses.replace(
-            self, countersignatures=(*self.countersignatures, dataclasses.replace(unsigned, signature=signature))
-        )
 
 
 def canonical(document: Any) -> bytes:
@@ -169,7 +134,6 @@ def take(root: Path | str) -> Receipt:
                 chain_sha256=link.value,
                 segment=link.path,
                 keys=tuple(sorted({*known.get(writer, ()), *filter(None, [link.key])})),
-                digested=links.begins_digested(root, writer),
             )
     unsigned = Receipt(
         ledger=ledger_id,
@@ -199,15 +163,14 @@ def parse(content: bytes, name: str) -> Receipt:
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
-        if version not in (1, FORMAT):
-            raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads up to {FORMAT}")
+        if version != FORMAT:
+            raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
         fields = {field.name: document[field.name] for field in dataclasses.fields(Receipt)}
         fields["writers"] = {
             writer: Mark(**{**mark, "keys": tuple(mark["keys"])}) for writer, mark in document["writers"].items()
         }
         fields["roll_up"] = None if document["roll_up"] is None else RollUp(**document["roll_up"])
-        countersignatures = tuple(Countersignature(**given) for given in document["countersignatures"])
-        receipt = Receipt(**{**fields, "countersignatures": countersignatures})
+        receipt = Receipt(**fields)
         _check_types(receipt)
         # What this version would not have written is not what was signed.
         same = json.loads(receipt.content()) == document
@@ -215,16 +178,13 @@ def parse(content: bytes, name: str) -> Receipt:
         raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
     if not same or not keys.check(receipt.key, receipt.message, receipt.signature):
         raise LedgerError(f"{name}: the signature is wrong, so it was changed after it was signed; use another copy")
-    for given in receipt.countersignatures:
-        if not keys.check(given.key, _countersigned_message(receipt, given), given.signature):
-            raise LedgerError(f"{name}: the countersignature of {given.key} is wrong; use another copy")
     return receipt
 
 
 def _check_types(receipt: Receipt) -> None:
     """Raises ValueError for a receipt with a value that none has: whoever signed it may have signed anything."""
     rolled_up = () if receipt.roll_up is None else (receipt.roll_up,)
-    for record in (receipt, *receipt.writers.values(), *rolled_up, *receipt.countersignatures):
+    for record in (receipt, *receipt.writers.values(), *rolled_up):
         for field in dataclasses.fields(record):
             value = getattr(record, field.name)
             # The type as it is written above. A truth is an int too.
@@ -238,13 +198,36 @@ def _check_types(receipt: Receipt) -> None:
         raise ValueError("a digest is not 64 hexadecimal digits")
     if not all(layout.WRITER_NAME.fullmatch(writer) for writer in receipt.writers):
         raise ValueError("the name of a writer is not valid")
-    if not all(mark.digested in (None, True, False) for mark in receipt.writers.values()):
-        raise ValueError("digested is neither true nor false")
     if not all(isinstance(key, str) for mark in receipt.writers.values() for key in mark.keys):
         raise ValueError("a key is not text")
     if receipt.verified is not None and not isinstance(receipt.verified, dict):
         raise ValueError(f"verified is {receipt.verified!r}")
 
 
-def _countersigned_message(receipt: Receipt, given: Countersignature) -> bytes:
-    return _COUNTERSIGNED_TAG + canonical([receipt.sha256, receipt.signature, given.at_us, given.previous_sha256])
+def keep(path: Path, content: bytes) -> None:
+    """Write a receipt to a new file outside every ledger: whoever changes a ledger could change what lies in it too.
+
+    Raises LedgerError for a place in a ledger, if there is such a file, or if it cannot be written.
+    """
+    check_place(path)
+    try:
+        layout.write_file(path, content)
+    except OSError as error:
+        raise LedgerError(f"cannot write {path}: {error.strerror}; {layout.way_out(error)}") from error
+
+
+def check_place(path: Path) -> None:
+    """Raises LedgerError unless a receipt may be written to the new file `path`."""
+    check_outside_ledgers(path)
+    if path.exists() or path.is_symlink():
+        raise LedgerError(f"{path} exists; name a new file: a receipt that was kept may still be needed")
+    if not path.parent.is_dir():
+        raise LedgerError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def check_outside_ledgers(path: Path) -> None:
+    """Raises LedgerError for a place in a ledger."""
+    path = path.expanduser().resolve()
+    for folder in (path, *path.parents):
+        if (folder / layout.MARKER).exists():
+            raise LedgerError(f"{path} lies in the ledger {folder}; keep receipts outside it. Name another place")

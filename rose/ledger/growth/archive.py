@@ -7,23 +7,21 @@ through the manifest, and the file itself is removed a grace period later.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rose.clock import iso
+from rose.clock import utc_us
 from rose.events import Ledger
 from rose.ledger import catalog, examine, layout
-from rose.ledger.approvals import proposals
-from rose.ledger.approvals.proposals import Grant
-from rose.ledger.growth import compaction, contents, retention, rollup
-from rose.ledger.growth.object_lock import ObjectLock
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.growth.store import Store
+from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import (
     ARCHIVE_WRITER,
@@ -40,10 +38,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Archived:
-    """What one call of `archive` did: the parts whose copy stands, or that left the ledger, or both."""
+    """What one call of `archive` did: the parts whose copy stands."""
 
-    #: Where the copies are; None if none was wanted.
-    url: str | None
+    #: Where the copies are.
+    url: str
     #: Whether the parts were to leave the ledger.
     deleted: bool
     parts: int = 0
@@ -54,12 +52,6 @@ class Archived:
     bytes: int = 0
     #: Parts that are old enough and stay in the ledger all the same, by the reason why.
     skipped: dict[str, int] = field(default_factory=dict)
-    #: Who proposed and who approved that the parts leave; None where the rules do not ask for that.
-    approval: dict[str, Any] | None = None
-
-    def skip(self, reason: str) -> None:
-        """Count one more part that stays."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,70 +69,46 @@ def archive(
     root: Path | str,
     *,
     older_than_days: float,
-    to: str | None,
+    to: str,
     delete: bool,
     grace_s: float = 60.0,
     storage_options: dict[str, Any] | None = None,
-    unattended: bool = False,
-    lock: ObjectLock | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`.
 
-    Each copy is read back and compared; with `lock` so is its lock. With `delete` the part then leaves the ledger, if
-    the roll-up covers it: readers no longer see it and its file is removed `grace_s` seconds later, by the next
-    compaction or archiving. Without `to`, `delete` is plain retention: the rows are gone, their manifest and the event
-    that says so stay. Safe while writers write and readers read, and may be repeated after any interruption. What is
-    under a hold stays; where the rules ask for it, exactly those parts leave that another identity approved.
+    Each copy is read back and compared. With `delete` the part then leaves the ledger, if the roll-up covers it:
+    readers no longer see it and its file is removed `grace_s` seconds later, by the next compaction or archiving. Its
+    manifest and the event that says so stay. Safe while writers write and readers read, and may be repeated after any
+    interruption.
 
-    Raises ApprovalNeededError, after it was proposed; `unattended`, not again once it was rejected. Raises LedgerError
-    if a part is damaged, if the place refuses a file or gives back another, if another archiving is running, if the
-    rules want events kept longer, or if the disk refuses; what was done before that stays done.
+    Raises LedgerError if a part is damaged, if the place refuses a file or gives back another, if another archiving is
+    running, or if the disk refuses; what was done before that stays done.
     """
-    if to is None and not delete:
-        raise LedgerError("there is nothing to do: name a URL to copy to, or delete")
-    if to is None and lock is not None:
-        raise LedgerError("a lock is for copies, and none are made; name a URL to copy to")
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
-    store = None if to is None else outside(Store(to, storage_options, lock), root)
-    before_us = retention.before_us(older_than_days)
-    done = Archived(url=None if store is None else store.url(), deleted=delete)
+    store = outside(Store(to, storage_options), root)
+    before_us = utc_us() - int(older_than_days * 86_400e6)
+    done = Archived(url=store.url(), deleted=delete)
     try:
-        if not delete:
-            _archive(root, store, before_us, done, progress)
-            return done
-        if store is None:
-            retention.check_age(root, older_than_days)
-        try:
-            request = {"keep_days": float(older_than_days), "to": done.url}
-            content = functools.partial(retention.proposed, root, before_us)
-            with proposals.permitted(root, "retain", request, content, unattended=unattended) as grant:
-                _archive(root, store, before_us, done, progress, grant)
-                if grant is not None:
-                    done.approval = grant.to_json()
-                    grant.result.update(left=done.left, events=done.events, bytes=done.bytes, skipped=done.skipped)
-        except retention.NothingLeavesError as error:
-            for reason in error.kept:
-                done.skip(reason)
-        catalog.refresh(root)
-        with layout.moving_parts(root):
-            for writer in layout.writers(root):
-                compaction.remove_archived(root, writer, grace_s)
+        _archive(root, store, before_us, done, progress)
+        if delete:
+            catalog.refresh(root)
+            with layout.moving_parts(root):
+                for writer in layout.writers(root):
+                    compaction.remove_archived(root, writer, grace_s)
     except OSError as error:
         raise LedgerError(f"cannot archive {root}: {error}") from error
     return done
 
 
-def _archive(
-    root: Path, store: Store | None, before_us: int, done: Archived, progress: Progress, grant: Grant | None = None
-) -> None:
-    """Archive what is due, or of it what was granted, and add it to what is `done`. Raises OSError, LedgerError."""
+def _archive(root: Path, store: Store, before_us: int, done: Archived, progress: Progress) -> None:
+    """Archive what is due, and add it to what is `done`. Raises OSError, LedgerError."""
     with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
         with layout.moving_parts(root):
-            due = retention.due(root, before_us)
-        archiving = _Archiving(root, store, done.deleted, log, grant)
+            due = _due(root, before_us)
+        archiving = _Archiving(root, store, done.deleted, log)
         for number, part in enumerate(due):
             progress(number, len(due))
             try:
@@ -150,6 +118,18 @@ def _archive(
                     raise
                 # It was merged into a wider part meanwhile, which is archived in its turn.
         progress(len(due), len(due))
+
+
+def _due(root: Path, before_us: int) -> list[Part]:
+    """Compacted parts that have events, all of them before `before_us`."""
+    parts = []
+    for writer in layout.writers(root):
+        for part in layout.parts(root, writer):
+            if part.state == "compacted":
+                newest_us = compaction.newest_at_us(root, part)
+                if newest_us is not None and newest_us < before_us:
+                    parts.append(part)
+    return parts
 
 
 def restore(
@@ -252,13 +232,12 @@ def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> di
         "events": manifest["last_seq"] - manifest["first_seq"] + 1,
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
         "deleted": False,
-        "locked_until": None,
     }
 
 
 def _copy_of(detail: dict[str, Any]) -> tuple[Any, ...]:
     """What tells one copy from another."""
-    return detail["manifest_sha256"], detail.get("url"), detail.get("locked_until")
+    return detail["manifest_sha256"], detail.get("url")
 
 
 def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
@@ -268,66 +247,53 @@ def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
 class _Archiving:
     """One run of `archive`: what it knows of the ledger, and what it does with each part."""
 
-    def __init__(
-        self, root: Path, store: Store | None, delete: bool, log: LedgerWriter, grant: Grant | None = None
-    ) -> None:
-        self._root, self._store, self._delete, self._log, self._grant = root, store, delete, log, grant
+    def __init__(self, root: Path, store: Store, delete: bool, log: LedgerWriter) -> None:
+        self._root = root
+        self._store = store
+        self._delete = delete
+        self._log = log
         #: First seq of each writer that the roll-up does not cover.
         self._rolled_up = rollup.covered(root) if delete else {}
-        recorded = examine.all_recorded(root, ARCHIVE_WRITER)
-        copied = [detail for action, detail in recorded if action == ARCHIVED_ACTION]
-        self._copied = {_copy_of(detail) for detail in copied}
-        #: Manifests of the parts that may leave; None: all may.
-        self._granted: set[str] | None = None
-        if grant is not None:
-            # What left under the proposal and was brought back does not leave under it again.
-            back = {detail["manifest_sha256"] for action, detail in recorded if action == RESTORED_ACTION}
-            left = {detail["manifest_sha256"] for detail in copied if detail.get("proposal") == grant.proposal.id}
-            named = {one["manifest_sha256"] for one in grant.proposal.content["parts"]}
-            self._granted = named - (back & left)
+        self._copied = {_copy_of(detail) for detail in examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)}
         self._own = _own_files(root)
-        self._standing = proposals.Standing(root)
 
     def archive(self, part: Part, done: Archived) -> None:
         """Archive one part, and add it to what is `done`. Raises FileNotFoundError if it is no longer there."""
-        leaves = self._delete
-        if self._delete and (reason := self._kept(part)) is not None:
-            done.skip(reason)
-            leaves = False
-        if not leaves and self._store is None:
-            return
         content, manifest, manifest_content = compaction.read_compacted(self._root, part)
         detail = _detail(part, manifest, manifest_content)
         if detail["manifest_sha256"] not in self._own:
             raise LedgerError(f"{part.manifest}: no event of the compaction says so. Run `rose ledger verify`")
-        if self._store is not None:
-            detail["locked_until"] = self._copy(self._store, part, content, manifest_content)
-            detail["url"] = self._store.url(f"{part.stem}.parquet")
-        held = self._move_out(part, detail, contents.shares(content)) if leaves else None
-        if held is not None:
-            done.skip(held)
-            leaves = False
-            if self._store is None:
-                return
-        if leaves:
+        self._copy(part, content, manifest_content)
+        detail["url"] = self._store.url(f"{part.stem}.parquet")
+        reason = self._reason_to_keep(part, detail["last_seq"]) if self._delete else None
+        if reason is not None:
+            done.skipped[reason] = done.skipped.get(reason, 0) + 1
+        if self._delete and reason is None:
+            self._move_out(part, detail)
             done.left += 1
         elif _copy_of(detail) not in self._copied:
             _record(self._log, ARCHIVED_ACTION, detail)
-        done.parts, done.events, done.bytes = done.parts + 1, done.events + detail["events"], done.bytes + len(content)
+        done.parts += 1
+        done.events += detail["events"]
+        done.bytes += len(content)
 
-    def _kept(self, part: Part) -> str | None:
-        manifest, content = compaction.read_manifest(self._root, part)
-        if self._granted is not None and hashlib.sha256(content).hexdigest() not in self._granted:
-            shares = contents.shares(compaction.read_compacted(self._root, part)[0])
-            held = retention.held(self._standing.now().in_force, shares)
-            return held or "it is not in the approved proposal; run this again to propose it"
-        return retention.reason_to_keep(self._root, part, manifest["last_seq"], self._rolled_up)
+    def _reason_to_keep(self, part: Part, last_seq: int) -> str | None:
+        """Why a part never leaves, or not yet; None if it leaves.
 
-    def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> str | None:
-        """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs.
-
-        Returns until when the file is locked, if it is.
+        Raises LedgerError if what a forwarder left is damaged.
         """
+        if part.writer in KEPT_WRITERS:
+            return "its events prove what was merged, archived and closed"
+        unsent = spool.first_unsent_epoch(self._root, part.writer)
+        if unsent is not None and part.last >= unsent:
+            return "its events are not all at the gateway; `rose ledger forward` sends them"
+        if last_seq >= self._rolled_up.get(part.writer, 0):
+            return "its events are not in the roll-up; run `rose ledger roll-up` first"
+        return None
+
+    def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:
+        """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs."""
+        store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:
             raise LedgerError(
@@ -341,11 +307,7 @@ class _Archiving:
         folder = store.local_folder()
         if folder is not None and (folder / f"{part.stem}.json").samefile(self._root / part.manifest):
             raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another one")
-        locked_until = min(
-            filter(None, [store.hold(f"{part.stem}.{suffix}") for suffix in ("parquet", "json")]), default=None
-        )
-        # Narrower parts were copied before compaction merged them into this one: a reader would count them twice. Under
-        # a lock their versions stay, behind a marker that keeps them from being listed.
+        # Narrower parts were copied before compaction merged them into this one: a reader would count them twice.
         home, span = f"compacted/{part.writer}", (part.first, part.last)
         for name in store.names(home):
             match = layout.MANIFEST_NAME.fullmatch(name.replace(".parquet", ".json"))
@@ -353,20 +315,14 @@ class _Archiving:
             narrower = (first, last) != span and part.first <= first and last <= part.last
             if narrower and hashlib.sha256(store.read(f"{home}/{name}") or b"").hexdigest() in self._own:
                 store.remove(f"{home}/{name}")
-        return None if locked_until is None else iso(int(locked_until.timestamp()) * 1_000_000)
 
-    def _move_out(self, part: Part, detail: dict[str, Any], shares: Sequence[contents.Share]) -> str | None:
-        """Record that `part` leaves the ledger, and have its manifest say so; or why it is held, and stays."""
-        # A hold is added under the same lock: what is held when this asks does not leave afterwards.
+    def _move_out(self, part: Part, detail: dict[str, Any]) -> None:
+        """Record that `part` leaves the ledger, and have its manifest say so."""
         with layout.moving_parts(self._root):
-            if (held := retention.held(self._standing.now().in_force, shares)) is not None:
-                return held
             if part not in layout.parts(self._root, part.writer):
                 raise FileNotFoundError(part.pattern)
-            proposal = {} if self._grant is None else {"proposal": self._grant.proposal.id}
-            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True, **proposal})
+            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True})
             manifest = self._root / part.manifest
             # Its age is what the file's grace period is counted by.
             os.utime(manifest)
             layout.move_file(manifest, self._root / replace(part, state="archived").manifest)
-            return None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rose.ledger import layout
-from rose.ledger.growth import object_lock
-from rose.ledger.growth.object_lock import ObjectLock
 from rose.ledger.layout import LedgerError
 
 _T = TypeVar("_T")
@@ -20,11 +16,8 @@ _T = TypeVar("_T")
 class Store:
     """Files under one URL. Every method raises LedgerError, which names the file, if the place refuses it."""
 
-    def __init__(self, url: str, options: dict[str, Any] | None = None, lock: ObjectLock | None = None) -> None:
-        """`options` go to fsspec as they are; credentials are best left to its own configuration and environment.
-
-        With `lock` each file is locked as it is written; `hold` says whether the lock stands.
-        """
+    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
+        """`options` go to fsspec as they are; credentials are best left to its own configuration and environment."""
         # It takes a tenth of a second, and whoever prices a ledger imports this file.
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
@@ -39,9 +32,6 @@ class Store:
             raise LedgerError(f"cannot open {url}: {error}") from error
         self._path: str = path.rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
-        self._lock = lock
-        if lock is not None:
-            object_lock.check_place(self._fs, self._path)
 
     def url(self, name: str = "") -> str:
         """The URL of a file here."""
@@ -67,22 +57,6 @@ class Store:
         """Put `content` at `name`, as a whole; in a local folder it is on disk when this returns."""
         self._do(name, lambda path: self._write(path, content))
 
-    def hold(self, name: str) -> datetime | None:
-        """Until when a file that is there is locked, once that is as long as it should be; None without a lock."""
-        return (
-            None
-            if (lock := self._lock) is None
-            else self._do(name, lambda path: object_lock.hold(self._fs, path, lock))
-        )
-
-    def upload(self, source: Path, name: str) -> None:
-        """Copy a local file to `name`, as a whole; it may lie in this very folder, and is then moved."""
-        self._do(name, lambda path: self._upload(source, path))
-
-    def exists(self, name: str) -> bool:
-        """Whether there is a file `name`."""
-        return self._do(name, lambda path: bool(self._fs.exists(path)))
-
     def remove(self, name: str) -> None:
         """Remove a file that is there."""
         self._do(name, lambda path: self._fs.rm_file(path))
@@ -105,14 +79,7 @@ class Store:
             layout.make_folder(Path(path).parent)
             layout.write_file(Path(path), content)
         else:
-            locked = {} if self._lock is None else self._lock.headers(datetime.now(UTC))
-            self._fs.pipe_file(path, content, **locked)
-
-    def _upload(self, source: Path, path: str) -> None:
-        if self._local:
-            layout.replace_file(source, Path(path))
-        else:
-            self._fs.put_file(os.fspath(source), path)
+            self._fs.pipe_file(path, content)
 
     def _names(self, path: str) -> list[str]:
         # What another process put there since an earlier listing must be seen.

@@ -23,7 +23,7 @@ UNKNOWN_TOKEN = "(unknown token)"
 #: Under which the token of a call is found again.
 MIDDLEWARE = "token"
 
-Read = Literal["query", "info", "receipt"]
+Read = Literal["query", "info"]
 Scope = Literal["read", "append", "admin"]
 
 

@@ -22,8 +22,6 @@ from pyarrow import flight
 from rose.events import Access, Ledger
 from rose.ledger import catalog, layout
 from rose.ledger.address import check_guarded
-from rose.ledger.evidence import proof
-from rose.ledger.evidence.recent import Recent
 from rose.ledger.hosts import spool, tokens
 from rose.ledger.hosts.access_log import AccessLog
 from rose.ledger.hosts.admission import MIDDLEWARE, Admission, Bearer
@@ -119,8 +117,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         self._root = root
         self._limits = limits
-        self._recent = Recent()
-        self._receiver = Receiver(root, lambda event: self._own_writer().record(event), self._recent.note)
+        self._receiver = Receiver(root, lambda event: self._own_writer().record(event))
         self._turns = threading.BoundedSemaphore(limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
@@ -142,18 +139,14 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
                 return [json.dumps(self._held(context, action.body.to_pybytes())).encode()]
             if action.type == "segment":
                 return [json.dumps(asdict(self._receive(context, action.body))).encode()]
-            if action.type == "receipt":
-                with self._admission.reading(context, "receipt"), self._turn():
-                    return [proof.answer(self._root, action.body.to_pybytes(), self._recent)]
             self._admission.caller(context)
-            raise LedgerError(f"{action.type!r} is not an action of this gateway; it has info, segment and receipt")
+            raise LedgerError(f"{action.type!r} is not an action of this gateway; it has info and segment")
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         self._admission.caller(context)
         return [
             ("info", "What the gateway holds of each writer, as JSON."),
             ("segment", "Take in a segment."),
-            ("receipt", "A signed receipt, and the proof that it goes on from an earlier one."),
         ]
 
     def _held(self, context: flight.ServerCallContext, body: bytes) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Event, Ledger, Provenance
-from rose.ledger import batch, catalog, layout, rows, segments
+from rose.ledger import catalog, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
@@ -58,21 +58,13 @@ class Held:
 class Receiver:
     """Takes in segments for the ledger at `root`, from any number of threads; holds the names of their writers."""
 
-    def __init__(
-        self,
-        root: Path,
-        record: Callable[[Event], object] | None = None,
-        note: Callable[[segments.Header], object] = lambda header: None,
-    ) -> None:
+    def __init__(self, root: Path, record: Callable[[Event], object] | None = None) -> None:
         """`record` takes a `ledger` event of action `faulty` about each segment that holds what is no event.
-
-        `note` takes the header of each segment once it is on disk.
 
         Raises LedgerError if `root` is no ledger.
         """
         self.root = layout.check(root)
         self._record = record
-        self._note = note
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
@@ -130,7 +122,6 @@ class Receiver:
                     self._registered.add((header.writer, header.key))
                 # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
-                self._note(header)
                 if fault is not None and self._record is not None:
                     detail = json.dumps({"writer": header.writer, "file": path, "fault": fault})
                     # What it is about stands already, and the view faulty_event has it, if this cannot be written.
@@ -274,12 +265,10 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
 
 def _fault(table: pa.Table) -> str | None:
     """What is wrong with the first event that is none, and the row it stands in; None if all are events."""
-    events = table.drop(["writer", "seq"])
-    for first in range(0, events.num_rows, batch.ROWS_MAX):
-        try:
-            batch.checked(events.slice(first, batch.ROWS_MAX))
-        except LedgerError as error:
-            return str(error) if first == 0 else f"{error} from row {first} on"
+    try:
+        rows.checked(table.drop(["writer", "seq"]))
+    except LedgerError as error:
+        return str(error)
     return None
 
 

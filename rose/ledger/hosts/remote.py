@@ -110,10 +110,6 @@ class Gateway:
         acknowledged: dict[str, Any] = json.loads(self._act("segment", path.encode() + b"\n" + content))
         return acknowledged
 
-    def receipt(self, question: bytes) -> bytes:
-        """The answer to a question of `rose.ledger.evidence.proof`. Raises GatewayError."""
-        return self._act("receipt", question)
-
     def append(self, table: pa.Table) -> None:
         """Append a table of events with an `event_id` each; on the gateway's disk when this returns.
 

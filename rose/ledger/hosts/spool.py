@@ -13,8 +13,8 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 FOLDER = "forwarded"
-#: Writers of upkeep, closes, rules and local access, whose events are about one folder and mean nothing in another.
-_UPKEEP = frozenset({"access", "archive", "closing", "compaction", "controls", "quarantine", "rollup"})
+#: Writers of upkeep, closes and local access, whose events are about one folder and mean nothing in another.
+_UPKEEP = frozenset({"access", "archive", "closing", "compaction", "quarantine", "rollup"})
 _UPKEEP_PREFIX = "job-"
 #: The writer under which a gateway appends events that come without a ledger.
 GATEWAY_WRITER = "gateway"

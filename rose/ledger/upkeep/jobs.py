@@ -100,8 +100,6 @@ class Settings:
     archive_to: str | None = None
     archive_after_days: float | None = None
     archive_delete: bool = False
-    #: Older events are deleted without a copy.
-    keep_days: float | None = None
     #: A TOML file, or `example`; None leaves it to the ledger and its runs.
     price_book: str | None = None
     report_every_s: float = 900.0
@@ -132,9 +130,6 @@ def ledger_jobs(settings: Settings) -> list[Job]:
             delete=settings.archive_delete,
         )
         listed.append(Job("archive", run, settings.archive_every_s))
-    if settings.keep_days is not None:
-        run = functools.partial(archive, older_than_days=settings.keep_days, to=None, delete=True)
-        listed.append(Job("retain", run, settings.archive_every_s))
     return listed
 
 
@@ -172,19 +167,11 @@ def audit(root: Path) -> Mapping[str, object]:
     return {"writers": len(report.writers), "events": events, "every_byte": every_byte}
 
 
-def archive(root: Path, *, older_than_days: float, to: str | None, delete: bool) -> Mapping[str, object]:
-    """Copy what is older than `older_than_days` to the folder or URL `to`, or to nowhere, and delete it if asked.
-
-    Where that needs an approval it leaves a proposal, once, and a later run does what was approved.
-    """
-    from rose.ledger.approvals.proposals import ApprovalNeededError
+def archive(root: Path, *, older_than_days: float, to: str, delete: bool) -> Mapping[str, object]:
+    """Copy what is older than `older_than_days` to the folder or URL `to`; with `delete` it leaves the ledger."""
     from rose.ledger.growth import archive as archiving
 
-    try:
-        done = archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete, unattended=True)
-    except ApprovalNeededError as error:
-        return {"waits_for": error.proposal.short_id, "why": str(error)}
-    return dataclasses.asdict(done)
+    return dataclasses.asdict(archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete))
 
 
 def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:

@@ -13,7 +13,7 @@ from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from rose.pricing.closing import approval, coverage, store
+from rose.pricing.closing import coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.invoices import register
@@ -63,7 +63,6 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         # A frozen file is not what it was: named above.
         pass
     try:
-        problems += approval.faults(root, posted)
         problems += register.faults(root, posted)
     except LedgerError as error:
         problems.append(str(error))

@@ -20,7 +20,7 @@ from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.preconditions import verified
 from rose.pricing.charges.sums import exact
-from rose.pricing.closing import approval, bill, charge_algebra, coverage, statement, store
+from rose.pricing.closing import bill, charge_algebra, coverage, statement, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -48,14 +48,11 @@ def close(
     Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
     made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds neither
     a charge nor a correction of hours before it, in which a run has not ended (unless `with_open_runs`), or that cannot
-    be priced; PriceBookError;
-    LedgerError; ApprovalNeededError where the rules of the ledger ask for the approval of another identity: it was
-    then proposed, and nothing else done.
+    be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
     choice.refuse_example(book, f"closing {period.label}")
-    approval.check_adopted(root, book)
     if period.to_ns > now_us * 1000:
         raise PricingError(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
@@ -91,7 +88,7 @@ def close(
         )
         # What cannot be stated is not frozen.
         statement.state(store.of_charges(posting, priced))
-        posting = approval.post(root, posting, contents, contents[store.CHARGES_FILE])
+        store.post(root, posting, contents)
     return store.read(root, posting.close_id)
 
 
@@ -137,7 +134,6 @@ def settle(root: Path) -> None:
     for posted in postings(root).values():
         store.finish(root, posted)
     store.discard_unposted(root)
-    approval.settle(root)
 
 
 def make_posting(

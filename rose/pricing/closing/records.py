@@ -20,7 +20,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 
 #: The words of the books' own events.
-CLOSED, RESTATED, BUDGETED, INVOICED = "closed", "restated", "budgeted", "invoiced"
+CLOSED, RESTATED, BUDGETED, INVOICED, ADOPTED = "closed", "restated", "budgeted", "invoiced", "adopted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,19 @@ class Budget:
     currency: str
     set_us: int
     set_by: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adoption:
+    """A price book that the ledger is priced by from `adopted_us` (UTC microseconds since the Unix epoch) on."""
+
+    name: str
+    version: str
+    sha256: str
+    #: The book itself, TOML.
+    text: str
+    adopted_us: int
+    adopted_by: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +108,6 @@ class Posting:
     #: Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
     totals: tuple[Mapping[str, Any], ...]
     watermark: Mapping[str, tuple[int, str]]
-    #: Where the ledger's rules asked for it: `proposal`, and name and key of who proposed and who approved.
-    approval: Mapping[str, str] | None = None
     #: What of it was closed before; those closes no longer count there.
     covers: tuple[Covered, ...] = ()
 
@@ -109,16 +120,6 @@ class Posting:
     def sha256(self) -> str:
         """Of all that the ledger's event says of it, with the SHA-256 of every file: kept elsewhere, it fixes them."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
-
-    @property
-    def who(self) -> str:
-        """Who posted it, and who proposed and approved it."""
-        if (approval := self.approval) is None:
-            return self.posted_by
-        proposed = f"proposed by {approval['proposed_by']} (key {approval['proposed_key'][:12]})"
-        return (
-            f"{self.posted_by}, {proposed}, approved by {approval['approved_by']} (key {approval['approved_key'][:12]})"
-        )
 
     @property
     def period(self) -> Period:
@@ -168,6 +169,14 @@ def postings(root: Path) -> dict[str, list[Posting]]:
 def budgets(root: Path) -> list[Budget]:
     """Every budget that was set, in their order; the last of a team and month holds. Raises LedgerError."""
     return [Budget(**fields) for fields in examine.recorded(layout.check(root), CLOSING_WRITER, BUDGETED)]
+
+
+def adopted(root: Path) -> Adoption | None:
+    """Return the price book that was adopted last; None if none was. Raises LedgerError."""
+    recorded = examine.recorded(layout.check(root), CLOSING_WRITER, ADOPTED)
+    if not recorded:
+        return None
+    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
 
 
 def watermark(root: Path) -> dict[str, tuple[int, str]]:

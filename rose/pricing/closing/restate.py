@@ -14,7 +14,7 @@ from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import approval, charge_algebra, coverage, statement, store
+from rose.pricing.closing import charge_algebra, coverage, statement, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, postings, watermark
@@ -36,8 +36,7 @@ def restate(
     """Correct a close; returns the correction, or None where no charge and no rule differs: then nothing was posted.
 
     `book` None prices by the book of the last posting. Raises PricingError for a close that there is none of, for a
-    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError;
-    ApprovalNeededError, after it was proposed, where the rules of the ledger ask for an approval.
+    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
     """
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
@@ -47,8 +46,6 @@ def restate(
         closed = store.read(root, close_id)
         coverage.refuse_superseded(postings(root), close_id)
         last = closed.posted[-1]
-        if book is not None:
-            approval.check_adopted(root, book)
         before = store.book_of(root, last)
         book = book or before
         choice.refuse_example(book, f"correcting {close_id}")
@@ -96,5 +93,5 @@ def restate(
         )
         # What cannot be stated is not frozen.
         statement.state(closed.with_correction(posting, frame))
-        posting = approval.post(root, posting, contents, store.parquet(rows))
+        store.post(root, posting, contents)
     return posting

@@ -22,10 +22,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from rose.clock import utc
+from rose.clock import utc, utc_us
 from rose.events import Ledger
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -34,7 +35,18 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import naive
-from rose.pricing.closing.records import BUDGETED, CLOSED, RESTATED, BookStamp, Budget, Posting, postings
+from rose.pricing.closing.records import (
+    ADOPTED,
+    BUDGETED,
+    CLOSED,
+    RESTATED,
+    Adoption,
+    BookStamp,
+    Budget,
+    Posting,
+    adopted,
+    postings,
+)
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice, pricebook
@@ -235,15 +247,36 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
 
 
 def record_budget(root: Path, budget: Budget) -> None:
-    """Put a budget into the ledger. The caller holds `lock`.
+    """Put a budget into the ledger. The caller holds `lock`. Raises LedgerError."""
+    _record(root, BUDGETED, budget.set_us, dataclasses.asdict(budget))
 
-    Raises LedgerError.
+
+def adopt(root: Path, book: PriceBook, *, by: str) -> Adoption:
+    """Have the ledger priced by a book from now on; returns its record. The ledger keeps the book's text.
+
+    A book that is the adopted one already leaves no second record. Raises PricingError for made-up prices, and
+    LedgerError.
     """
-    with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-        log.record(
-            Ledger(action=BUDGETED, at_us=budget.set_us, detail_json=json.dumps(dataclasses.asdict(budget))),
-            durable=True,
+    root = layout.check(root)
+    choice.refuse_example(book, "adoption")
+    with lock(root):
+        if (last := adopted(root)) is not None and last.text == book.text:
+            return last
+        adoption = Adoption(
+            name=book.name,
+            version=book.version,
+            sha256=book.sha256,
+            text=book.text,
+            adopted_us=utc_us(),
+            adopted_by=by,
         )
+        _record(root, ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
+    return adoption
+
+
+def _record(root: Path, action: str, at_us: int, detail: Mapping[str, Any]) -> None:
+    with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+        log.record(Ledger(action=action, at_us=at_us, detail_json=json.dumps(detail)), durable=True)
 
 
 def publish(root: Path, posted: list[Posting]) -> None:

@@ -15,8 +15,6 @@ from rose.pricing.table import Element, Table, columns, notes
 
 def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
     """Every close, with its corrections."""
-    approved = any(posting.approval for postings in posted.values() for posting in postings)
-    who = ["approved by"] if approved else []
     rows = []
     for close_id, (first, *later) in posted.items():
         corrected = sum(posting.cost_nano for posting in later)
@@ -28,10 +26,9 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
                 format_usd(first.cost_nano),
                 f"{len(later)}: {signed_usd(corrected)}" if later else "none",
                 format_usd(first.cost_nano + corrected),
-                *([(first.approval or {}).get("approved_by", "nobody")] if approved else []),
             )
         )
-    names = ("close", "from", "to", "closed", "corrections", "total", *who)
+    names = ("close", "from", "to", "closed", "corrections", "total")
     yield Table(
         title="Closed periods", view="amortized; USD", columns=columns(*names, whole=("close",)), rows=tuple(rows)
     )
@@ -42,7 +39,7 @@ def statement(stated: Statement) -> Iterator[Element]:
     first, *later = stated.close.posted
     stamp = stated.close.stamp
     yield f"{stated.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}"
-    yield f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}"
+    yield f"closed {utc(first.posted_ns)} by {first.posted_by}, ROSE {first.rose_version}"
     yield stamp.book.line
     open_runs = f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else ""
     yield f"SHA-256 of the close {first.sha256}{open_runs}"
@@ -77,7 +74,7 @@ def statement(stated: Statement) -> Iterator[Element]:
                     utc(posting.posted_ns)[:19] + "Z",
                     signed_usd(posting.cost_nano),
                     f"{posting.rows:,}",
-                    f"{posting.reason} ({posting.who})" + ("" if posting.verified else " UNVERIFIED LEDGER"),
+                    f"{posting.reason} ({posting.posted_by})" + ("" if posting.verified else " UNVERIFIED LEDGER"),
                 )
                 for posting in later
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,15 +65,15 @@ def close(
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
-        from rose.ledger.approvals import proposals
+        from rose.ledger.evidence import receipt as receipts
         from rose.pricing.closing import close as closing
-        from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import statement, tables
+        from rose.pricing.closing.records import adopted
 
         root, period = ledger_root(ledger), _period(from_text, to_text, month)
         if receipt is not None:
             # Before anything is posted.
-            receipts.place(receipt)
+            receipts.check_place(receipt)
         made = closing.close(
             root,
             period,
@@ -84,7 +85,7 @@ def close(
         )
         stated, kept = statement.state(made), _receipt(root, receipt)
         print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
-        if price_book is not None and not proposals.load(root).adopted_book:
+        if price_book is not None and adopted(root) is None:
             echo(
                 "Only this close takes its prices from that book: `rose price adopt FILE` has every command price the "
                 "hours that are not closed by it too",
@@ -106,13 +107,13 @@ def restate(
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
     with clear_errors():
-        from rose.pricing.closing import receipt as receipts
+        from rose.ledger.evidence import receipt as receipts
         from rose.pricing.closing import restate as restating
         from rose.pricing.closing import statement, store, tables
 
         root = ledger_root(ledger)
         if receipt is not None:
-            receipts.place(receipt)
+            receipts.check_place(receipt)
         book = None if price_book is None else _book(root, price_book)
         made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
         if made is None:
@@ -299,9 +300,13 @@ def explain_command(
 
 def _receipt(root: Path, file: Path | None) -> dict[str, Any]:
     """Write a receipt of the ledger, whose newest posting it fixes with all before; says where, and its SHA-256."""
-    from rose.pricing.closing import receipt
+    from rose.ledger.evidence import receipt
 
-    return {} if file is None else {"receipt": {"file": str(file), "sha256": receipt.write(root, file)}}
+    if file is None:
+        return {}
+    content = receipt.take(root).content()
+    receipt.keep(file, content)
+    return {"receipt": {"file": str(file), "sha256": hashlib.sha256(content).hexdigest()}}
 
 
 def _kept(kept: dict[str, Any]) -> list[str]:

@@ -105,13 +105,12 @@ def print_rows(
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Say on stderr what is wrong, and exit with 2, or 3 for what waits for an approval."""
+    """Say on stderr what is wrong, and exit with 2."""
     try:
         yield
     except UserError as error:
         echo_error(error)
-        # 3 where it waits for an approval.
-        raise typer.Exit(max(error.exit_code, UserError.exit_code)) from None
+        raise typer.Exit(UserError.exit_code) from None
     except Exception as error:
         echo_error(unreadable(error))
         raise typer.Exit(1) from None

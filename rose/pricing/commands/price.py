@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, clear_errors
+from rose.pricing.commands.common import BookOption, WhoOption, clear_errors
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -102,18 +103,22 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
 
 
 @price_app.command("adopt")
-def adopt(file: BookArgument, ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
-    """Adopt a price book for a ledger's books; exit code 3 if the ledger's rules want it approved first."""
+def adopt(
+    file: BookArgument, ledger: LedgerOption = None, who: WhoOption = None, *, as_json: JsonOption = False
+) -> None:
+    """Have a ledger priced by a book from now on; the ledger keeps the book's text."""
     book = _load(file)
     with clear_errors():
-        from rose.pricing.closing import approval
+        from rose.pricing.closing import store
+        from rose.pricing.closing.close import user
 
-        adopted = approval.adopt(ledger_root(ledger), book)
-    named = {"name": book.name, "version": book.version, "sha256": book.sha256}
+        adoption = store.adopt(ledger_root(ledger), book, by=who or user())
     if as_json:
-        echo_data(json.dumps({**named, "by": adopted.by, "key": adopted.key, "at_us": adopted.at_us}, indent=2))
+        record = dataclasses.asdict(adoption)
+        del record["text"]
+        echo_data(json.dumps(record, indent=2))
         return
-    echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adopted.text}")
+    echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adoption.adopted_by}")
 
 
 def _load(name_or_path: str) -> PriceBook:

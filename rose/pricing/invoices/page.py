@@ -179,7 +179,7 @@ def _rests_on(invoice: Invoice) -> Iterator[tuple[str, str]]:
     yield "Price book", f"{book.name} {book.version}"
     yield "Price book's SHA-256", book.sha256
     if close is not None:
-        yield "Close", f"{close.close_id}, {utc(close.posted_ns)}, by {close.who}"
+        yield "Close", f"{close.close_id}, {utc(close.posted_ns)}, by {close.posted_by}"
         yield "Close's SHA-256", close.sha256
     posted = (line.posting for line in invoice.lines if line.posting is not None)
     yield from {

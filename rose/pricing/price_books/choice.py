@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 from rose.ledger import catalog, layout
-from rose.ledger.approvals import proposals
+from rose.pricing.closing import records
 from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
@@ -110,12 +110,10 @@ def refuse_example(book: PriceBook, act: str) -> None:
 
 
 def _adopted(root: Path) -> PriceBook | None:
-    newest = proposals.load(root).adopted_book
-    if newest is None:
+    if (adoption := records.adopted(root)) is None:
         return None
-    signed, text = newest
-    source = f"adopted by {signed.by}"
-    return chosen(pricebook.parse(text, source), source)
+    source = f"adopted by {adoption.adopted_by}"
+    return chosen(pricebook.parse(adoption.text, source), source)
 
 
 def _configured() -> PriceBook | None:

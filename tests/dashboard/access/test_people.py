@@ -21,7 +21,7 @@ session_hours = 8
 emails = ["CFO@Example.com"]
 groups = ["controllers"]
 
-[roles.approver]
+[roles.infra]
 groups = ["controllers", "board"]
 
 [roles.viewer]
@@ -41,10 +41,10 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambd
         ({"email": "a@example.org", "email_verified": True}, {"viewer"}),
         ({"email": "a@sub.example.org", "email_verified": True}, set()),
         ({"email": "a@notexample.org", "email_verified": True}, set()),
-        ({"groups": ["controllers", 7, None]}, {"finance", "approver"}),
-        ({"groups": "board"}, {"approver"}),
+        ({"groups": ["controllers", 7, None]}, {"finance", "infra"}),
+        ({"groups": "board"}, {"infra"}),
         ({"groups": {"board": True}}, set()),
-        ({"email": "a@example.org", "email_verified": True, "groups": ["board"]}, {"viewer", "approver"}),
+        ({"email": "a@example.org", "email_verified": True, "groups": ["board"]}, {"viewer", "infra"}),
     ],
 )
 def test_roles_come_from_a_verified_address_its_domain_and_groups(claims, given):
@@ -54,7 +54,7 @@ def test_roles_come_from_a_verified_address_its_domain_and_groups(claims, given)
 def test_a_default_role_is_for_whoever_has_no_other():
     auth = auth_file.parse('default_role = "viewer"\n' + TEXT, Path("auth.toml"))
     assert identify(CLAIMS, auth, NOW_S).roles == {"viewer"}
-    assert identify(CLAIMS | {"groups": ["board"]}, auth, NOW_S).roles == {"approver"}
+    assert identify(CLAIMS | {"groups": ["board"]}, auth, NOW_S).roles == {"infra"}
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_no_claims_whatever_are_taken_for_a_login_that_they_are_not(claims):
 def test_without_login_a_visitor_sees_and_does_all():
     anybody = Visitor(None)
     assert anybody.sees("Bill")
-    assert anybody.may("approve")
+    assert anybody.may("download")

@@ -99,7 +99,7 @@ def make(root: Path, power_mw: int = POWER_MW) -> Path:
     write(root, "old", epochs=2, per_epoch=2, power_mw=power_mw)
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
-    archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+    archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     write(root, "a", epochs=3, per_epoch=2, power_mw=power_mw)
     _write_priced(root, "b", honest=power_mw == POWER_MW)
     # What was merged awaits its removal.

@@ -93,7 +93,7 @@ def test_the_links_are_the_same_wherever_the_rows_lie(root: Path) -> None:
         compaction.compact(root, grace_s=0)
         assert _of_a(root, marks=marks).links == links
     rollup.roll_up(root)
-    archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+    archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     assert [part.state for part in layout.chain(root, "a")] == ["archived", "live"]
     assert _of_a(root, marks=marks).links == links
     assert verify(root).problems == []

@@ -76,7 +76,7 @@ def test_jobs_are_listed_with_how_they_stand() -> None:
     run("run", "boom")
     run("run", "audit")
     rows = {row["job"]: row for row in json.loads(run("list", "--json").stdout)}
-    assert list(rows) == ["compact", "roll-up", "audit", "archive", "retain", "boom"]
+    assert list(rows) == ["compact", "roll-up", "audit", "archive", "boom"]
     assert rows["compact"]["last"] is None
     assert rows["audit"]["last"]["ok"] is True
     assert rows["audit"]["due_us"] == rows["audit"]["last"]["succeeded_us"] + 86_400_000_000
@@ -102,8 +102,6 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         "a",
         "--archive-after",
         "36h",
-        "--keep",
-        "9d",
     )
     (settings,) = seen
     assert dataclasses.asdict(settings) == {
@@ -113,7 +111,6 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         "alerts": tmp_path / "a.toml",
         "archive_to": "a",
         "archive_after_days": 1.5,
-        "keep_days": 9.0,
     }
 
 
@@ -125,9 +122,8 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (
             ["run", "dance"],
-            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, retain, report, alerts",
+            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, report, alerts",
         ),
-        (["run", "retain"], "job 'retain' needs --keep"),
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),

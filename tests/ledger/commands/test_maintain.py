@@ -59,26 +59,11 @@ def test_a_file_that_is_not_found_gives_exit_code_1(run: Run) -> None:
     assert "Not found: file://" in done.stdout
 
 
-def test_retention_shows_what_it_would_do_and_does_it_when_told(run: Run) -> None:
-    assert "1 files with" in run("retain", "--keep", "30d").stdout
-    assert "Nothing was done: --yes deletes them, without a copy." in run("retain", "--keep", "30d").stdout
-    assert "1 left the ledger" not in run("retain", "--keep", "30000d", "--yes").stdout
-    assert "1 left the ledger" in run("retain", "--keep", "30d", "--yes").stdout
-
-
-def test_export_and_lake(run: Run, tmp_path: Path) -> None:
-    done = run("export", "--to", "out", "--view", "lease", "--view", "run", "--format", "csv", "--json")
-    assert [row["view"] for row in json.loads(done.stdout)] == ["lease", "run"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["lease.csv", "run.csv"]
-    assert "ducklake_add_data_files" in run("lake", "lake.ducklake").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("archive", "--older-than", "soon", "--to", "x"), "'soon' is not a duration"),
         (("archive", "--older-than", "1d", "--to", "x", "--storage-option", "key"), "not of the form KEY=VALUE"),
-        (("export", "--to", "x", "--format", "xlsx"), "format must be one of"),
         (("quarantine", "ledger.json"), "is not a file of the ledger's"),
     ],
 )

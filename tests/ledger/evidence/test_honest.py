@@ -115,7 +115,7 @@ def test_an_honest_ledger_is_sound_against_its_own_receipts(
                 compaction.compact(root, grace_s=0)
             else:
                 rollup.roll_up(root, grace_s=0)
-                archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+                archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
             receipts[f"receipt {number}"] = receipt.take(root)
             report = verify(root, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts)

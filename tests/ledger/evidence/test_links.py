@@ -42,20 +42,9 @@ def test_they_stay_the_same_whatever_becomes_of_the_files(root: Path) -> None:
     assert "compacted/a/000000-000001.parquet" in {link.file for link in links.back(root, "a")}
     assert [(link.path, link.next_seq, link.value, link.key) for link in links.back(root, "a")] == before
     rollup.roll_up(root)
-    archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+    archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     assert "archived/a/000000-000001.json" in {link.file for link in links.back(root, "a")}
     assert [(link.path, link.next_seq, link.value, link.key) for link in links.back(root, "a")] == before
-
-
-def test_since_a_link_there_are_those_after_it(root: Path) -> None:
-    whole = list(links.back(root, "a"))[::-1]
-    assert links.since(root, "a", 0, "") == whole
-    for number, link in enumerate(whole):
-        assert links.since(root, "a", link.next_seq, link.value) == whole[number + 1 :]
-        assert links.since(root, "a", link.next_seq, "0" * 64) is None
-        assert links.since(root, "a", link.next_seq + 1, link.value) is None
-    assert links.since(root, "nobody", 0, "") == []
-    assert links.since(root, "nobody", 1, "0" * 64) is None
 
 
 def test_the_text_of_an_event_is_not_taken_for_a_header(root: Path) -> None:

@@ -41,7 +41,6 @@ def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root: Path) -> N
     }
     newest = segments.read_header((root / taken.writers["a"].segment).read_bytes())
     assert taken.writers["a"].chain_sha256 == newest.chain_sha256
-    assert taken.writers["a"].chained
     assert taken.registry_bytes == (root / registry.FILE).stat().st_size > 0
     assert (taken.roll_up, taken.verified) == (None, None)
 
@@ -62,12 +61,6 @@ def test_what_is_written_is_read(root: Path, tmp_path: Path) -> None:
     taken = receipt.take(root)
     (tmp_path / "receipt.json").write_bytes(taken.content())
     assert receipt.read(tmp_path / "receipt.json") == taken
-    key = keys.load_or_make(tmp_path / "witness.key")
-    assert key is not None
-    countersigned = taken.countersigned(key, 7, "").countersigned(key, 8, taken.sha256)
-    (tmp_path / "receipt.json").write_bytes(countersigned.content())
-    assert receipt.read(tmp_path / "receipt.json") == countersigned
-    assert countersigned.sha256 == taken.sha256
 
 
 def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
@@ -87,7 +80,7 @@ def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
         (lambda content: b"[]", "is not a receipt, or it is damaged"),
         (_edited(lambda document: document.pop("writers")), "is not a receipt, or it is damaged"),
         (_edited(lambda document: document.update(writers={"a": 1})), "is not a receipt, or it is damaged"),
-        (_edited(lambda document: document.update(rose_receipt=3)), "is a receipt of format 3"),
+        (_edited(lambda document: document.update(rose_receipt=4)), "is a receipt of format 4"),
         (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
         (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
         (_edited(lambda document: document.update(at="2020-01-01T00:00:00.000000Z")), "the signature is wrong"),
@@ -95,15 +88,11 @@ def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
         (_edited(lambda document: document.update(note="more")), "the signature is wrong"),
         (_edited(lambda document: document.update(signature="00")), "the signature is wrong"),
         (_edited(lambda document: document.update(key="not a key")), "the signature is wrong"),
-        (_edited(lambda document: document["countersignatures"][0].update(at_us=8)), "the countersignature of"),
-        (_edited(lambda document: document["countersignatures"][0].update(previous_sha256="0")), "countersignature of"),
     ],
 )
 def test_what_was_changed_is_refused(root: Path, tmp_path: Path, edit: Callable[[bytes], bytes], says: str) -> None:
-    key = keys.load_or_make(tmp_path / "witness.key")
-    assert key is not None
     path = tmp_path / "receipt.json"
-    path.write_bytes(edit(receipt.take(root).countersigned(key, 7, "").content()))
+    path.write_bytes(edit(receipt.take(root).content()))
     with pytest.raises(LedgerError, match=says) as caught:
         receipt.read(path)
     assert str(path) in str(caught.value)
@@ -135,7 +124,7 @@ def test_what_no_ledger_says_is_refused_though_it_is_signed(root: Path, change: 
     change(document)
     with suppress(TypeError):
         document["events"] = sum(mark["next_seq"] for mark in document["writers"].values())
-    unsigned = {name: value for name, value in document.items() if name not in ("signature", "countersignatures")}
+    unsigned = {name: value for name, value in document.items() if name != "signature"}
     document["signature"] = key.sign(b"rose receipt 1\n" + receipt.canonical(unsigned))
     with pytest.raises(LedgerError, match="it is not a receipt, or it is damaged"):
         receipt.parse(json.dumps(document).encode(), "it")
@@ -168,3 +157,14 @@ def test_it_is_the_same_whatever_was_merged(root: Path) -> None:
     after = receipt.take(root)
     assert {name: after.writers[name] for name in before.writers} == before.writers
     assert dataclasses.replace(after, at_us=0).sha256 != dataclasses.replace(before, at_us=0).sha256
+
+
+def test_a_receipt_is_never_written_into_a_ledger_nor_over_another_file(root: Path, tmp_path: Path) -> None:
+    content = receipt.take(root).content()
+    with pytest.raises(LedgerError, match="lies in the ledger"):
+        receipt.keep(root / "live" / "r.json", content)
+    (tmp_path / "there.json").write_text("")
+    with pytest.raises(LedgerError, match=r"there\.json exists"):
+        receipt.keep(tmp_path / "there.json", content)
+    with pytest.raises(LedgerError, match="there is no folder"):
+        receipt.keep(tmp_path / "no" / "r.json", content)

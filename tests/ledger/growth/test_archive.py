@@ -14,6 +14,7 @@ from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive, restore
+from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -85,7 +86,7 @@ def test_daily_sums_outlive_the_events(root: Path, tmp_path: Path) -> None:
     query = "SELECT action, sum(changes) FROM daily_lease GROUP BY action"
     with catalog.connect(root) as connection:
         before = connection.execute(query).fetchall()
-    assert archive(root, older_than_days=1, to=None, delete=True, grace_s=0).left == 3
+    assert archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0).left == 3
     assert len(seqs(root)) < 12
     with catalog.connect(root) as connection:
         assert connection.execute(query).fetchall() == before
@@ -94,16 +95,16 @@ def test_daily_sums_outlive_the_events(root: Path, tmp_path: Path) -> None:
 def test_what_is_not_rolled_up_stays(root: Path) -> None:
     shutil.rmtree(root / "rollup")
     catalog.refresh(root)
-    done = archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
-    assert (done.parts, done.left, sum(done.skipped.values())) == (0, 0, 3)
+    done = archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
+    assert (done.parts, done.left, sum(done.skipped.values())) == (3, 0, 3)
     assert "rose ledger roll-up" in next(iter(done.skipped))
     assert seqs(root) == list(range(12))
 
 
-def test_retention_keeps_the_manifest_and_says_so(root: Path, tmp_path: Path) -> None:
-    archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+def test_what_left_keeps_its_manifest_and_the_event_that_says_so(root: Path, tmp_path: Path) -> None:
+    archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     assert not list(root.glob("compacted/w/*"))
-    assert {detail["url"] for detail in details(root, "archived")} == {None}
+    assert [detail["deleted"] for detail in details(root, "archived")] == [True] * 3
     assert verify(root).problems == []
     found = restore(root, str(tmp_path / "nowhere"))
     assert (found.parts, len(found.missing)) == (0, 3)
@@ -118,14 +119,14 @@ def test_the_records_that_prove_the_others_never_leave(root: Path) -> None:
             assert tail is not None
         writer.flush()
     rollup.roll_up(root)
-    archive(root, older_than_days=0, to=None, delete=True, grace_s=0)
+    archive(root, older_than_days=0, to=f"{root}-away", delete=True, grace_s=0)
     for writer_name in ("compaction", "archive"):
         assert "archived" not in [part.state for part in layout.chain(root, writer_name)]
     assert verify(root).problems == []
 
 
 def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(root: Path) -> None:
-    archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+    archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     path = next(iter(sorted(root.glob("archived/w/*.json"))))
     path.write_bytes(path.read_bytes().replace(b'"first_seq": 0', b'"first_seq": 1', 1))
     assert any(str(path.relative_to(root)) in problem for problem in verify(root).problems)
@@ -194,8 +195,8 @@ def test_compaction_never_merges_across_what_was_archived(root: Path, monkeypatc
     monkeypatch.setattr(compaction, "FANOUT", 2)
     parts = layout.parts(root, "w")
     with LedgerWriter.open(root, "archive", "ledger") as log:
-        run = archiving._Archiving(root, None, True, log)
-        run.archive(parts[1], archiving.Archived(url=None, deleted=True))
+        run = archiving._Archiving(root, Store(f"{root}-away"), True, log)
+        run.archive(parts[1], archiving.Archived(url="away", deleted=True))
     assert states(root)[:3] == ["compacted", "archived", "compacted"]
     compaction.compact(root, grace_s=0)
     assert states(root)[:3] == ["compacted", "archived", "compacted"]

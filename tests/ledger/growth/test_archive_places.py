@@ -58,11 +58,6 @@ def test_a_place_that_will_not_do_is_refused(root: Path, to: str, says: str) -> 
         archive(root, older_than_days=1, to=to.format(root=root), delete=True)
 
 
-def test_nothing_to_do_is_refused(root: Path) -> None:
-    with pytest.raises(LedgerError, match="nothing to do"):
-        archive(root, older_than_days=1, to=None, delete=False)
-
-
 def test_the_ledger_under_another_name_is_no_archive(root: Path, tmp_path: Path) -> None:
     # As a bind mount would: the same files under a path that does not lead into the ledger.
     (tmp_path / "alias").mkdir()

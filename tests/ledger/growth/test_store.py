@@ -16,7 +16,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_what_is_written_is_read(url: str) -> None:
     store = Store(url)
-    assert (store.read("a/b/file"), store.exists("a/b/file"), store.names("a/b")) == (None, False, [])
+    assert (store.read("a/b/file"), store.names("a/b")) == (None, [])
     for content in (b"one", b"other"):
         store.write("a/b/file", content)
         assert store.read("a/b/file") == content
@@ -24,15 +24,7 @@ def test_what_is_written_is_read(url: str) -> None:
     assert store.names("a/b") == ["another", "file"]
     assert store.names("a") == ["b"]
     store.remove("a/b/file")
-    assert (store.exists("a/b/file"), store.names("a/b")) == (False, ["another"])
-
-
-def test_a_local_file_is_uploaded(url: str, tmp_path: Path) -> None:
-    store, source = Store(url), tmp_path / "source"
-    store.write("first", b"")
-    source.write_bytes(b"content")
-    store.upload(source, "second")
-    assert store.read("second") == b"content"
+    assert (store.read("a/b/file"), store.names("a/b")) == (None, ["another"])
 
 
 def test_its_files_have_urls(tmp_path: Path) -> None:

@@ -320,14 +320,14 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_gateway(centre, far, write, 
     write(60)
     compact(far, grace_s=0)
     roll_up(far)
-    kept = archive(far, older_than_days=0, to=None, delete=True, grace_s=0)
+    kept = archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0)
     assert kept.left == 0
     assert "not all at the gateway" in str(kept.skipped)
     with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
         with forwarder(far, url) as made:
             made.once()
         compact(far, grace_s=0)
-        assert archive(far, older_than_days=0, to=None, delete=True, grace_s=0).left > 0
+        assert archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0).left > 0
         write(5)
         with forwarder(far, url) as made:
             assert (made.once().events, made.once().problems) == (5, {})

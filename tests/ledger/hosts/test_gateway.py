@@ -115,7 +115,7 @@ def test_a_client_without_any_of_this_package_can_query(url):
     info = plain.get_flight_info(flight.FlightDescriptor.for_path("lease"))
     assert info.schema.names == listed["lease"].schema.names
     assert plain.do_get(info.endpoints[0].ticket).read_all().schema.names == info.schema.names
-    assert [action.type for action in plain.list_actions()] == ["info", "segment", "receipt"]
+    assert [action.type for action in plain.list_actions()] == ["info", "segment"]
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "é" * 20])
@@ -156,12 +156,9 @@ def test_other_queries_wait_briefly_then_hear_that_it_is_busy(client, url):
     time.sleep(0.5)
     with pytest.raises(remote.GatewayAwayError, match="busy: 1 queries are running"):
         client.query("SELECT 1", limit=1, timeout_s=1)
-    with pytest.raises(remote.GatewayAwayError, match="busy: 1 queries are running"):
-        client.receipt(b'{"writers": {}}')
     assert isinstance(first.exception(), QueryError)
     pool.shutdown()
     assert client.query("SELECT 1 AS one", limit=1, timeout_s=1).to_pylist() == [{"one": 1}]
-    assert client.receipt(b'{"writers": {}}')
 
 
 def test_appended_events_are_there_when_it_returns_and_count_once(client, root):

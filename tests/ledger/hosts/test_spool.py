@@ -23,7 +23,7 @@ def test_a_spool_keeps_what_was_not_acknowledged(tmp_path):
 
 @pytest.mark.parametrize(
     "writer",
-    ["access", "archive", "closing", "compaction", "controls", "gateway", "job-prices", "quarantine", "rollup"],
+    ["access", "archive", "closing", "compaction", "gateway", "job-prices", "quarantine", "rollup"],
 )
 def test_writers_of_upkeep_are_not_forwarded(tmp_path, writer):
     root = layout.create(tmp_path / "ledger")

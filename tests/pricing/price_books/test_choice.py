@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -13,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rose import cli, events
-from rose.ledger.approvals import proposals
-from rose.ledger.approvals.values import Rules
-from rose.ledger.rules import set_rules
-from rose.pricing.closing import approval
+from rose.ledger import examine
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+from rose.pricing.closing import records, store
 from rose.pricing.closing.close import close
 from rose.pricing.closing.period import of_day
 from rose.pricing.money import PricingError
@@ -97,8 +96,8 @@ def test_each_rule_goes_before_the_next(
     assert rule() == ("own", RUNS_OWN)
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
     assert rule() == ("own", RUNS_OWN)
-    adopted = approval.adopt(root, pricebook.load(book_file("adopted")))
-    assert rule() == ("adopted", f"adopted by {adopted.by}")
+    adopted = store.adopt(root, pricebook.load(book_file("adopted")), by="ann")
+    assert rule() == ("adopted", f"adopted by {adopted.adopted_by}")
     book = choose(root, book_file("named"))
     assert (book.name, book.chosen) == ("named", NAMED)
 
@@ -213,25 +212,29 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
     first, second = book_file("first"), book_file("second")
     for file, name in ((first, "first"), (second, "second"), (first, "first")):
         book = pricebook.load(file)
-        approval.adopt(sample, book)
+        adoption = store.adopt(sample, book, by="ann")
+        assert store.adopt(sample, book, by="ben") == adoption == records.adopted(sample)
         assert (choose(sample).name, choose(sample).text) == (name, book.text)
+    assert adoption.adopted_by == "ann"
+    assert len(examine.recorded(sample, "closing", records.ADOPTED)) == 3
     first.unlink()
     assert choose(sample).name == "first"
+    assert verify(sample).problems == []
 
 
-def test_what_was_adopted_without_the_approval_it_needs_prices_nothing(
-    sample: Path, book_file: Callable[[str], Path], identity: Callable[[str], AbstractContextManager[None]]
-) -> None:
-    approval.adopt(sample, pricebook.load(book_file("before")))
-    set_rules(sample, Rules(approve=frozenset({"prices"})))
-    wanted = pricebook.load(book_file("wanted"))
-    with pytest.raises(proposals.ApprovalNeededError) as needed:
-        approval.adopt(sample, wanted)
-    assert choose(sample).name == "before"
-    with identity("ben"):
-        proposals.approve(sample, needed.value.proposal.id)
-    approval.adopt(sample, wanted)
-    assert choose(sample).name == "wanted"
+def test_the_command_adopts_and_names_who(sample: Path, book_file: Callable[[str], Path]) -> None:
+    code, out, err = command("price", "adopt", book_file("ours"), "--ledger", sample, "--who", "ann", "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert (record["name"], record["adopted_by"]) == ("ours", "ann")
+    assert choose(sample).chosen == "adopted by ann"
+
+
+def test_an_adoption_made_by_hand_adopts_nothing(sample: Path, book_file: Callable[[str], Path]) -> None:
+    store.adopt(sample, pricebook.load(book_file("ours")), by="ann")
+    with LedgerWriter.open(sample, "closing", "ledger") as writer:
+        writer.record(events.Ledger(action=records.ADOPTED, detail_json=json.dumps({"text": "x"})))
+    assert choose(sample).name == "ours"
 
 
 @pytest.mark.parametrize("name", pricebook.shipped())
@@ -240,7 +243,7 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*price check FILE"):
         close(sample, of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
-        approval.adopt(sample, book)
+        store.adopt(sample, book, by="ann")
     renamed = EXAMPLE.text.replace('version = "', 'version = "copy of ')
     assert pricebook.parse(renamed, "copied.toml").example
 
