@@ -123,12 +123,10 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one rule found. `unknown` says why the rule could not look; then nothing begins and nothing ends."""
+    """What one rule found. `unknown` says why the rule could not look; then its alerts stay as they were."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
-    #: Keys whose alert is over if it does not hold.
-    looked_at: frozenset[str] = frozenset()
     unknown: str | None = None
 
 
@@ -136,6 +134,7 @@ class Outcome:
 class Entry:
     """An alert at one destination."""
 
+    rule: str
     to: str
     key: str
     title: str
@@ -183,7 +182,7 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
 
     Raises AlertsError, which never shows a URL.
     """
-    from apprise import Apprise
+    from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
     text = os.environ.get(URLS_VARIABLE, "")
@@ -205,7 +204,7 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
         if not equals or name in plugins:
             raise AlertsError(f"line {number} of {source} must be NAME=URL, with a name of its own")
         with _apprise_log():
-            plugin = Apprise.instantiate(url)
+            plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
         if plugin is None:
             raise AlertsError(f"destination {name!r} of {source} is no URL of Apprise; its documentation lists them")
         scheme = url.partition("://")[0].lower()
@@ -317,26 +316,25 @@ def _without_secrets(text: str, plugin: NotifyBase) -> str:
 
 def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _Sender, now_us: int) -> Iterable[Entry]:
     """Send what is new of a rule, and yield its entries from now on."""
-    prefix, holding = f"{outcome.rule.name}/", {alert.key: alert for alert in outcome.alerts}
     for to in outcome.rule.to:
-        for key, alert in holding.items():
-            last = known.get((to, key))
+        if outcome.unknown is not None:
+            yield from (entry for entry in known.values() if entry.to == to and entry.rule == outcome.rule.name)
+        for alert in outcome.alerts:
+            last = known.get((to, alert.key))
             level = None if last is None else last.level
             if last is not None and last.error is None and level is not None and alert.level <= level:
                 yield last
                 continue
             error = sender.send(to, alert.title, alert.text)
-            level = alert.level if error is None else level
-            yield Entry(to=to, key=key, title=alert.title, level=level, at_us=now_us, error=error)
-        for (name, key), last in known.items():
-            if name != to or not key.startswith(prefix) or key in holding:
-                continue
-            if outcome.unknown is not None:
-                yield last
-            elif key in outcome.looked_at and last.level is not None:
-                error = sender.send(to, f"resolved: {last.title}", "This no longer holds.")
-                if error is not None:
-                    yield Entry(to=to, key=key, title=last.title, level=last.level, at_us=now_us, error=error)
+            yield Entry(
+                rule=outcome.rule.name,
+                to=to,
+                key=alert.key,
+                title=alert.title,
+                level=alert.level if error is None else level,
+                at_us=now_us,
+                error=error,
+            )
 
 
 def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) -> Outcome:
@@ -344,27 +342,22 @@ def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) ->
     rows = []
     if budget.budgets(root, month):
         rows = budget.show(root, month, config.price_book, provenance=config.provenance, now_us=now_us)
-    alerts, looked_at = [], set()
+    alerts = []
     for row in rows:
         key = f"{rule.name}/{row.month}/{row.team}"
         whole_nano, spent_nano = int(row.budget.value or 0), int(row.spent.value or 0)
         whole, spent = (format_money(nano, row.spent.stamp.currency) for nano in (whole_nano, spent_nano))
         text = f"Team {row.team} has spent {spent} of {whole} in {row.month} ({row.spent.view}; {row.spent.stamp})."
-        looked_at.add(f"{key}/spent")
         # Any spending reaches a budget of nothing.
         if reached := [at for at in rule.at if 0 < spent_nano >= Fraction(str(at)) * whole_nano]:
             title = f"{row.team} has spent {max(reached):.0%} of its budget for {row.month}"
             alerts.append(Alert(key=f"{key}/spent", title=title, text=text, level=round(1000 * max(reached))))
-        # A budget that is overspent has no forecast alert any more, and none is resolved.
-        if not rule.forecast or row.forecast.value is None or spent_nano > whole_nano:
-            continue
-        looked_at.add(f"{key}/forecast")
-        forecast_nano = int(row.forecast.value)
-        if forecast_nano > whole_nano:
+        forecast_nano = int(row.forecast.value or 0)
+        if rule.forecast and forecast_nano > whole_nano >= spent_nano:
             title = f"{row.team} is forecast to exceed its budget for {row.month}"
             text += f" The forecast for the month is {format_money(forecast_nano, row.spent.stamp.currency)}."
             alerts.append(Alert(key=f"{key}/forecast", title=title, text=text))
-    return Outcome(rule=rule, alerts=tuple(alerts), looked_at=frozenset(looked_at))
+    return Outcome(rule=rule, alerts=tuple(alerts))
 
 
 def _days(root: Path, config: AlertsConfig, rule: AnomalyRule, now_us: int) -> Outcome:
@@ -382,8 +375,7 @@ def _days(root: Path, config: AlertsConfig, rule: AnomalyRule, now_us: int) -> O
         )
         for one in watched.anomalies
     )
-    keys = {f"{rule.name}/{day}/{metric.name}" for day in watched.judged for metric in anomaly.METRICS}
-    return Outcome(rule=rule, alerts=alerts, looked_at=frozenset(keys))
+    return Outcome(rule=rule, alerts=alerts)
 
 
 def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -> Outcome:
@@ -394,29 +386,27 @@ def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -
     requests, kept, since = row["requests"], row["kept"], f"{iso(from_us)[:19]}Z"
     if requests < rule.requests_min:
         return Outcome(rule=rule, unknown=f"{requests} requests since {since}; {rule.requests_min} needed")
-    key = f"{rule.name}/kept"
     alert = Alert(
-        key=key,
+        key=f"{rule.name}/kept",
         title=f"serving kept {kept / requests:.2%} of its promises, target {rule.target:.2%}",
         text=f"{requests - kept:,} of {requests:,} serving requests since {since} missed their latency promises.",
     )
     # The target as written: exactly the target is no miss.
     missed = kept < Fraction(str(rule.target)) * requests
-    return Outcome(rule=rule, alerts=(alert,) if missed else (), looked_at=frozenset({key}))
+    return Outcome(rule=rule, alerts=(alert,) if missed else ())
 
 
 def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
     last = verified.state(root)
-    problems, stale = f"{rule.name}/problems", f"{rule.name}/stale"
     alerts = []
     if last is not None and last.problems:
         title, text = f"the ledger has {last.problems} problems", "Do not trust its figures. Run `rose ledger verify`."
-        alerts.append(Alert(key=problems, title=title, text=text, level=last.problems))
+        alerts.append(Alert(key=f"{rule.name}/problems", title=title, text=text, level=last.problems))
     if last is None or now_us - last.until_us > rule.hours * 3_600_000_000:
         since = "never" if last is None else f"not since {iso(last.until_us)[:19]}Z"
         text = "Run `rose ledger verify`, or `rose jobs serve`."
-        alerts.append(Alert(key=stale, title=f"the ledger was verified {since}", text=text))
-    return Outcome(rule=rule, alerts=tuple(alerts), looked_at=frozenset({problems, stale}))
+        alerts.append(Alert(key=f"{rule.name}/stale", title=f"the ledger was verified {since}", text=text))
+    return Outcome(rule=rule, alerts=tuple(alerts))
 
 
 def _look(root: Path, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
