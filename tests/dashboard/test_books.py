@@ -152,9 +152,7 @@ def test_a_day_that_stands_out_is_named(tmp_path: Path, open_page: Any, page_tex
 def test_alerts_that_hold_are_those_of_the_last_round(ended: Path, tmp_path: Path) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     assert books.alerting(root).value == []
-    entry = alerts.Entry(
-        rule="r", to="mail", key="r/k", title="spent", level=None, at_us=1, error="refused"
-    )
+    entry = alerts.Entry(rule="r", to="mail", key="r/k", title="spent", level=None, at_us=1, error="refused")
     (root / alerts.FILE).write_text(json.dumps([asdict(entry)]))
     assert books.alerting(root).value == [entry]
     (root / alerts.FILE).write_text("[{}]")

@@ -208,7 +208,7 @@ def _log(chosen: Sequence[Ledger], asked: str) -> None:
             pass
 
 
-def _wrong_parameter(request: Request, error: Exception) -> Response:
+async def _wrong_parameter(request: Request, error: Exception) -> Response:
     """Name the first parameter that is wrong and its value."""
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
@@ -221,7 +221,7 @@ def _wrong_parameter(request: Request, error: Exception) -> Response:
     return refusal(400, f"parameter {name} is {value!r}: {text}")
 
 
-def _refused(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestError):
         headers = {"Retry-After": "5"} if error.status in (429, 504) else None
         return refusal(error.status, str(error), headers)
@@ -229,17 +229,17 @@ def _refused(request: Request, error: Exception) -> Response:
     return refusal(400 if isinstance(error, QuestionError) else 503, str(error))
 
 
-def _unreadable(request: Request, error: Exception) -> Response:
+async def _unreadable(request: Request, error: Exception) -> Response:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return refusal(503, f"the ledger cannot be read: {text}; `rose ledger verify` names what is damaged")
 
 
-def _refused_by_http(request: Request, error: Exception) -> Response:
+async def _refused_by_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = ", ".join((*_QUERIES, "/metrics", "/healthz", "/openapi.json"))
     texts = {404: f"there is no {request.scope['path']}; there is {known}", 405: "only GET is answered"}
     return refusal(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))
 
 
-def _failed(request: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     return refusal(500, "the server failed; its log says where")

@@ -100,6 +100,11 @@ def test_an_unknown_path_names_those_there_are(asked_fleet: Served) -> None:
     assert "there is /allocation, /summary, /runs, /trust, /metrics" in answer.json["message"]
 
 
+def test_a_parameter_that_is_given_twice_is_refused(asked_fleet: Served) -> None:
+    answer = asked_fleet.get("/trust?ledger=a&ledger=b&")
+    assert (answer.status, answer.json["message"]) == (400, "parameter ledger is given twice; give it once")
+
+
 def test_the_description_holds_of_real_answers(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
     described = served.get("/openapi.json").json
