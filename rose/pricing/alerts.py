@@ -11,12 +11,12 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote
 
 from pydantic import Field, ValidationError, model_validator
@@ -178,22 +178,16 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return the destinations by name, from lines `NAME=URL`.
-
-    Raises AlertsError, which never shows a URL.
-    """
+    """Return the destinations by name, from lines `NAME=URL`. Raises AlertsError, which never shows a URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
     text = os.environ.get(URLS_VARIABLE, "")
     if file is not None:
         try:
-            why = open_to_others(file)
-            source, text = str(file), file.read_text(encoding="utf-8")
+            source, why, text = str(file), open_to_others(file), file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise AlertsError(
-                f"cannot read urls_file {file}: {type(error).__name__}; make it, with mode 0600"
-            ) from None
+            why = f"cannot be read ({type(error).__name__}); write lines NAME=URL"
         if why is not None:
             raise AlertsError(f"urls_file {file} {why}")
     plugins: dict[str, NotifyBase] = {}
@@ -396,7 +390,7 @@ def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -
     return Outcome(rule=rule, alerts=(alert,) if missed else ())
 
 
-def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
+def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> Outcome:
     last = verified.state(root)
     alerts = []
     if last is not None and last.problems:
@@ -409,16 +403,16 @@ def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
     return Outcome(rule=rule, alerts=tuple(alerts))
 
 
+_LOOK: Mapping[str, Callable[[Path, AlertsConfig, Any, int], Outcome]] = {
+    "budget": _budgets,
+    "anomaly": _days,
+    "serving": _serving,
+    "ledger": _ledger,
+}
+
+
 def _look(root: Path, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
     try:
-        match rule:
-            case BudgetRule():
-                return _budgets(root, config, rule, now_us)
-            case AnomalyRule():
-                return _days(root, config, rule, now_us)
-            case ServingRule():
-                return _serving(root, config, rule, now_us)
-            case LedgerRule():
-                return _ledger(root, rule, now_us)
+        return _LOOK[rule.kind](root, config, rule, now_us)
     except UserError as error:
         return Outcome(rule=rule, unknown=str(error))

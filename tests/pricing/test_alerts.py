@@ -254,6 +254,9 @@ def test_destinations_come_from_a_private_file_or_the_environment(
             alerts.destinations(asked)
         assert SECRET not in str(error.value)
     assert SECRET not in caplog.text
+    urls.unlink()
+    with pytest.raises(AlertsError, match=r"urls_file .* cannot be read"):
+        alerts.destinations(asked)
 
 
 @pytest.mark.parametrize(
