@@ -15,9 +15,7 @@ import polars as pl
 from dashboard import data
 from dashboard.data import Priced, ReadError
 from rose.ledger import catalog
-from rose.pricing import charges
-from rose.pricing.alerts import log
-from rose.pricing.alerts.log import Entry
+from rose.pricing import alerts, charges
 from rose.pricing.audit import check
 from rose.pricing.audit.check import Check
 from rose.pricing.closing import bill as bills
@@ -164,9 +162,9 @@ def watched(asked: Asked) -> Priced[Watch]:
     return data.kept(lambda: anomaly.watch(billed, asked.period), asked.ledger, "watched", *asked.key)
 
 
-def messages(ledger: Path) -> Priced[list[Entry]]:
-    """Every message of alerts and reports, in the order in which they were queued, and how it stands."""
-    return data.kept(lambda: log.load(ledger), ledger, "messages")
+def alerting(ledger: Path) -> Priced[list[alerts.Entry]]:
+    """Return the alerts that hold by the last round. Not kept: a round changes no event."""
+    return data.attempt(lambda: alerts.entries(ledger))
 
 
 def over(spanned: Period, now: datetime) -> Period | None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import streamlit as st
 
-from dashboard import books, deliveries, escape, spending, trust
+from dashboard import books, escape, spending, trust
 from dashboard import format as words
 from dashboard.cards import Money, percent
 from dashboard.figures import Overview
@@ -26,7 +26,7 @@ def show(made: Overview, now: datetime) -> None:
         *_late(made),
         *_over_budget(made),
         *_days(made, now),
-        *_not_delivered(made, now),
+        *_not_delivered(made),
         *_not_closed(made, now),
     ]
     if found:
@@ -86,17 +86,14 @@ def _days(made: Overview, now: datetime) -> list[str]:
     return lines
 
 
-def _not_delivered(made: Overview, now: datetime) -> list[str]:
-    messages = books.messages(made.spending.asked.ledger)
-    if messages.value is None:
-        return [f"Whether alerts were delivered is not known: {escape.prose(messages.error or '')}"]
-    lines = []
-    for channel, failed in deliveries.failed(messages.value, now).items():
-        last = failed[-1]
-        count = f"{len(failed)} message{'s' if len(failed) > 1 else ''}"
-        what = f"{count} by {channel}, the last one {last.message.title}: {last.error}"
-        lines.append(f"**Not delivered**: {escape.markdown(what)}. `rose alerts list` has all.")
-    return lines
+def _not_delivered(made: Overview) -> list[str]:
+    holding = books.alerting(made.spending.asked.ledger)
+    if holding.value is None:
+        return [f"Whether alerts arrived is not known: {escape.prose(holding.error or '')}"]
+    failed = [entry for entry in holding.value if entry.error is not None]
+    return [
+        f"**Alert not delivered**: {escape.markdown(f'{entry.title} to {entry.to}: {entry.error}')}" for entry in failed
+    ]
 
 
 def _not_closed(made: Overview, now: datetime) -> list[str]:

@@ -25,7 +25,7 @@ from rose.config_demo import demo
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.alerts import config as alerts_config
+from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
 from rose.pricing.closing import period, store
 from rose.pricing.price_books import pricebook
@@ -73,7 +73,7 @@ ENDLESS = {
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
-NEED_SERVER = (["attach", "--url"], ["alerts", "send"], ["alerts", "run"])
+NEED_SERVER = (["attach", "--url"], ["alerts", "test"], ["alerts", "check"])
 #: Those that price the recorded ledger for seconds, as others do: all the same, they are parsed in the suite.
 LONG = r"rose (borrow compare --ledger|correct (frontier|verifiers)|reconcile .* --json$)"
 #: Documents whose programs need a server, and the tests that run them.
@@ -304,8 +304,8 @@ def test_a_shown_file_is_valid(block):
     fields = tomllib.loads(block.text)
     if "electricity" in fields:
         assert pricebook.parse(block.text, str(block)).device
-    elif "channel" in fields:
-        assert alerts_config.parse(block.text, str(block)).rule
+    elif "rule" in fields:
+        assert AlertsConfig.model_validate(fields).rule
     elif "issuer" in fields:
         assert auth_file.parse(block.text, block.document).roles
     else:

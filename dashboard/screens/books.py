@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, books, charts, deliveries, display, escape, files, frame
+from dashboard import amounts, books, charts, display, escape, files, frame
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
 from rose.clock import utc
-from rose.pricing.closing.period import month_at
+from rose.pricing.closing.period import moment, month_at
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
@@ -41,7 +41,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     asked = frame.in_period(ledger)
     if asked is not None:
         _month(asked)
-    deliveries.show(ledger)
+    _alerts(ledger)
 
 
 def _month(asked: Asked) -> None:
@@ -51,6 +51,21 @@ def _month(asked: Asked) -> None:
     asked = replace(asked, period=month)
     _budgets(asked)
     _anomalies(asked, datetime.now(UTC))
+
+
+def _alerts(ledger: Path) -> None:
+    st.header("Which alerts hold?")
+    holding = books.alerting(ledger)
+    if holding.value is None:
+        st.error(escape.prose(holding.error or words.NOT_ENOUGH_DATA))
+    elif not holding.value:
+        st.info("No alert holds by the last `rose alerts check`.")
+    else:
+        rows = [
+            {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}
+            for entry in holding.value
+        ]
+        frame.table(pl.DataFrame(rows, schema_overrides={"error": pl.String}), "alerts.json in the ledger's folder")
 
 
 def _closes(ledger: Path) -> None:

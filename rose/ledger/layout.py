@@ -15,6 +15,7 @@ rollup/                                  sums by day, made from the events, and 
 pricing.duckdb                           what pricing has added up so far; can be removed at any time
 closes/                                  charges of closed periods, frozen
 costs/                                   sums of those, which can be removed at any time
+alerts.json                              the alerts that hold and were sent
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 

@@ -1,5 +1,4 @@
-"""The background jobs that need prices: `report` writes reports to a folder, `alerts` sends alerts and scheduled
-reports."""
+"""The background jobs that need prices: `report` writes reports to a folder, `alerts` sends alerts."""
 
 from __future__ import annotations
 
@@ -69,13 +68,10 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
 
 
 def alerts(root: Path, *, file: Path) -> Mapping[str, object]:
-    """Look at the rules of a file of alerts, and send what is due.
+    """Send what is new by a file of rules. Raises AlertsError also for a message that did not arrive, LedgerError."""
+    from rose.pricing import alerts as alerting
 
-    Raises AlertsError for a file that cannot be used, PricingError where a report cannot be made, LedgerError.
-    """
-    from rose.pricing.alerts import run
-
-    return run.job(root, file=file)
+    return alerting.job(root, file=file)
 
 
 def _reported(folder: Path) -> set[tuple[str, str, str | None]]:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import json
 import shutil
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import asdict
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dashboard import books, deliveries
+from dashboard import books
 from rose import events
-from rose.pricing.alerts import log
-from rose.pricing.alerts.message import Message
+from rose.pricing import alerts
 from rose.pricing.closing import bill, close, period, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
@@ -148,45 +149,14 @@ def test_a_day_that_stands_out_is_named(tmp_path: Path, open_page: Any, page_tex
     assert "2026-06-09: cost" in page_text(open_page(root, "overview"))
 
 
-def test_what_holds_and_what_did_not_arrive_is_by_the_last_word_on_each_message(ended: Path, tmp_path: Path) -> None:
+def test_alerts_that_hold_are_those_of_the_last_round(ended: Path, tmp_path: Path) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
-    now_us = 1_790_000_000_000_000
-    made = [
-        Message(
-            message_id=f"m{n}",
-            channel=channel,
-            kind=kind,
-            key=key,
-            title=f"{key} {kind}",
-            sentences=("x",),
-            at_us=now_us + n,
-            provenance="live",
-        )
-        for n, (channel, key, kind) in enumerate(
-            [
-                ("mail", "a", "firing"),
-                ("hook", "a", "firing"),
-                ("mail", "b", "firing"),
-                ("mail", "b", "resolved"),
-                ("hook", "c", "test"),
-            ]
-        )
-    ]
-    log.queue(root, made)
-    log.tried(root, made[0], log.DELIVERED, tries=1)
-    log.tried(root, made[1], log.FAILED, tries=1, error="refused")
-    log.tried(root, made[4], log.GIVEN_UP, tries=7, error="gone")
-    entries = log.load(root)
-    holds = deliveries.holding(entries)
-    assert holds.select("alert", "channels").rows() == [("a firing", "mail, hook")]
-    newest = deliveries.newest(entries)
-    assert newest["outcome"].to_list() == ["given up", "waiting", "waiting", "waiting", "delivered"]
-    assert newest["error"].to_list() == ["gone", None, None, "refused", None]
-    now = datetime.now(UTC)
-    failed = deliveries.failed(entries, now)
-    assert {channel: [one.message.key for one in ones] for channel, ones in failed.items()} == {"hook": ["a", "c"]}
-    later = deliveries.failed(entries, now + timedelta(days=8))
-    assert [one.message.key for one in later["hook"]] == ["a"]
+    assert books.alerting(root).value == []
+    entry = alerts.Entry(rule="r", to="mail", key="r/k", title="spent", level=None, at_us=1, error="refused")
+    (root / alerts.FILE).write_text(json.dumps([asdict(entry)]))
+    assert books.alerting(root).value == [entry]
+    (root / alerts.FILE).write_text("[{}]")
+    assert "remove it" in str(books.alerting(root).error)
 
 
 def test_months_are_those_of_the_span_and_the_current_one_newest_first() -> None:

@@ -51,9 +51,7 @@ BookOption = Annotated[
     ),
 ]
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
-AlertsOption = Annotated[
-    Path | None, typer.Option("--alerts", help="Send the alerts and scheduled reports of this file.")
-]
+AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
 #: Longer texts are in the view `job`, whole.
 _SAID_CHARACTERS_MAX = 100

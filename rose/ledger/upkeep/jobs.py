@@ -106,7 +106,7 @@ class Settings:
     #: Folder of the cost reports.
     reports: Path | None = None
     alerts_every_s: float = 300.0
-    #: The file of alerts and scheduled reports.
+    #: The file of alerts.
     alerts: Path | None = None
 
 

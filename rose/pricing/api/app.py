@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
-from pydantic import BaseModel
-from starlette.applications import Starlette
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from typing_extensions import TypedDict
 
-from rose.errors import UserError
+from rose.errors import UserError, did_you_mean
 from rose.ledger import access
-from rose.pricing.api import allocation, ledgers, metrics, openapi, summary
+from rose.pricing.api import allocation, ledgers, metrics, summary
 from rose.pricing.api.guard import Guard, refusal
 from rose.pricing.api.ledgers import Ledger
-from rose.pricing.api.parameters import AllocationQuery, LedgerQuery, PeriodQuery, RequestError, parsed
+from rose.pricing.api.parameters import AllocationQuery, LedgerQuery, PeriodQuery, RequestError
 from rose.pricing.api.work import Limits, Work
 from rose.pricing.spend.question import QuestionError
 
@@ -31,24 +31,74 @@ from rose.pricing.spend.question import QuestionError
 _STALE_S = 600.0
 #: Made of the ledgers, the parameters, the time and the most rows that the answer may have.
 Make = Callable[[Sequence[Ledger], Any, int, int], dict[str, Any]]
+_QUERIES: dict[str, type[LedgerQuery]] = {
+    "/allocation": AllocationQuery,
+    "/summary": PeriodQuery,
+    "/runs": PeriodQuery,
+    "/trust": LedgerQuery,
+}
+_VALUE_CHARACTERS_MAX = 500
+
+
+class Error(TypedDict):
+    """Every error."""
+
+    code: int
+    message: str
+
+
+class Allocation(TypedDict, total=False):
+    """What a part of a window cost. Whole `*_nano` are nano-dollars, `ns` device time; null: not known."""
+
+    name: str
+    properties: dict[str, str]
+    window: dict[str, str]
+    start: str
+    end: str
+    ledger: str
+    provenance: str
+    costBasis: str
+    currency: str | None
+    totalCost: str | None
+    total_nano: int | None
+    cost_nano: int
+    closed_nano: int
+    corrections_nano: int
+    open_nano: int
+    shared_nano: int
+    credits_nano: int
+    low_nano: int | None
+    high_nano: int | None
+    ns: int
+    tokens: int
+    runs: int
+    runs_unknown: int
+
+
+class Allocations(TypedDict):
+    """A set of allocations for each ledger, provenance and step, and what must be known of each set."""
+
+    code: int
+    data: list[dict[str, Allocation]]
+    sets: list[dict[str, Any]]
+
+
+class Answer(TypedDict):
+    """An entry for each ledger and provenance."""
+
+    code: int
+    data: list[dict[str, Any]]
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Error, "description": "The request is refused; the message names the parameter and its value."},
+    "5XX": {"model": Error, "description": "A ledger cannot be read, verified or priced (503), or not in time (504)."},
+}
 
 
 def trust(served: Sequence[Ledger], asked: LedgerQuery, now_ns: int, rows_max: int) -> dict[str, Any]:
-    """Whether each ledger is sound, up to when it was verified, and what is wrong."""
+    """Return whether each ledger is sound, up to when it was verified, and what is wrong."""
     return {"code": 200, "data": [ledger.trust() for ledger in ledgers.chosen(served, asked.ledger)]}
-
-
-_ANSWERS: dict[str, tuple[str, type[BaseModel], Make]] = {
-    "/allocation": ("What a period cost, divided by team, run, task ...", AllocationQuery, allocation.answer),
-    "/summary": ("The figures of a period that are looked at every morning.", PeriodQuery, summary.summary),
-    "/runs": ("The runs of a period and what each cost in it.", PeriodQuery, summary.runs),
-    "/trust": ("Whether the ledgers are sound, and up to when they were verified.", LedgerQuery, trust),
-}
-_OTHERS: dict[str, tuple[str, type[BaseModel] | None]] = {
-    "/metrics": ("This month's figures for Prometheus.", None),
-    "/healthz": ("Whether the server answers; it wants no token.", None),
-    "/openapi.json": ("This description.", None),
-}
 
 
 def application(
@@ -57,17 +107,13 @@ def application(
     token: str | None = None,
     limits: Limits | None = None,
     clock: ledgers.Clock = ledgers.now,
-) -> Starlette:
-    """The ASGI application of these ledgers; `clock` gives UTC nanoseconds, for windows such as `today`."""
+) -> FastAPI:
+    """Return the ASGI application of these ledgers; `clock` gives UTC nanoseconds, for windows such as `today`."""
     limits = limits or Limits()
     work = Work(limits)
-    described = openapi.document(
-        version("rose-serving"), {path: (about, query) for path, (about, query, _) in _ANSWERS.items()} | _OTHERS
-    )
 
-    async def answer(request: Request, query: type[BaseModel], make: Make) -> Response:
-        path, asked, now_ns = request.scope["path"], parsed(query, request.query_params.multi_items()), clock()
-        chosen = ledgers.chosen(served, getattr(asked, "ledger", None))
+    async def answer(request: Request, asked: LedgerQuery, make: Make) -> Response:
+        path, now_ns, chosen = request.scope["path"], clock(), ledgers.chosen(served, asked.ledger)
         marks = await asyncio.to_thread(_marks, chosen)
         made = await work.answer(
             (path, asked.model_dump_json(), now_ns, marks), partial(make, chosen, asked, now_ns, limits.rows)
@@ -75,37 +121,24 @@ def application(
         await asyncio.to_thread(_log, chosen, f"api {path} {asked.model_dump_json(exclude_defaults=True)}")
         return JSONResponse(made)
 
-    async def scrape(request: Request) -> Response:
-        # A scraper does not wait for long, and the figures say when they were made.
-        text = await work.answer("/metrics", lambda: metrics.text(served, clock()), _STALE_S)
-        return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
-
-    async def health(request: Request) -> Response:
-        return JSONResponse({"code": 200, "data": "ok"})
-
-    async def describe(request: Request) -> Response:
-        return JSONResponse(described)
-
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         work.close()
 
-    routes = [
-        *(
-            Route(path, partial(answer, query=query, make=make), methods=["GET"])
-            for path, (_, query, make) in _ANSWERS.items()
-        ),
-        *(Route(path, made, methods=["GET"]) for path, made in zip(_OTHERS, (scrape, health, describe), strict=True)),
-    ]
-    parameters = {
-        field.alias or name for _, query, _ in _ANSWERS.values() for name, field in query.model_fields.items()
-    }
-    return Starlette(
-        routes=routes,
+    app = FastAPI(
+        title="ROSE: what rollouts cost",
+        version=version("rose-serving"),
+        # Pages that load programs from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[Middleware(Guard, token=token, parameters=parameters)],
+        # The guard asks for the token; this describes it.
+        dependencies=[Depends(HTTPBearer(auto_error=False)), Depends(_given_once)],
+        responses=_ERRORS,
         exception_handlers={
+            RequestValidationError: _wrong_parameter,
             UserError: _refused,
             duckdb.Error: _unreadable,
             OSError: _unreadable,
@@ -113,6 +146,54 @@ def application(
             Exception: _failed,
         },
     )
+    parameters = {name for query in _QUERIES.values() for name in _names(query)}
+    app.add_middleware(Guard, token=token, parameters=parameters)
+
+    @app.get("/allocation", responses={200: {"model": Allocations}})
+    async def get_allocation(request: Request, asked: Annotated[AllocationQuery, Query()]) -> Response:
+        """What a period cost, divided by team, run, task ..."""
+        return await answer(request, asked, allocation.answer)
+
+    @app.get("/summary", responses={200: {"model": Answer}})
+    async def get_summary(request: Request, asked: Annotated[PeriodQuery, Query()]) -> Response:
+        """The figures of a period that are looked at every morning."""
+        return await answer(request, asked, summary.summary)
+
+    @app.get("/runs", responses={200: {"model": Answer}})
+    async def get_runs(request: Request, asked: Annotated[PeriodQuery, Query()]) -> Response:
+        """The runs of a period and what each cost in it."""
+        return await answer(request, asked, summary.runs)
+
+    @app.get("/trust", responses={200: {"model": Answer}})
+    async def get_trust(request: Request, asked: Annotated[LedgerQuery, Query()]) -> Response:
+        """Whether the ledgers are sound, and up to when they were verified."""
+        return await answer(request, asked, trust)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def get_metrics() -> Response:
+        """This month's figures for Prometheus."""
+        # A scraper does not wait for long, and the figures say when they were made.
+        text = await work.answer("/metrics", lambda: metrics.text(served, clock()), _STALE_S)
+        return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    @app.get("/healthz")
+    async def get_health() -> dict[str, int | str]:
+        """Whether the server answers; it wants no token."""
+        return {"code": 200, "data": "ok"}
+
+    return app
+
+
+def _names(query: type[LedgerQuery]) -> set[str]:
+    """Return the parameters of a query as requests name them."""
+    return {field.alias or name for name, field in query.model_fields.items()}
+
+
+async def _given_once(request: Request) -> None:
+    """Raises RequestError for a parameter that is given twice: FastAPI takes the last."""
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if count > 1:
+            raise RequestError(f"parameter {name[:_VALUE_CHARACTERS_MAX]} is given twice; give it once")
 
 
 def _marks(chosen: Sequence[Ledger]) -> tuple[tuple[str, str], ...]:
@@ -127,7 +208,20 @@ def _log(chosen: Sequence[Ledger], asked: str) -> None:
             pass
 
 
-def _refused(request: Request, error: Exception) -> Response:
+async def _wrong_parameter(request: Request, error: Exception) -> Response:
+    """Name the first parameter that is wrong and its value."""
+    assert isinstance(error, RequestValidationError)
+    fault = error.errors()[0]
+    name = str(fault["loc"][1])
+    value = request.query_params.get(name, "")[:_VALUE_CHARACTERS_MAX]
+    if fault["type"] == "extra_forbidden":
+        known = _names(_QUERIES[request.scope["path"]])
+        return refusal(400, f"there is no parameter {name[:_VALUE_CHARACTERS_MAX]!r}{did_you_mean(name, known)}")
+    text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    return refusal(400, f"parameter {name} is {value!r}: {text}")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestError):
         headers = {"Retry-After": "5"} if error.status in (429, 504) else None
         return refusal(error.status, str(error), headers)
@@ -135,17 +229,17 @@ def _refused(request: Request, error: Exception) -> Response:
     return refusal(400 if isinstance(error, QuestionError) else 503, str(error))
 
 
-def _unreadable(request: Request, error: Exception) -> Response:
+async def _unreadable(request: Request, error: Exception) -> Response:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return refusal(503, f"the ledger cannot be read: {text}; `rose ledger verify` names what is damaged")
 
 
-def _refused_by_http(request: Request, error: Exception) -> Response:
+async def _refused_by_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    known = ", ".join((*_ANSWERS, *_OTHERS))
+    known = ", ".join((*_QUERIES, "/metrics", "/healthz", "/openapi.json"))
     texts = {404: f"there is no {request.scope['path']}; there is {known}", 405: "only GET is answered"}
     return refusal(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))
 
 
-def _failed(request: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     return refusal(500, "the server failed; its log says where")

@@ -25,6 +25,7 @@ from rose.pricing.charges import NothingChargedError
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S
 from rose.pricing.spend.cost import UNALLOCATED
+from rose.pricing.watch import budget
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 #: Teams and runs of a ledger and provenance that have series of their own.
@@ -61,6 +62,7 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "rose_answers_correct": (_RUN, f"Audited ones that are correct, {_SO_FAR}; {_MERGED}."),
     "rose_serving_requests": (_PART, f"Serving requests that ended, {_SO_FAR}."),
     "rose_slo_attainment_ratio": (_PART, f"Share of them that kept their latency budgets, {_SO_FAR}."),
+    "rose_budget_dollars": (("ledger", "team"), "Budget of a team for this UTC month."),
     "rose_cost_merged_runs": (_PART, f"Teams and runs that are summed as {OTHER}."),
     "rose_cost_example_prices": (_PART, "1 if the prices are made up, so that no figure is a cost."),
     "rose_cost_up": (("ledger",), "1 if the ledger was priced; 0 if it could not be, and then it has no figures."),
@@ -102,6 +104,9 @@ def text(served: Sequence[Ledger], now_ns: int) -> bytes:
             _trust(samples, ledger)
             # Read before any is added: figures of half a ledger would look whole.
             found = [(part, _known(part)) for part in ledgers.parts([ledger], _query(AMORTIZED), now_ns)]
+            month = budget.current_month(now_ns // 1000)
+            for team, nano in budget.budgets(ledger.root, month).items():
+                samples.add("rose_budget_dollars", [ledger.name, team], _dollars(nano))
             for part, known in found:
                 _add(samples, part, known)
             up = 1

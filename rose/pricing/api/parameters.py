@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rose.errors import UserError, did_you_mean
 from rose.pricing.api import window as windows
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
-
-T = TypeVar("T", bound=BaseModel)
 
 #: What a figure is made in, as requests name it.
 VIEWS: dict[str, str] = {view.replace(" ", "_"): view for view in (MARGINAL, AMORTIZED, FULLY_LOADED)}
@@ -99,10 +96,18 @@ def terms(text: str) -> dict[str, str]:
     return found
 
 
-class PeriodQuery(BaseModel):
-    """What every figure is asked for: a time, and of which ledger and provenance if not of all, each apart."""
+class LedgerQuery(BaseModel):
+    """What every answer is asked for."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
+
+    ledger: Annotated[
+        str | None, Field(max_length=_CHARACTERS_MAX, description="Only this ledger; else all that are served.")
+    ] = None
+
+
+class PeriodQuery(LedgerQuery):
+    """What every figure is asked for: a time, and of which provenance if not of all, each apart."""
 
     window: Annotated[str, Field(max_length=100, description=f"The time, in whole UTC hours: {windows.FORMS}.")] = "7d"
     tz: Annotated[str, Field(max_length=64, description="Days, weeks and months are those of this IANA time zone.")] = (
@@ -111,9 +116,6 @@ class PeriodQuery(BaseModel):
     provenance: Annotated[
         Literal["live", "replay", "simulated"] | None,
         Field(description="Only figures of this provenance; else all there are, each apart."),
-    ] = None
-    ledger: Annotated[
-        str | None, Field(max_length=_CHARACTERS_MAX, description="Only this ledger; else all that are served.")
     ] = None
 
 
@@ -168,36 +170,3 @@ class AllocationQuery(PeriodQuery):
     @property
     def by_step(self) -> str | None:
         return None if self.accumulate else self.step
-
-
-class LedgerQuery(BaseModel):
-    """Of which ledger."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    ledger: Annotated[
-        str | None, Field(max_length=_CHARACTERS_MAX, description="Only this ledger; else all that are served.")
-    ] = None
-
-
-def parsed(kind: type[T], given: Iterable[tuple[str, str]]) -> T:
-    """The parameters of a request. Raises RequestError, naming the first that is wrong and its value."""
-    values: dict[str, str] = {}
-    known = {field.alias or name for name, field in kind.model_fields.items()}
-    for name, value in given:
-        if name not in known:
-            raise RequestError(f"there is no parameter {name!r}{did_you_mean(name, known)}")
-        if name in values:
-            raise RequestError(f"parameter {name} is given twice; give it once")
-        values[name] = value
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise RequestError(_says(error.errors()[0], values)) from None
-
-
-def _says(fault: Any, values: dict[str, str]) -> str:
-    name = str(fault["loc"][0]) if fault["loc"] else ""
-    name = "costBasis" if name == "cost_basis" else name
-    text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"parameter {name} is {values.get(name, '')[:_CHARACTERS_MAX]!r}: {text}"

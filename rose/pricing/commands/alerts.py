@@ -1,120 +1,59 @@
-"""`rose alerts`: what holds now, one round of messages, what became of them, and a test of a channel."""
+"""`rose alerts`: send what is new by the rules, list what holds, and test a destination."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import clear_errors, print_answer
 
-if TYPE_CHECKING:
-    from rose.pricing.alerts.log import Entry
-    from rose.pricing.alerts.rules import Outcome
-    from rose.pricing.table import Element
-
-alerts_app = typer.Typer(no_args_is_help=True, help="Alerts and scheduled reports, by webhook and e-mail.")
-
-FileOption = Annotated[
-    Path, typer.Option("--alerts", envvar="ROSE_ALERTS", help="File of channels, rules and reports.")
-]
+alerts_app = typer.Typer(no_args_is_help=True, help="Alerts by mail, webhook and chat.")
+FileOption = Annotated[Path, typer.Option("--alerts", envvar="ROSE_ALERTS", help="File of rules.")]
 
 
 @alerts_app.command("check")
 def check(file: FileOption = Path("alerts.toml"), ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
-    """Evaluate the rules now and print what holds; nothing is sent or recorded."""
+    """Evaluate the rules and send each new alert once; exit code 1 if one did not arrive."""
     with clear_errors():
-        from rose.pricing.alerts import config, run
+        from rose.pricing import alerts
 
-        asked = config.load(file)
-        with progress_bar("Looking"):
-            outcomes = run.check(ledger_root(ledger), asked)
-        print_answer(as_json, run.to_json(outcomes), lambda: _outcomes(outcomes))
-
-
-@alerts_app.command("run")
-def run_once(
-    file: FileOption = Path("alerts.toml"), ledger: LedgerOption = None, *, as_json: JsonOption = False
-) -> None:
-    """Evaluate the rules, queue what is due and send what waits, once; exit code 1 if something was not delivered."""
-    with clear_errors():
-        from rose.pricing.alerts import config, run
-
-        asked = config.load(file)
-        with progress_bar("Looking and sending"):
-            done = run.run(ledger_root(ledger), asked)
-        data = done.result | {"messages": [entry.to_json() for entry in done.tried]}
-        not_made = [f"report {name} could not be made: {why}" for name, why in done.not_made.items()]
-        print_answer(as_json, data, lambda: [*_outcomes(done.outcomes), *map(_line, done.tried), *not_made])
-        if not_made or any(entry.state != "delivered" for entry in done.tried):
+        done = alerts.check(ledger_root(ledger), alerts.load(file))
+        lines = [f"{done.sent} messages sent", *(f"{e.title} -> {e.to}: {e.error}" for e in done.failed)]
+        print_answer(as_json, done.to_json(), lambda: lines)
+        if done.failed:
             raise typer.Exit(1)
 
 
-@alerts_app.command("list")
-def list_messages(
-    ledger: LedgerOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many, the newest; JSON has all.")] = 50,
-    *,
-    as_json: JsonOption = False,
-) -> None:
-    """Every message and report: its channel, and whether it was delivered, waits for another try or was given up."""
+@alerts_app.command("show")
+def show(file: FileOption = Path("alerts.toml"), ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
+    """Evaluate the rules and print what holds; nothing is sent."""
     with clear_errors():
-        from rose.clock import iso
-        from rose.pricing.alerts import log
-        from rose.pricing.table import Table, columns
+        from rose.pricing import alerts
 
-        entries = log.load(ledger_root(ledger))
-        names = ("queued", "channel", "kind", "title", "state", "tries", "error")
-        rows = tuple(
-            (
-                f"{iso(entry.message.at_us)[:19]}Z",
-                entry.message.channel,
-                entry.message.kind,
-                entry.message.title,
-                entry.state,
-                str(entry.tries),
-                entry.error or "",
-            )
-            for entry in entries[-limit:]
-        )
-        left_out = f"; the newest {limit} of {len(entries)}" if len(entries) > limit else ""
-        table = Table(title=f"Messages{left_out}", columns=columns(*names, text=names), rows=rows)
-        shown: list[Element] = [table] if entries else ["no message was queued yet"]
-        print_answer(as_json, [entry.to_json() for entry in entries], lambda: shown)
+        outcomes = alerts.evaluate(ledger_root(ledger), alerts.load(file))
+        lines = [f"{o.rule.name}: {a.title}. {a.text}" for o in outcomes for a in o.alerts]
+        lines += [f"{o.rule.name}: not known: {o.unknown}" for o in outcomes if o.unknown is not None]
+        lines += [f"{o.rule.name}: no alert" for o in outcomes if o.unknown is None and not o.alerts]
+        data = [
+            {"rule": o.rule.name, "unknown": o.unknown, "alerts": [asdict(alert) for alert in o.alerts]}
+            for o in outcomes
+        ]
+        print_answer(as_json, data, lambda: lines)
 
 
-@alerts_app.command("send")
-def send(
-    channel: Annotated[str, typer.Option("--test", help="The channel that a test message is sent to.")],
-    file: FileOption = Path("alerts.toml"),
-    ledger: LedgerOption = None,
-    *,
-    as_json: JsonOption = False,
+@alerts_app.command("test")
+def send_test(
+    name: Annotated[str, typer.Argument(metavar="DESTINATION")], file: FileOption = Path("alerts.toml")
 ) -> None:
-    """Send a test message to a channel, once; exit code 1 if it was not taken."""
+    """Send a test message to a destination; exit code 1 if it did not arrive."""
     with clear_errors():
-        from rose.pricing.alerts import config, run
+        from rose.pricing import alerts
 
-        tried = run.send_test(ledger_root(ledger), config.load(file), channel)
-        print_answer(as_json, tried.to_json(), lambda: [_line(tried)])
-        if tried.state != "delivered":
+        error = alerts.send_test(alerts.load(file), name)
+        print_answer(False, None, lambda: [f"{name}: {'sent' if error is None else error}"])
+        if error is not None:
             raise typer.Exit(1)
-
-
-def _outcomes(outcomes: tuple[Outcome, ...]) -> Iterator[Element]:
-    for outcome in outcomes:
-        if outcome.unknown is not None:
-            yield f"{outcome.rule.name}: not known: {outcome.unknown}"
-        elif not outcome.alerts:
-            yield f"{outcome.rule.name}: nothing holds"
-        for alert in outcome.alerts:
-            yield f"{outcome.rule.name}: {alert.title}. {alert.text}"
-
-
-def _line(entry: Entry) -> str:
-    message, error = entry.message, "" if entry.error is None else f": {entry.error}"
-    return f"{message.subject} -> {message.channel}: {entry.state} after {entry.tries} tries{error}"

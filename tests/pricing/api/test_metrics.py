@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from rose.ledger import verify
 from rose.pricing.api import metrics
 from rose.pricing.api.ledgers import named
+from rose.pricing.closing import period
+from rose.pricing.watch import budget
 from tests.pricing.api.conftest import NOW_NS, Serve
 from tests.pricing.closing.conftest import BILL_NANO, S, begun, ended, fleet_events, slice_, write
 from tests.pricing.conftest import sample_events
 
 ROOT = Path(__file__).parents[3]
+RULES = ROOT / "deploy" / "prometheus" / "rose-alerts.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "rose-cost.json"
 #: What every request for a figure of this ledger has.
 LIVE = {"ledger": "ledger", "provenance": "live"}
@@ -156,6 +161,24 @@ def test_every_metric_of_the_dashboard_is_in_a_real_scrape(tmp_path: Path, serve
         for clause in re.findall(r"\bby \(([^)]*)\)", query):
             known = {label for name in re.findall(r"\brose_\w+", query) for label in metrics.METRICS[name][0]}
             assert {label.strip() for label in clause.split(",")} <= known, query
+
+
+def test_every_metric_of_the_alerts_is_in_a_real_scrape(tmp_path: Path, serve: Serve) -> None:
+    root = write(tmp_path / "ledger", sample_events(), provenance="replay")
+    budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
+    verify.verify(root)
+    found = samples(serve(root, price_book="example").get("/metrics").text)
+    assert value(found, "rose_budget_dollars", ledger="ledger", team="chat") == 1000.0
+    (group,) = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    for rule in group["rules"]:
+        assert {"alert", "expr", "labels", "annotations"} <= rule.keys()
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        named = re.findall(r"\b(rose_\w+)(?:\{([^}]*)\})?", rule["expr"])
+        assert named, rule["alert"]
+        for name, selector in named:
+            assert name in metrics.METRICS, f"{rule['alert']}: {name} is not served"
+            assert set(re.findall(r"(\w+)=~?\"", selector)) <= set(metrics.METRICS[name][0]), rule["alert"]
+            assert found[name], f"{rule['alert']}: {name} has no sample"
 
 
 def test_the_dashboard_is_whole() -> None:

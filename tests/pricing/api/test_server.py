@@ -100,25 +100,32 @@ def test_an_unknown_path_names_those_there_are(asked_fleet: Served) -> None:
     assert "there is /allocation, /summary, /runs, /trust, /metrics" in answer.json["message"]
 
 
+def test_a_parameter_that_is_given_twice_is_refused(asked_fleet: Served) -> None:
+    answer = asked_fleet.get("/trust?ledger=a&ledger=b&")
+    assert (answer.status, answer.json["message"]) == (400, "parameter ledger is given twice; give it once")
+
+
 def test_the_description_holds_of_real_answers(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
     described = served.get("/openapi.json").json
     assert described["openapi"] == "3.1.0"
     for path, item in described["paths"].items():
         operation = item["get"]
-        for parameter in operation["parameters"]:
+        for parameter in operation.get("parameters", ()):
             Draft202012Validator.check_schema(parameter["schema"])
             assert parameter["in"] == "query"
             assert parameter["description"]
         content = operation["responses"]["200"]["content"]
-        if path not in ("/metrics", "/openapi.json"):
-            schema = content["application/json"]["schema"]
+        assert operation["security"] == [{"HTTPBearer": []}]
+        if path != "/metrics":
+            # References are to the components.
+            schema = content["application/json"]["schema"] | {"components": described["components"]}
             Draft202012Validator.check_schema(schema)
             for view in VIEWS if path == "/allocation" else ("",):
                 answer = served.get(path, **({"costBasis": view, "window": "2026-06-01"} if view else {}))
                 Draft202012Validator(schema).validate(answer.json)
                 if view:
-                    names = schema["properties"]["data"]["items"]["additionalProperties"]["properties"]
+                    names = described["components"]["schemas"]["Allocation"]["properties"]
                     assert all(line.keys() <= names.keys() for one in answer.data for line in one.values())
     error = described["components"]["schemas"]["Error"]
     Draft202012Validator(error).validate(served.get("/allocation", window="never").json)

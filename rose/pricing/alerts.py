@@ -1,0 +1,418 @@
+"""Alerts: rules on a ledger's figures, each alert sent once to its destinations by Apprise.
+
+`alerts.json` in the ledger's folder lists the alerts that hold, by destination. Without it every alert is sent again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import unquote
+
+from pydantic import Field, ValidationError, model_validator
+
+from rose.clock import iso, utc_us
+from rose.config_errors import explain
+from rose.config_hosts import PathText, Section
+from rose.errors import UserError, did_you_mean
+from rose.ledger import catalog, layout, verified
+from rose.ledger.address import is_loopback
+from rose.ledger.layout import LedgerError
+from rose.pricing import query
+from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
+from rose.pricing.money import format_money
+from rose.pricing.watch import anomaly, budget
+from rose.secret_file import open_to_others
+
+if TYPE_CHECKING:
+    from apprise import NotifyBase
+
+FILE = "alerts.json"
+#: Destinations where no `urls_file` is named.
+URLS_VARIABLE = "ROSE_ALERT_URLS"
+#: Schemes that are clear text unless they end in `s`.
+_CLEAR = ("json", "xml", "form", "mailto")
+_ERROR_CHARACTERS_MAX = 300
+#: A shorter part of a URL is no secret worth hiding, and may be a word of an error.
+_SECRET_CHARACTERS_MIN = 4
+
+
+class AlertsError(UserError):
+    """The rules or the destinations cannot be used. The message names the file, the field and the value."""
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class _Rule(Section):
+    """What every rule has: a name, and the destinations of its alerts."""
+
+    name: Name
+    to: list[Name] = Field(min_length=1)
+
+
+class BudgetRule(_Rule):
+    """A team spent a share of its budget for this UTC month, or is forecast to exceed it."""
+
+    kind: Literal["budget"]
+    at: list[Annotated[float, Field(gt=0, le=10)]] = Field(default=[0.8, 1.0], min_length=1)
+    forecast: bool = True
+
+
+class AnomalyRule(_Rule):
+    """A recent day stands out from the days before it."""
+
+    kind: Literal["anomaly"]
+    days: Annotated[int, Field(ge=1, le=28)] = 3
+
+
+class ServingRule(_Rule):
+    """Serving kept fewer of its latency promises than the target."""
+
+    kind: Literal["serving"]
+    target: Annotated[float, Field(gt=0, le=1)]
+    hours: Annotated[int, Field(ge=1, le=720)] = 1
+    requests_min: Annotated[int, Field(ge=1)] = 100
+
+
+class LedgerRule(_Rule):
+    """The ledger has problems, or its last verification is too old."""
+
+    kind: Literal["ledger"]
+    hours: Annotated[int, Field(ge=1, le=8760)] = 26
+
+
+AnyRule = BudgetRule | AnomalyRule | ServingRule | LedgerRule
+
+
+class AlertsConfig(Section):
+    """The file of rules. `provenance` is that of every figure."""
+
+    provenance: Literal["live", "replay", "simulated"] = "live"
+    price_book: str | None = None
+    urls_file: PathText | None = None
+    rule: list[Annotated[AnyRule, Field(discriminator="kind")]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> AlertsConfig:
+        names = [rule.name for rule in self.rule]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two rules are named {repeated!r}; give each its own name")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """A condition that holds. `key` stays while it holds; a higher `level` is sent again."""
+
+    key: str
+    title: str
+    text: str
+    level: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What one rule found. `unknown` says why the rule could not look; then its alerts stay as they were."""
+
+    rule: AnyRule
+    alerts: tuple[Alert, ...] = ()
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """An alert at one destination."""
+
+    rule: str
+    to: str
+    key: str
+    title: str
+    #: Level of the last message that arrived; None if none did.
+    level: int | None
+    at_us: int
+    #: Why the last message did not arrive; None if it did.
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """What one round found, how many messages arrived, and the alerts that hold now."""
+
+    outcomes: tuple[Outcome, ...]
+    sent: int
+    entries: tuple[Entry, ...]
+
+    @property
+    def failed(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.error is not None]
+
+    def to_json(self) -> dict[str, object]:
+        unknown = {outcome.rule.name: outcome.unknown for outcome in self.outcomes if outcome.unknown is not None}
+        return {"sent": self.sent, "alerts": [asdict(entry) for entry in self.entries], "unknown": unknown}
+
+
+def load(path: Path) -> AlertsConfig:
+    """Return the rules in a file. Raises AlertsError naming the file and every wrong field with its value."""
+    try:
+        config = AlertsConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise AlertsError(f"alerts {path}:\n{explain(error, AlertsConfig)}") from None
+    except (OSError, ValueError) as error:
+        raise AlertsError(f"cannot read alerts {path}: {error}; docs/alerts.md has an example") from None
+    folder, book = path.resolve().parent, config.price_book
+    if book is not None and book.endswith(".toml"):
+        book = str(folder / Path(book).expanduser())
+    urls = None if config.urls_file is None else folder / config.urls_file.expanduser()
+    return config.model_copy(update={"price_book": book, "urls_file": urls})
+
+
+def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
+    """Return the destinations by name, from lines `NAME=URL`. Raises AlertsError, which never shows a URL."""
+    from apprise import Apprise, AppriseAsset
+
+    source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
+    text = os.environ.get(URLS_VARIABLE, "")
+    if file is not None:
+        try:
+            source, why, text = str(file), open_to_others(file), file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"cannot be read ({type(error).__name__}); write lines NAME=URL"
+        if why is not None:
+            raise AlertsError(f"urls_file {file} {why}")
+    plugins: dict[str, NotifyBase] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        name, equals, url = (part.strip() for part in line.partition("="))
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not equals or name in plugins:
+            raise AlertsError(f"line {number} of {source} must be NAME=URL, with a name of its own")
+        with _apprise_log():
+            plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
+        if plugin is None:
+            raise AlertsError(f"destination {name!r} of {source} is no URL of Apprise; its documentation lists them")
+        scheme = url.partition("://")[0].lower()
+        if scheme in _CLEAR and not plugin.secure and not is_loopback(plugin.host):
+            raise AlertsError(f"destination {name!r} of {source} is clear text beyond this host; use {scheme}s://")
+        plugins[name] = plugin
+    for rule in config.rule:
+        if missing := next((name for name in rule.to if name not in plugins), None):
+            raise AlertsError(
+                f"rule {rule.name!r}: no destination {missing!r} in {source}{did_you_mean(missing, plugins)}"
+            )
+    return plugins
+
+
+def evaluate(root: Path, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
+    """Return what each rule finds now. Sends nothing. Raises LedgerError for a folder that is no ledger."""
+    root, now_us = layout.check(root), utc_us() if now_us is None else now_us
+    return tuple(_look(root, config, rule, now_us) for rule in config.rule)
+
+
+def check(root: Path, config: AlertsConfig, now_us: int | None = None) -> Round:
+    """Evaluate the rules and send what is new; a message that did not arrive is sent again by the next round.
+
+    Raises AlertsError for wrong destinations, LedgerError where the outcome cannot be kept.
+    """
+    root, now_us = layout.check(root), utc_us() if now_us is None else now_us
+    plugins = destinations(config)
+    with layout.locked(root / "locks" / ".alerts.lock"):
+        known, outcomes = {(entry.to, entry.key): entry for entry in entries(root)}, evaluate(root, config, now_us)
+        sender = _Sender(plugins, config.provenance)
+        after = [entry for outcome in outcomes for entry in _settle(outcome, known, sender, now_us)]
+        try:
+            layout.write_file(root / FILE, json.dumps([asdict(entry) for entry in after], indent=1).encode())
+        except OSError as error:
+            raise LedgerError(f"cannot write {root / FILE}: {error.strerror}; the next round sends again") from None
+    return Round(outcomes=outcomes, sent=sender.sent, entries=tuple(after))
+
+
+def entries(root: Path) -> list[Entry]:
+    """Return the alerts that hold by the last round. Raises LedgerError for a damaged file."""
+    path = layout.check(root) / FILE
+    try:
+        return [Entry(**entry) for entry in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise LedgerError(f"cannot read {path}: {error}; remove it, and every alert is sent again") from None
+
+
+def send_test(config: AlertsConfig, name: str) -> str | None:
+    """Send a test message; returns why it did not arrive. Raises AlertsError for an unknown destination."""
+    plugins = destinations(config)
+    if name not in plugins:
+        raise AlertsError(f"no destination is named {name!r}{did_you_mean(name, plugins)}")
+    return _Sender(plugins, config.provenance).send(name, "test", "Messages to this destination arrive.")
+
+
+def job(root: Path, *, file: Path) -> Mapping[str, object]:
+    """Make a round as a background job. Raises AlertsError where a message did not arrive."""
+    done = check(root, load(file))
+    if done.failed:
+        raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
+    return done.to_json()
+
+
+class _Sender:
+    """Sends messages; skips a destination that failed before in the round."""
+
+    def __init__(self, plugins: Mapping[str, NotifyBase], provenance: str) -> None:
+        self.sent = 0
+        self._plugins = plugins
+        self._mark = "ROSE" if provenance == "live" else f"ROSE [{provenance.upper()}]"
+        self._errors: dict[str, str] = {}
+
+    def send(self, name: str, title: str, text: str) -> str | None:
+        """Send one message; returns why it did not arrive, without any part of the URL that may be a secret."""
+        if name in self._errors:
+            return self._errors[name]
+        plugin = self._plugins[name]
+        with _apprise_log() as log:
+            arrived = plugin.notify(title=f"{self._mark}: {title}", body=text)
+        if arrived:
+            self.sent += 1
+            return None
+        error = _without_secrets(" ".join(log.getvalue().split()), plugin) or "Apprise could not send it"
+        self._errors[name] = error[:_ERROR_CHARACTERS_MAX]
+        return self._errors[name]
+
+
+@contextmanager
+def _apprise_log() -> Iterator[io.StringIO]:
+    """Yield what Apprise logs, which goes nowhere else: it may hold a URL."""
+    from apprise import LogCapture
+
+    logging.getLogger("apprise").propagate = False
+    with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:
+        yield log
+
+
+def _without_secrets(text: str, plugin: NotifyBase) -> str:
+    url = plugin.url(privacy=False)
+    parts = re.split("[/?&=:@]", url)
+    secrets = {*parts, *map(unquote, parts)} - {plugin.host}
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SECRET_CHARACTERS_MIN:
+            text = text.replace(secret, "...")
+    return text
+
+
+def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _Sender, now_us: int) -> Iterable[Entry]:
+    """Send what is new of a rule, and yield its entries from now on."""
+    for to in outcome.rule.to:
+        if outcome.unknown is not None:
+            yield from (entry for entry in known.values() if entry.to == to and entry.rule == outcome.rule.name)
+        for alert in outcome.alerts:
+            last = known.get((to, alert.key))
+            level = None if last is None else last.level
+            if last is not None and last.error is None and level is not None and alert.level <= level:
+                yield last
+                continue
+            error = sender.send(to, alert.title, alert.text)
+            yield Entry(
+                rule=outcome.rule.name,
+                to=to,
+                key=alert.key,
+                title=alert.title,
+                level=alert.level if error is None else level,
+                at_us=now_us,
+                error=error,
+            )
+
+
+def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) -> Outcome:
+    month = budget.current_month(now_us)
+    rows = []
+    if budget.budgets(root, month):
+        rows = budget.show(root, month, config.price_book, provenance=config.provenance, now_us=now_us)
+    alerts = []
+    for row in rows:
+        key = f"{rule.name}/{row.month}/{row.team}"
+        whole_nano, spent_nano = int(row.budget.value or 0), int(row.spent.value or 0)
+        whole, spent = (format_money(nano, row.spent.stamp.currency) for nano in (whole_nano, spent_nano))
+        text = f"Team {row.team} has spent {spent} of {whole} in {row.month} ({row.spent.view}; {row.spent.stamp})."
+        # Any spending reaches a budget of nothing.
+        if reached := [at for at in rule.at if 0 < spent_nano >= Fraction(str(at)) * whole_nano]:
+            title = f"{row.team} has spent {max(reached):.0%} of its budget for {row.month}"
+            alerts.append(Alert(key=f"{key}/spent", title=title, text=text, level=round(1000 * max(reached))))
+        forecast_nano = int(row.forecast.value or 0)
+        if rule.forecast and forecast_nano > whole_nano >= spent_nano:
+            title = f"{row.team} is forecast to exceed its budget for {row.month}"
+            text += f" The forecast for the month is {format_money(forecast_nano, row.spent.stamp.currency)}."
+            alerts.append(Alert(key=f"{key}/forecast", title=title, text=text))
+    return Outcome(rule=rule, alerts=tuple(alerts))
+
+
+def _days(root: Path, config: AlertsConfig, rule: AnomalyRule, now_us: int) -> Outcome:
+    today_ns = of_day(day_of(now_us * 1000)).from_ns
+    judged = Period(today_ns - rule.days * NS_PER_DAY, today_ns)
+    watched = anomaly.find(root, judged, config.price_book, provenance=config.provenance)
+    if not watched.judged:
+        return Outcome(rule=rule, unknown="too few charged days come before the last days")
+    alerts = tuple(
+        Alert(
+            key=f"{rule.name}/{one.day}/{one.metric}",
+            title=f"{one.metric} of {one.day} stands out",
+            text=f"It was {one.value.text} ({one.value.view}; {one.value.stamp}), {anomaly.roughly(one.change_nano)} "
+            f"from {one.median.text} on {one.compared_with}. `{one.why}` says what drove the change.",
+        )
+        for one in watched.anomalies
+    )
+    return Outcome(rule=rule, alerts=alerts)
+
+
+def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -> Outcome:
+    from_us = now_us - rule.hours * 3_600_000_000
+    with catalog.connect(root) as connection:
+        query.set_variables(connection, provenance=config.provenance, from_ns=from_us * 1000, to_ns=now_us * 1000)
+        (row,) = query.rows(connection, "alerts/serving")
+    requests, kept, since = row["requests"], row["kept"], f"{iso(from_us)[:19]}Z"
+    if requests < rule.requests_min:
+        return Outcome(rule=rule, unknown=f"{requests} requests since {since}; {rule.requests_min} needed")
+    alert = Alert(
+        key=f"{rule.name}/kept",
+        title=f"serving kept {kept / requests:.2%} of its promises, target {rule.target:.2%}",
+        text=f"{requests - kept:,} of {requests:,} serving requests since {since} missed their latency promises.",
+    )
+    # The target as written: exactly the target is no miss.
+    missed = kept < Fraction(str(rule.target)) * requests
+    return Outcome(rule=rule, alerts=(alert,) if missed else ())
+
+
+def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> Outcome:
+    last = verified.state(root)
+    alerts = []
+    if last is not None and last.problems:
+        title, text = f"the ledger has {last.problems} problems", "Do not trust its figures. Run `rose ledger verify`."
+        alerts.append(Alert(key=f"{rule.name}/problems", title=title, text=text, level=last.problems))
+    if last is None or now_us - last.until_us > rule.hours * 3_600_000_000:
+        since = "never" if last is None else f"not since {iso(last.until_us)[:19]}Z"
+        text = "Run `rose ledger verify`, or `rose jobs serve`."
+        alerts.append(Alert(key=f"{rule.name}/stale", title=f"the ledger was verified {since}", text=text))
+    return Outcome(rule=rule, alerts=tuple(alerts))
+
+
+_LOOK: Mapping[str, Callable[[Path, AlertsConfig, Any, int], Outcome]] = {
+    "budget": _budgets,
+    "anomaly": _days,
+    "serving": _serving,
+    "ledger": _ledger,
+}
+
+
+def _look(root: Path, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
+    try:
+        return _LOOK[rule.kind](root, config, rule, now_us)
+    except UserError as error:
+        return Outcome(rule=rule, unknown=str(error))
