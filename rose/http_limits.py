@@ -1,7 +1,8 @@
 """How long a client of an HTTP server may take over its part, and how many connections a server keeps.
 
-A client owes the head of a request, then its body; an idle connection owes nothing, and may be closed to make room.
-Answers that the server holds back, and streams, have no limit here.
+A client owes the head of a request, then its body, and takes the answer; an idle connection owes nothing, and may be
+closed to make room. Answers that the server holds back, and streams, have no limit here. A client that sends a request
+before the last one is answered is cut: a server would keep all that it sends.
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ HEAD_BYTES_MAX = 64 << 10
 #: So much of a body, or its end, must come within BODY_S.
 BODY_S = 20.0
 BODY_BYTES_MIN = 64 << 10
+#: So much of an answer that waits for its client must be taken within this.
+ANSWER_S = 20.0
+ANSWER_BYTES_MIN = 64 << 10
 IDLE_S = 75.0
 #: Connections that are taken up at a time: what the first of them sent is read before there are too many.
 ACCEPTS = 64
 _SWEEP_S = 1.0
 
-Part = Literal["head", "body", "next"]
-_LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "next": float("inf")}
+Part = Literal["head", "body", "answer", "next"]
+_LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "answer": ANSWER_S, "next": float("inf")}
 
 
 class _Connection(Protocol):
     def cut(self) -> None: ...
+
+    def takes(self) -> bool: ...
 
 
 class Connections:
@@ -74,10 +80,13 @@ class Connections:
             if now_s - since_s < HEAD_S:
                 break
             if now_s - since_s >= _LIMITS_S[part]:
-                late.append(connection)
-        for connection in late:
-            del self._waiting[connection]
-            connection.cut()
+                late.append((connection, part))
+        for connection, part in late:
+            if part == "answer" and connection.takes():
+                self.waits(connection, part)
+            else:
+                del self._waiting[connection]
+                connection.cut()
         self._sweeping = loop.call_later(_SWEEP_S, self._sweep) if self._count else None
 
 
@@ -90,7 +99,7 @@ class LimitedProtocol(HttpToolsProtocol):
         #: What is being read of a request, and what is waited for.
         self._reading: Part = "next"
         self._awaited: Part | None = "head"
-        self._head_bytes = self._body_bytes = 0
+        self._head_bytes = self._body_bytes = self._unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -117,6 +126,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self._settle()
 
     def on_message_begin(self) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            self.cut()
+            # Ends the parser.
+            raise ConnectionAbortedError("a request was sent before the last one was answered")
         super().on_message_begin()
         self._reading = "head"
 
@@ -136,11 +150,27 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._settle()
 
+    def takes(self) -> bool:
+        """Whether the client took a part of the answer since it was asked last, or since the answer began to wait."""
+        before, self._unsent_bytes = self._unsent_bytes, self._connected.get_write_buffer_size()
+        return before - self._unsent_bytes >= ANSWER_BYTES_MIN
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent_bytes = self._connected.get_write_buffer_size()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._settle()
+
     def _settle(self) -> None:
         """Note what is waited for, if that changed."""
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
-        awaited = None if answering and self._reading != "body" else self._reading
+        awaited: Part | None = None if answering and self._reading != "body" else self._reading
+        if self.flow.write_paused:
+            awaited = "answer"
         comes = awaited == "body" and self._body_bytes >= BODY_BYTES_MIN
         if awaited == self._awaited and not comes:
             return

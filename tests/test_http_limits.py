@@ -28,7 +28,7 @@ SHORT = """
 import asyncio, pathlib, resource, sys, time
 from rose import http_limits
 http_limits.HEAD_S = 2.0
-http_limits._LIMITS_S.update(head=2.0, body=2.0)
+http_limits._LIMITS_S.update(head=2.0, body=2.0, answer=2.0)
 from rose.runtime.transfer.wire import server as wire
 wire._IDLE_S = wire.BODY_S = 2.0
 folder = pathlib.Path(sys.argv[1])
@@ -58,6 +58,20 @@ from rose.pricing.api.ledgers import named
 with server.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
     print(url.rpartition(":")[2], flush=True)
     sys.stdin.read()
+"""
+LARGE_BYTES = 64 << 20
+#: Answers every request with so much.
+LARGE = f"""
+from rose.runtime.scheduling.gateway.http_server import HttpServer
+from starlette.responses import Response
+from rose.runtime.engines.ports import free_port
+async def serve():
+    port = free_port()
+    server = HttpServer(Response(bytes({LARGE_BYTES})), "127.0.0.1", port)
+    await server.start()
+    print(port, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+asyncio.run(serve())
 """
 LIMIT = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))\n"
 SERVERS = {"controller": (CONTROLLER, "/health"), "store": (STORE, "/v1/packages"), "api": (API, "/healthz")}
@@ -179,6 +193,46 @@ def test_a_head_without_an_end_is_given_up(tmp_path: Path) -> None:
         stranger.sendall(HEAD)
         with pytest.raises(ConnectionError):
             stranger.sendall(b"x" * 60_000_000)
+
+
+@pytest.mark.parametrize("kind", ["controller", "api"])
+def test_a_client_that_sends_requests_and_takes_no_answer_is_cut(kind: str, tmp_path: Path) -> None:
+    asked = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % SERVERS[kind][1].encode()
+    with served(kind, tmp_path) as port:
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.settimeout(ASKED_S)
+            with pytest.raises(ConnectionError):
+                stranger.sendall(asked * 1_000_000)
+        assert status_of(port, SERVERS[kind][1]) == 200
+
+
+def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_none_is_cut(tmp_path: Path) -> None:
+    program = SHORT + LARGE
+    asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with (
+            socket.create_connection(("127.0.0.1", port)) as slow,
+            socket.create_connection(("127.0.0.1", port)) as silent,
+        ):
+            for client in (slow, silent):
+                client.settimeout(ASKED_S)
+                client.sendall(asked)
+            length = 0
+            while length < LARGE_BYTES:
+                part = slow.recv(8 << 20, socket.MSG_WAITALL)
+                assert part
+                length += len(part)
+                time.sleep(0.5)
+            taken = 0
+            with suppress(ConnectionError):
+                while part := silent.recv(8 << 20):
+                    taken += len(part)
+            assert taken < LARGE_BYTES
+        process.kill()
 
 
 def test_the_file_limit_is_raised_to_what_the_host_allows() -> None:
