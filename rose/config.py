@@ -227,6 +227,9 @@ class GatewayConfig(Section):
         description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
         "else may read the file that holds it (`chmod 600`).",
     )
+    tokens: Path | None = Field(
+        default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
+    )
 
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> GatewayConfig:
