@@ -179,13 +179,14 @@ class Gateway:
                 return failure(401, "this is for the fleet's agents, who send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
             # The ledger's door asks for its scopes itself, and logs them.
-            needed = _scope(scope)
+            needed = _scopes(scope)
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
             except tokens.UnknownTokenError as error:
                 return failure(401, str(error))
-            if not token.may(needed):
-                return failure(403, f"token {token.name!r} lacks the scope {needed!r}: it has {token.described}")
+            if not any(map(token.may, needed)):
+                lacks = " or ".join(needed)
+                return failure(403, f"token {token.name!r} lacks the scope {lacks}: it has {token.described}")
         return None
 
     def _find(self, secret: str) -> Token:
@@ -193,13 +194,13 @@ class Gateway:
         return tokens.find((*self._fixed, *(self._named.tokens if self._named else ())), secret)
 
 
-def _scope(scope: Scope) -> tokens.Scope:
-    """What a token needs for a request of a client or an operator."""
+def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
+    """The scopes of which a token needs one for a request of a client or an operator."""
     if turns.is_turn(scope):
-        return "generate"
+        return ("generate",)
     if scope["method"] in ("GET", "HEAD"):
-        return "read"
-    return "publish" if scope["path"].startswith("/runs") else "admin"
+        return ("read", "generate", "publish")
+    return ("publish",) if scope["path"].startswith("/runs") else ("admin",)
 
 
 #: What is answered with an error.
