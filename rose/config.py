@@ -286,7 +286,7 @@ class FleetConfig(Section):
     host: str = Field(
         default="",
         description="Name of this host, put before the names of its ledger writers; give one to each host where "
-        "several send to one ledger gateway.",
+        "several send to one ledger.",
         pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
     )
     cache: PathText = Field(
