@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command
+from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
 from rose.pricing.commands.alerts import alerts_app
@@ -74,6 +74,7 @@ app.command("down", rich_help_panel=_FLEET)(down_command)
 app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
 app.add_typer(config_app, name="config", rich_help_panel=_FLEET)
+app.add_typer(token_app, name="token", rich_help_panel=_FLEET)
 app.add_typer(weights_app, name="weights", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
 app.command("cost", rich_help_panel=_COST)(cost_command)

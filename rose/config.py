@@ -227,6 +227,9 @@ class GatewayConfig(Section):
         description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
         "else may read the file that holds it (`chmod 600`).",
     )
+    tokens: Path | None = Field(
+        default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
+    )
 
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> GatewayConfig:
@@ -283,7 +286,7 @@ class FleetConfig(Section):
     host: str = Field(
         default="",
         description="Name of this host, put before the names of its ledger writers; give one to each host where "
-        "several send to one ledger gateway.",
+        "several send to one ledger.",
         pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
     )
     cache: PathText = Field(

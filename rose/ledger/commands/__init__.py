@@ -11,7 +11,16 @@ from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
 
-__all__ = ["JsonOption", "LedgerOption", "ledger_app", "ledger_root", "query_command", "schema_command", "sql_command"]
+__all__ = [
+    "JsonOption",
+    "LedgerOption",
+    "ledger_app",
+    "ledger_root",
+    "query_command",
+    "schema_command",
+    "sql_command",
+    "token_app",
+]
 
 ledger_app = typer.Typer(help="Check, describe and compact a ledger.", no_args_is_help=True)
 _COMMANDS: tuple[Callable[..., None], ...] = (
@@ -27,9 +36,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     maintain.restore,
     maintain.quarantine,
     evidence.receipt,
-    remote.serve,
     remote.forward,
 )
-ledger_app.add_typer(token_app, name="token")
 for command in _COMMANDS:
     ledger_app.command()(command)

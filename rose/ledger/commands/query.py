@@ -47,10 +47,10 @@ def sql_command(
     ledger: LedgerOption = None,
     *,
     server: Annotated[
-        str | None, typer.Option(help="Ask a gateway instead of a folder: grpc://HOST:PORT or grpc+tls://HOST:PORT.")
+        str | None, typer.Option(help="Ask a controller instead of a folder: http://HOST:PORT or https://HOST:PORT.")
     ] = None,
     token_file: TokenFileOption = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, PEM, that the gateway's must come from.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, PEM, that the controller's must come from.")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     raw: RawOption = False,
@@ -154,7 +154,7 @@ def _runner(
     """What runs a statement: on a server if one is named, else on a ledger's folder. Raises LedgerError."""
     if server is None:
         if token_file or tls_ca:
-            fail("--token-file and --tls-ca are for a gateway; name one with --server")
+            fail("--token-file and --tls-ca are for a controller; name one with --server")
         from rose.ledger import layout
         from rose.ledger.access import logged
         from rose.ledger.reading.query import query
@@ -172,8 +172,8 @@ def _runner(
         fail("--ledger and --server exclude one another; give one of them")
     from rose.ledger.hosts import remote
 
-    token = read_token(token_file, "ROSE_LEDGER_TOKEN")
-    return lambda text: remote.query(server, text, token=token, limit=limit, timeout_s=timeout_s, tls_ca=tls_ca)
+    ledger_there = remote.RemoteLedger(server, token=read_token(token_file, "ROSE_TOKEN"), tls_ca=tls_ca)
+    return lambda text: ledger_there.query(text, limit=limit, timeout_s=timeout_s)
 
 
 def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:

@@ -1,4 +1,4 @@
-"""`rose ledger token`: who may call a gateway, and what for."""
+"""`rose token`: who may ask a controller what."""
 
 from __future__ import annotations
 
@@ -14,121 +14,81 @@ from rose.ledger.commands.common import JsonOption, clear_errors, fail, print_js
 from rose.ledger.commands.jobs import time_text
 from rose.terminal import echo, echo_data
 
-token_app = typer.Typer(help="Make, list, change and end the tokens of a gateway.", no_args_is_help=True)
+token_app = typer.Typer(help="Make, list and end the named tokens of a controller.", no_args_is_help=True)
 
-TokensOption = Annotated[Path, typer.Option("--tokens", help="File of the tokens, outside the ledger.")]
+TokensOption = Annotated[
+    Path, typer.Option("--tokens", envvar="ROSE_TOKENS", help="File of the tokens: `gateway.tokens` of the fleet file.")
+]
 NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as that of its holder.")]
-AppendOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN", help="Let it append as writers with these names; * and ? are wildcards; may be repeated."
-    ),
-]
-ReadOption = Annotated[bool, typer.Option("--read", help="Let it query and list everything.")]
-AdminOption = Annotated[bool, typer.Option("--admin", help="Let it do everything.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write it to this new file, which only you can read; else print it.")
-]
 
 
 @token_app.command()
 def create(
     name: NameArgument,
     tokens: TokensOption,
-    append: AppendOption = None,
-    read: ReadOption = False,
-    admin: AdminOption = False,
+    append: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WRITERS", help="Append events as these writers; * and ? are wildcards; may be repeated."),
+    ] = None,
+    *,
+    read: Annotated[bool, typer.Option("--read", help="Read status, runs and the ledger.")] = False,
+    generate: Annotated[bool, typer.Option("--generate", help="Play turns.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Open runs, publish versions and play turns.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="Everything.")] = False,
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="It ends after this long, such as 90d; else never.")
     ] = None,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it to this new file, which only you can read; else print it.")
+    ] = None,
 ) -> None:
-    """Make a token and give it away once: the tokens' file holds its hash alone. A running gateway takes it up."""
-    with clear_errors():
-        from rose.ledger.hosts import tokens as store
+    """Make a token and give it away once: the tokens' file holds its hash alone. A running controller takes it up."""
+    from rose import tokens as store
 
+    granted = {"read": read, "generate": generate or publish, "publish": publish, "admin": admin}
+    scopes = tuple(scope for scope in store.SCOPES if granted.get(scope))
+    with clear_errors():
         life_s = None if expires is None else seconds(expires)
-        _give(
-            name,
-            out,
-            lambda: store.create(tokens, name, append=tuple(append or ()), read=read, admin=admin, life_s=life_s),
-        )
-
-
-@token_app.command()
-def grant(
-    name: NameArgument,
-    tokens: TokensOption,
-    append: AppendOption = None,
-    read: ReadOption = False,
-    admin: AdminOption = False,
-) -> None:
-    """Let a token do this as well; it stays what it is."""
-    if not (append or read or admin):
-        fail("nothing is granted; give --append PATTERN, --read or --admin")
-    with clear_errors():
-        from rose.ledger.hosts import tokens as store
-
-        token = store.grant(tokens, name, append=tuple(append or ()), read=read, admin=admin)
-    echo(f"{token.name}: {token.scopes}")
+        _give(name, out, lambda: store.create(tokens, name, scopes, tuple(append or ()), life_s))
 
 
 @token_app.command("list")
 def list_tokens(tokens: TokensOption, as_json: JsonOption = False) -> None:
     """The tokens and what each may do; `id` ends the SHA-256 of a token, and the token itself is nowhere."""
-    with clear_errors():
-        from rose.ledger.hosts import tokens as store
+    from rose import tokens as store
 
+    with clear_errors():
         stored, now_us = store.read(tokens), utc_us()
     if as_json:
-        facts = [
-            {
-                **{"name": token.name, "append": token.append, "read": token.read, "admin": token.admin},
-                "state": token.state(now_us),
-                "keys": [{**dict(key), "sha256": f"...{key.sha256[-4:]}"} for key in token.keys],
-            }
-            for token in stored
-        ]
-        print_json(facts)
+        print_json(
+            [
+                {**token.model_dump(exclude={"sha256"}), "id": token.sha256[-4:], "expired": token.expired(now_us)}
+                for token in stored
+            ]
+        )
         return
     rows = [
         (
             token.name,
-            token.scopes,
-            key.sha256[-4:],
-            time_text(key.made_us),
-            time_text(key.until_us),
-            token.state(now_us),
+            token.described,
+            token.sha256[-4:],
+            time_text(token.made_us),
+            time_text(token.until_us),
+            "expired" if token.expired(now_us) else "valid",
         )
         for token in stored
-        for key in token.keys[-1:]
     ]
-    print_table(["name", "scopes", "id", "made", "expires", "state"], rows)
-
-
-@token_app.command()
-def rotate(
-    name: NameArgument,
-    tokens: TokensOption,
-    grace: Annotated[str, typer.Option(metavar="DURATION", help="How long the former token still works.")] = "24h",
-    out: OutOption = None,
-) -> None:
-    """Make another secret for a token and give it away once; the one before it works until the grace is over."""
-    with clear_errors():
-        from rose.ledger.hosts import tokens as store
-
-        grace_s = seconds(grace)
-        _give(name, out, lambda: store.rotate(tokens, name, grace_s))
+    print_table(["name", "may", "id", "made", "expires", "state"], rows)
 
 
 @token_app.command()
 def revoke(name: NameArgument, tokens: TokensOption) -> None:
-    """End a token now, in all its secrets."""
-    with clear_errors():
-        from rose.ledger.hosts import tokens as store
+    """End a token now. To replace one, create another, hand it out, then revoke the first."""
+    from rose import tokens as store
 
+    with clear_errors():
         store.revoke(tokens, name)
-    echo(f"{name}: revoked; a running gateway refuses it from now on")
+    echo(f"{name}: revoked; a running controller refuses it from now on")
 
 
 def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:

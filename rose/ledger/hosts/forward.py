@@ -1,6 +1,6 @@
-"""The forwarder: ships what a ledger's writers wrote to a gateway, byte for byte and in the order of each chain.
+"""The forwarder: ships what a ledger's writers wrote to a controller, byte for byte and in the order of each chain.
 
-It keeps no state that matters: what the gateway holds, the gateway is asked. While the gateway is away the ledger
+It keeps no state that matters: what the controller's ledger holds, the controller is asked. While it is away the ledger
 goes on growing, and is shipped when it is back.
 """
 
@@ -17,10 +17,10 @@ from typing import Any
 
 from rose.ledger import layout, segments
 from rose.ledger.hosts import spool
-from rose.ledger.hosts.remote import Gateway, GatewayAwayError, GatewayError, Secret
+from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger, Secret
 from rose.ledger.layout import LedgerError
 
-#: Pauses between attempts grow to this many times the usual one while the gateway is away.
+#: Pauses between attempts grow to this many times the usual one while the controller is away.
 _PAUSES_MAX = 8
 #: For so long after it is told to stop a forwarder sends on.
 _STOP_S = 10.0
@@ -33,18 +33,18 @@ class Progress:
     segments: int = 0
     events: int = 0
     sent_bytes: int = 0
-    #: Segments the gateway lacks still, and how long the oldest of them has been on disk. While it was not asked since
-    #: this process began, up to an epoch of each writer that it has is among them.
+    #: Segments the controller lacks still, and how long the oldest of them has been on disk. While it was not asked
+    #: since this process began, up to an epoch of each writer that it has is among them.
     waiting: int = 0
     lag_s: float = 0.0
     #: Of each writer that cannot be shipped, why.
     problems: dict[str, str] = field(default_factory=dict)
-    #: Why the pass ended early: the gateway is away, or refuses everything, or there was no more time.
+    #: Why the pass ended early: the controller is away, or refuses everything, or there was no more time.
     stopped: str | None = None
 
 
 class Forwarder:
-    """Ships the ledger at `root` to the gateway at `to`. Call `once`, or `start` and `stop` a thread that goes on."""
+    """Ships the ledger at `root` to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Forwarder:
 
         A `token` that is called, such as a `remote.TokenFile`, is asked at each call: a rotated one is taken up.
         `report` hears of every pass of the thread. Raises LedgerError if `root` is no ledger or `to`
-        no URL of a gateway.
+        no URL of a controller.
         """
         self.root = layout.check(root)
-        self._gateway = Gateway(to, token=token, tls_ca=tls_ca)
+        self._remote = RemoteLedger(to, token=token, tls_ca=tls_ca)
         spool.make(self.root)
         self._every_s = every_s
         self._report = report
-        #: What the gateway said last that it holds.
+        #: What the controller said last that it holds.
         self._held: dict[str, Any] = {}
         self._stopping = threading.Event()
         #: From then on, by the monotonic clock, no segment is sent any more.
@@ -80,14 +80,13 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ship what is there now if the gateway answers, for ten seconds at most, and end with the call that is then
+        """Ship what is there now if the controller answers, for ten seconds at most, and end with the call that is then
         under way. The rest waits on disk, and the next forwarder ships it."""
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        self._gateway.close()
 
     def run(self) -> None:
         """Ship until `stop` is called from elsewhere: then, if there is time, once more what is there, and no more."""
@@ -112,9 +111,9 @@ class Forwarder:
         return time.monotonic() >= self._until_s
 
     def once(self) -> Progress:
-        """Ship all that the gateway lacks. A writer that it refuses stays behind alone, and is named in the outcome.
+        """Ship all that the controller lacks. A writer that it refuses stays behind alone, and is named in the outcome.
 
-        Raises GatewayError if the gateway is away, or refuses everything.
+        Raises ControllerError if the controller is away, or refuses everything.
         """
         progress = Progress()
         self._pass(progress)
@@ -122,11 +121,11 @@ class Forwarder:
         return progress
 
     def _pass(self, progress: Progress) -> None:
-        self._held = self._gateway.info(self._writers())["writers"]
+        self._held = self._remote.held(self._writers())
         for writer in self._writers():
             try:
                 self._ship(writer, progress)
-            except GatewayAwayError:
+            except ControllerAwayError:
                 raise
             except (LedgerError, OSError) as error:
                 progress.problems[writer] = str(error)
@@ -145,7 +144,7 @@ class Forwarder:
                 return
             content = path.read_bytes()
             header = segments.read_header(content)
-            self._held[writer] = self._gateway.send_segment(str(path.relative_to(self.root)), content)
+            self._held[writer] = self._remote.send_segment(str(path.relative_to(self.root)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
             progress.sent_bytes += len(content)
@@ -153,7 +152,7 @@ class Forwarder:
                 spool.acknowledged(self.root, writer, header.epoch)
 
     def _lacking(self, writer: str) -> Iterator[Path]:
-        """Segments after what the gateway holds, in order. Raises LedgerError if the next of them is gone."""
+        """Segments after what the controller holds, in order. Raises LedgerError if the next of them is gone."""
         held = self._held.get(writer)
         place = (-1, 0) if held is None else (held["epoch"], held["index"])
         for epoch in layout.epochs(self.root, writer):
@@ -161,11 +160,11 @@ class Forwarder:
                 continue
             if epoch > place[0] + 1:
                 raise LedgerError(
-                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the gateway "
+                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the controller "
                     "can take no later one without it. Start the forwarder before the first compaction"
                 )
             folder = self.root / "live" / writer / f"{epoch:06d}"
-            # A power cut must not take back a segment that the gateway then holds.
+            # A power cut must not take back a segment that the controller then holds.
             layout.sync_folder(folder)
             for name in segments.segment_names(folder):
                 if (epoch, int(name[:6])) > place:
@@ -173,13 +172,13 @@ class Forwarder:
             place = (epoch, 0)
 
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
-        """The newest segment that the gateway holds must be ours too, or two hosts write under one name."""
+        """The newest segment that the controller holds must be ours too, or two hosts write under one name."""
         folder = self.root / "live" / writer / f"{held['epoch']:06d}"
         own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
         newest = max(layout.epochs(self.root, writer), default=-1)
         if not own_segment.exists() and (folder.exists() or held["epoch"] > newest):
-            raise GatewayError(
-                f"the gateway holds another history of writer {writer!r}: its name is used on two hosts, or this "
+            raise ControllerError(
+                f"the controller holds another history of writer {writer!r}: its name is used on two hosts, or this "
                 "ledger was made anew. Give this host's processes other writer names"
             )
 
@@ -197,7 +196,7 @@ class Forwarder:
                     progress.lag_s = max(progress.lag_s, now - oldest.stat().st_mtime)
 
     def _unsent(self, writer: str) -> Iterator[tuple[Path, list[str]]]:
-        """Epochs with segments that the gateway lacks, as far as is known, and the names of those, in order."""
+        """Epochs with segments that the controller lacks, as far as is known, and the names of those, in order."""
         held = self._held.get(writer)
         place = (held["epoch"], held["index"]) if held else (spool.first_unsent_epoch(self.root, writer) or 0, -1)
         for epoch in layout.epochs(self.root, writer):

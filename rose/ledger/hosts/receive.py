@@ -243,7 +243,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
             raise LedgerError(
-                f"{path}: of format {header.format_version!r}; this gateway takes format {layout.FORMAT_VERSION}"
+                f"{path}: of format {header.format_version!r}; this ledger takes format {layout.FORMAT_VERSION}"
             )
         numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
         if any(type(number) is not int for number in numbers) or path != (
@@ -284,7 +284,7 @@ def _read(path: str, content: bytes) -> pa.Table:
         if field.name not in known.names or field.type != known.field(field.name).type:
             raise LedgerError(
                 f"{path}: column {field.name!r} of type {field.type} is not known here; "
-                "the host of the gateway needs the version of ROSE that wrote it, or a newer one"
+                "the controller's host needs the version of ROSE that wrote it, or a newer one"
             )
     if missing := _REQUIRED - set(schema.names):
         raise LedgerError(f"{path}: column {min(missing)!r} is missing")

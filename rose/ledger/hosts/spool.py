@@ -1,7 +1,7 @@
-"""What makes a ledger a spool: its segments are copied to a gateway, and stay here until they are there.
+"""What makes a ledger a spool: its segments are copied to a controller, and stay here until they are there.
 
 `forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag, and is asked by whoever
-removes segments, and while the gateway is away: what is still to be sent, the forwarder asks the gateway itself.
+removes segments, and while the controller is away: what is still to be sent, the forwarder asks the controller itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FOLDER = "forwarded"
 #: Writers of upkeep, closes and local access, whose events are about one folder and mean nothing in another.
 _UPKEEP = frozenset({"access", "archive", "closing", "compaction", "quarantine", "rollup"})
 _UPKEEP_PREFIX = "job-"
-#: The writer under which a gateway appends events that come without a ledger.
+#: The writer of the access log of a ledger's door.
 GATEWAY_WRITER = "gateway"
 
 
@@ -26,7 +26,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """The first epoch that must stay as it was written, since a gateway may lack it; None if none must.
+    """The first epoch that must stay as it was written, since the controller's ledger may lack it; None if none must.
 
     Raises LedgerError if what the forwarder left is damaged.
     """
@@ -47,6 +47,6 @@ def make(root: Path) -> None:
 
 
 def acknowledged(root: Path, writer: str, epoch: int) -> None:
-    """A gateway holds every segment of `writer` before this epoch."""
+    """The controller's ledger holds every segment of `writer` before this epoch."""
     content = json.dumps({"epoch": epoch}).encode()
     layout.write_file(root / FOLDER / f"{writer}.json", content)

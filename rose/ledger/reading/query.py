@@ -31,7 +31,7 @@ KILL_AFTER_S = 0.5
 #: What may pass beyond that before an answer is there: the first call loads DuckDB, and a result takes time to send.
 _GRACE_S = 120.0
 #: Environment variables that a process which runs users' SQL has no need to hold.
-_SECRETS = ("ROSE_LEDGER_TOKEN",)
+_SECRETS = ("ROSE_TOKEN",)
 
 
 class QueryError(LedgerError):

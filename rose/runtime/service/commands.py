@@ -109,19 +109,17 @@ def restart_command(
     part: Annotated[
         str,
         typer.Argument(
-            metavar="HOST|controller|ledger",
-            help="A host's name in the fleet file, `local` if it names none; `controller`; or `ledger`, the gateway to "
-            "which other hosts send their events.",
+            metavar="HOST|controller",
+            help="A host's name in the fleet file, `local` if it names none; or `controller`.",
         ),
     ],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
-    """Start a host's agents, the controller or the ledger's gateway anew, with what is installed there now; runs and
-    serving go on.
+    """Start a host's agents or the controller anew, with what is installed there now; runs and serving go on.
 
-    A host's leases end first. Clients of the controller ask again while it is away, and events wait on their hosts
-    while the ledger's gateway is. A new version comes to the gateway first, then to hosts, then to the controller."""
+    A host's leases end first. While the controller is away its clients ask again, and events wait on their hosts. A new
+    version comes to the controller first, then to the hosts."""
     from rose import config as configuration
     from rose.runtime.service.up import restart
 

@@ -1,11 +1,10 @@
-"""What a fleet has once: its controller, and the gateway of its ledger, each a named actor on the first host."""
+"""The controller of a fleet: a named actor on the first host."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import uvloop
 
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.ledger.hosts import gateway as ledger_gateway
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
@@ -21,6 +19,7 @@ from rose.runtime.scheduling import collector
 from rose.runtime.service import places, plan_json, vital
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.parts import STOPPING
+from rose.tokens import of_secret
 
 _AGAIN_S = 2.0
 
@@ -39,6 +38,8 @@ class ControllerPlan:
     host: str = ""
     #: What agents show it.
     agent_token: str = field(default="", repr=False)
+    #: What the other hosts send their events with: by host, the token, and the names before those of its writers.
+    host_tokens: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
     cores: tuple[int, ...] = ()
 
 
@@ -105,6 +106,13 @@ class ControllerActor:
                     writer=writer,
                     fleet_run_id=plan.run_id,
                     agent_token=plan.agent_token,
+                    tokens_file=config.tokens,
+                    host_tokens=[
+                        of_secret(host, token, ("append",), tuple(f"{name}.*" for name in names))
+                        for host, (token, names) in plan.host_tokens.items()
+                    ],
+                    # Without a token every user of the host would read it.
+                    ledger=plan.ledger if config.token or config.tokens else None,
                     devices=places.hosts_by_device(plan.config),
                     origins=places.origin_rules(plan.config),
                 )
@@ -125,49 +133,3 @@ class ControllerActor:
                         writer.close()
                     except LedgerError as error:
                         self._say(str(error))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CentralPlan:
-    """What the gateway of a ledger is told. `tokens`: the file of the tokens that it lets in."""
-
-    ledger: Path
-    host: str
-    port: int
-    tokens: Path
-    logs: Path
-
-
-class CentralActor:
-    """The ledger's gateway on Ray, to which the other hosts send their events."""
-
-    def __init__(self, plan: CentralPlan | str) -> None:
-        self._plan = plan = plan_json.load(CentralPlan, plan)
-        self._doing = "starting"
-        self._ending = threading.Event()
-        self._say = log_to(plan.logs / "ledger-gateway.log")
-        self._thread = vital.start_part("ledger-gateway", self._run, plan.logs / "ledger-gateway.log")
-
-    def report(self) -> tuple[str, int]:
-        """As the controller's."""
-        return STOPPING if self._ending.is_set() else self._doing, os.getpid()
-
-    def stop(self) -> None:
-        self._ending.set()
-        self._thread.join(10.0)
-
-    def _run(self) -> None:
-        plan = self._plan
-        while not self._ending.is_set():
-            try:
-                with ExitStack() as stack:
-                    serving = ledger_gateway.serve(
-                        plan.ledger, plan.host, plan.port, tokens_file=plan.tokens, warn=self._say
-                    )
-                    self._say(f"listening at {stack.enter_context(serving)}")
-                    self._doing = ""
-                    self._ending.wait()
-            except (OSError, UserError) as error:
-                self._doing = str(error)
-                self._say(self._doing)
-                self._ending.wait(_AGAIN_S)

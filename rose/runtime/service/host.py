@@ -64,7 +64,7 @@ class HostActor:
         self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
     ) -> None:
         plan = plan_json.load(HostPlan, plan)
-        if plan.central is not None and plan.address is None:
+        if plan.ledger_token and plan.address is None:
             # The file knows the host by a resource: where it is, it knows itself.
             import ray
 
@@ -214,9 +214,10 @@ class HostRunner:
         plan = self.plan
         if self._writer is None:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
-        if plan.central is not None and self._forwarder is None:
-            url, token = plan.central.url, plan.central.token
-            self._forwarder = Forwarder(plan.ledger, url, token=token, report=self._look_forwarded)
+        if plan.ledger_token and self._forwarder is None:
+            self._forwarder = Forwarder(
+                plan.ledger, plan.controller_url, token=plan.ledger_token, report=self._look_forwarded
+            )
             self._forwarder.start()
         return self._writer
 

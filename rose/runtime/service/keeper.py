@@ -41,7 +41,7 @@ _LOOK_S = 0.5
 _ASK_TIMEOUT_S = 5.0
 #: Engines are stopped, accounts closed and the last events sent.
 _STOP_TIMEOUT_S = 60.0
-#: The controller and the ledger's gateway have less to end.
+#: The controller has less to end.
 _STOP_REST_TIMEOUT_S = 20.0
 _EARLY = "before it had stopped in order"
 
@@ -264,7 +264,7 @@ class Keeper:
     # ------------------------------------------------------------------ the end
 
     def _end(self) -> None:
-        """Hosts first, all at once: their leases, engines and accounts; then the controller, and the ledger's gateway
+        """Hosts first, all at once: their leases, engines and accounts; then the controller,
         once the last events have come. What fails is said, and the rest goes on."""
         try:
             self._lock()

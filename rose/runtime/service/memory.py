@@ -8,7 +8,6 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,7 +17,6 @@ from rose import secret_file
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.events import Record
-from rose.ledger.hosts import tokens
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs import state as run_state
@@ -49,8 +47,7 @@ class Remembered:
     gateway_token: str | None = None
     #: What the hosts' agents show the controller.
     agent_token: str = ""
-    #: Of the ledger's gateway, and the secrets of the hosts there.
-    central_port: int | None = None
+    #: What each host but the first sends its events with.
     tokens: dict[str, str] = field(default_factory=dict)
     #: The ledger has heard that the run began.
     recorded: bool = False
@@ -99,11 +96,6 @@ class FleetMemory:
         """Of the parts of the first host."""
         return self.folder / "logs"
 
-    @property
-    def ledger_tokens(self) -> Path:
-        """Of the ledger's gateway: a file of hashes, as `rose ledger token` writes it."""
-        return self.folder / "ledger-tokens.json"
-
     def lock(self, keeper: str) -> None:
         """Have the fleet for this process alone, until `unlock` or its end, however it ends. `keeper`: where it is, for
         whoever else wants it. Raises KeptElsewhereError, which names who has it, and OSError."""
@@ -137,9 +129,8 @@ class FleetMemory:
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """The fleet run that goes on, or a new one, with the drains of the one before, whose hosts' tokens end. Raises
-        MemoryUnreadableError, StateError if the drains cannot be read, LedgerError if the tokens cannot, OSError, and
-        UserError if the fleet file no longer fits the run."""
+        """The fleet run that goes on, or a new one, with the drains of the one before. Raises MemoryUnreadableError,
+        StateError if the drains cannot be read, OSError, and UserError if the fleet file no longer fits the run."""
         remembered = self.read()
         if remembered is None:
             former, run_id = _read(self.folder / _ENDED_FILE), self._new_id()
@@ -150,7 +141,6 @@ class FleetMemory:
                 # Before the run is remembered: whoever dies here begins another.
                 for drains in (_DRAINS, former.run_id):
                     run_state.hand_on_drains(self.folder / drains, self.folder / run_id)
-                self._revoke(former.tokens)
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
         check_fits(remembered, self._config)
@@ -161,13 +151,6 @@ class FleetMemory:
                 if host.name not in (names := remembered.names.setdefault(place, [])):
                     names.append(host.name)
         return remembered
-
-    def _revoke(self, names: Iterable[str]) -> None:
-        """End these tokens of the ledger's gateway: the hosts of the next run have others."""
-        if self.ledger_tokens.exists():
-            unrevoked = {token.name for token in tokens.read(self.ledger_tokens) if token.revoked_us is None}
-            for name in unrevoked & set(names):
-                tokens.revoke(self.ledger_tokens, name)
 
     def _new_id(self) -> str:
         return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"

@@ -99,19 +99,11 @@ def make_ledger(config: FleetConfig) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Central:
-    """The gateway of the ledger that a host sends its events to, and its token there."""
-
-    url: str
-    token: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
     """What a host is told: the fleet's configuration, which of its hosts it is, and where the others are.
 
-    `address`: where its engines are reached from the controller's host; None on that host itself. `central`: None
-    where the ledger folder is the ledger; else the folder is a spool.
+    `address`: where its engines are reached from the controller's host; None on that host itself. `ledger_token`: what
+    it sends its events to the controller with; empty where the ledger folder is the ledger, and no spool.
     """
 
     config: FleetConfig
@@ -119,7 +111,7 @@ class HostPlan:
     run_id: str
     controller_url: str
     address: str | None = None
-    central: Central | None = None
+    ledger_token: str = field(default="", repr=False)
     #: What the host's agents show the controller.
     agent_token: str = field(default="", repr=False)
 

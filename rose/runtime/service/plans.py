@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import cached_property
+import secrets
 from typing import Any
 
 from rose.config import FleetConfig, HostConfig
-from rose.ledger.hosts import tokens
-from rose.ledger.layout import LedgerError
-from rose.runtime.engines.ports import free_port
 from rose.runtime.service import places, plan_json
-from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
+from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric
 from rose.runtime.service.host import HostActor
 from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.service.parts import Part, host_part
-from rose.runtime.service.places import Central, HostPlan
+from rose.runtime.service.places import HostPlan
 
 CONTROLLER = "controller"
-#: The gateway of the ledger, of a fleet on several hosts.
-CENTRAL = "ledger"
 
 
 class Plans:
@@ -39,23 +33,18 @@ class Plans:
 
         Raises UserError, and OSError if the disk refuses.
         """
-        first, *others = self._hosts
-        parts = [self._controller(first, remembered)]
-        if others:
-            parts.append(self._central(first, remembered))
-        return parts + [self._host(host, remembered) for host in self._hosts]
+        host_tokens = self._host_tokens(remembered)
+        return [
+            self._controller(self._hosts[0], remembered, host_tokens),
+            *(self._host(host, remembered) for host in self._hosts),
+        ]
 
     def nowhere(self) -> list[Part]:
         """All parts that there may be, as they are found and not placed."""
         first, *_ = resources = [places.resource(host, self._first_address) for host in self._hosts]
-        names = [(CONTROLLER, first), (CENTRAL, first)]
+        names = [(CONTROLLER, first)]
         names += [(host_part(host.name), resource) for host, resource in zip(self._hosts, resources, strict=True)]
         return [Part(name, lambda: None, resource) for name, resource in names]
-
-    @cached_property
-    def _central_port(self) -> int:
-        # Once, however often this is tried: it is claimed for as long as this process lives.
-        return free_port(self.address)
 
     @property
     def address(self) -> str:
@@ -66,7 +55,9 @@ class Plans:
         resource, text = places.resource(host, self._first_address), plan_json.dump(plan)
         return Part(name, lambda: self._fabric.place(name, cls, text, *more, resource=resource), resource)
 
-    def _controller(self, host: HostConfig, remembered: Remembered) -> Part:
+    def _controller(
+        self, host: HostConfig, remembered: Remembered, host_tokens: dict[str, tuple[str, tuple[str, ...]]]
+    ) -> Part:
         assert remembered.port is not None
         plan = ControllerPlan(
             config=self._config,
@@ -77,51 +68,35 @@ class Plans:
             ledger=places.ledger(self._config),
             host=host.name if self._config.hosts else self._config.host,
             agent_token=remembered.agent_token,
+            host_tokens=host_tokens,
             cores=tuple(host.cores),
         )
         return self._part(CONTROLLER, host, ControllerActor, plan)
 
-    def _central(self, host: HostConfig, remembered: Remembered) -> Part:
-        file = self._memory.ledger_tokens
-        if remembered.central_port is None:
-            remembered.central_port = self._central_port
-        others = [other.name for other in self._hosts[1:]]
-        known = {token.name for token in tokens.read(file)} if file.exists() else set()
-        for name in known - set(others):
-            if name in remembered.tokens:
-                # The fleet file has that host no more.
-                tokens.revoke(file, name)
-                del remembered.tokens[name]
-        for other in self._hosts[1:]:
-            name, known_by = other.name, (other.address or "", other.resource or "")
-            if name not in remembered.tokens:
-                with suppress(LedgerError):  # One that was made, and not remembered.
-                    tokens.revoke(file, name)
-                former = {had for by in known_by for had in remembered.names.get(by, ())} - set(others)
-                append = tuple(f"{writers}.*" for writers in (name, *sorted(former)))
-                remembered.tokens[name] = tokens.create(file, name, append=append)
+    def _host_tokens(self, remembered: Remembered) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Of each host but the first its token, and the names that it has and had. A host that the fleet file has no
+        more has none."""
+        names = {host.name for host in self._hosts}
+        others = self._hosts[1:]
+        remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in others}
         self._memory.write(remembered)
-        plan = CentralPlan(
-            ledger=places.ledger(self._config),
-            host=self.address,
-            port=remembered.central_port,
-            tokens=file,
-            logs=self._memory.logs,
-        )
-        return self._part(CENTRAL, host, CentralActor, plan)
+        former = {
+            host.name: {
+                name for place in (host.address, host.resource) if place for name in remembered.names.get(place, ())
+            }
+            for host in others
+        }
+        return {name: (token, (name, *sorted(former[name] - names))) for name, token in remembered.tokens.items()}
 
     def _host(self, host: HostConfig, remembered: Remembered) -> Part:
-        first, central = host is self._hosts[0], None
-        if not first:
-            shown = f"[{self.address}]" if ":" in self.address else self.address
-            central = Central(url=f"grpc://{shown}:{remembered.central_port}", token=remembered.tokens[host.name])
+        first = host is self._hosts[0]
         plan = HostPlan(
             config=self._config,
             host=host.name,
             run_id=remembered.run_id,
             controller_url=remembered.url,
             address=None if first else host.address,
-            central=central,
+            ledger_token="" if first else remembered.tokens[host.name],
             agent_token=remembered.agent_token,
         )
         return self._part(host_part(host.name), host, HostActor, plan, *self._make_host.values())

@@ -18,11 +18,11 @@ from rose.runtime.service import local_ray, memory, places, plan_json
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.keeper import KEEPER, Keeper
 from rose.runtime.service.parts import FleetState, host_part
-from rose.runtime.service.plans import CENTRAL, CONTROLLER
+from rose.runtime.service.plans import CONTROLLER
 
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 60.0
-#: Hosts, then controller, then the ledger's gateway, as the keeper waits for them, and its own end.
+#: Hosts, then the controller, as the keeper waits for them, and its own end.
 _STOP_TIMEOUT_S = 180.0
 #: A keeper that died is started again by Ray: for so long one that is away is waited for.
 _AWAY_S = 60.0
@@ -174,16 +174,16 @@ def end(fleet: Fleet, *, keep_runs: bool = False) -> None:
 
 
 def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> None:
-    """Start the process of a host, the controller or the ledger's gateway anew, with what is installed there now.
+    """Start the process of a host or the controller anew, with what is installed there now.
 
     Raises UserError.
     """
     hosts = [host.name for host in places.hosts(config)]
-    known = [*hosts, CONTROLLER, *([CENTRAL] if len(hosts) > 1 else [])]
+    known = [*hosts, CONTROLLER]
     if part not in known:
         raise UserError(
-            f"fleet {config.name!r} has no part {part!r}{did_you_mean(part, known)}: give a host's name, "
-            f"`{CONTROLLER}`, or, of several hosts, `{CENTRAL}`"
+            f"fleet {config.name!r} has no part {part!r}{did_you_mean(part, known)}: give a host's name, or "
+            f"`{CONTROLLER}`"
         )
     address = address or _ray_address(config)
     if address is None:

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from rose.ledger import catalog
 from rose.ledger.commands import query_command, schema_command, sql_command
-from rose.ledger.hosts import gateway
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import copied
+from tests.ledger.hosts.served import serve
 
 app = typer.Typer()
 app.command("sql")(sql_command)
@@ -38,7 +38,7 @@ def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
 def root(root_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ledger in the folder where a user would look for it: three leases granted at 2026-11-01, :02 and :04."""
     monkeypatch.chdir(tmp_path)
-    for name in ("ROSE_LEDGER", "ROSE_LEDGER_TOKEN"):
+    for name in ("ROSE_LEDGER", "ROSE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return copied(root_made, tmp_path / "ledger")
 
@@ -106,10 +106,10 @@ def test_show_prints_what_runs_by_hand() -> None:
         (["schema", "lease", "--markdown"], "--markdown prints the whole reference"),
         (["sql"], "For a shell, use DuckDB's own: duckdb -readonly ledger/ledger.duckdb"),
         (["sql", "--ledger", "books"], "duckdb -readonly books/ledger.duckdb"),
-        (["sql", "FROM lease", "--tls-ca", "ca.pem"], "are for a gateway; name one with --server"),
-        (["sql", "FROM lease", "--ledger", "x", "--server", "grpc://h:1"], "exclude one another; give one of them"),
-        (["sql", "FROM lease", "--server", "grpc://h:1", "--token-file", "none"], "--token-file none: "),
-        (["sql", "FROM lease", "--server", "http://h:1"], "http://h:1"),
+        (["sql", "FROM lease", "--tls-ca", "ca.pem"], "are for a controller; name one with --server"),
+        (["sql", "FROM lease", "--ledger", "x", "--server", "http://h:1"], "exclude one another; give one of them"),
+        (["sql", "FROM lease", "--server", "http://h:1", "--token-file", "none"], "--token-file none: "),
+        (["sql", "FROM lease", "--server", "grpc://h:1"], "grpc://h:1"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:
@@ -121,11 +121,11 @@ def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: 
     assert "Traceback" not in done.stderr
 
 
-def test_a_gateway_is_asked_with_its_token(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_is_asked_with_its_token(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = "a-token-of-enough-characters-to-be-taken"
     (root.parent / "token").write_text(f"{token}\n")
     asked = ["sql", "select lease_id from lease order by 1", "--json", "--limit", "2"]
-    with gateway.serve(root, "127.0.0.1", 0, token=token) as url:
+    with serve(root, token=token) as url:
         # A folder named in the environment is not what was asked for.
         monkeypatch.setenv("ROSE_LEDGER", "nowhere")
         done = run(*asked, "--server", url, "--token-file", "token")
@@ -134,7 +134,7 @@ def test_a_gateway_is_asked_with_its_token(root: Path, monkeypatch: pytest.Monke
         refused = run(*asked, "--server", url)
         assert refused.exit_code != 0
         assert refused.stderr.startswith("rose: ")
-        monkeypatch.setenv("ROSE_LEDGER_TOKEN", token)
+        monkeypatch.setenv("ROSE_TOKEN", token)
         assert run(*asked, "--server", url).exit_code == 0
 
 

@@ -13,17 +13,19 @@ from rose.ledger import layout, segments
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
-from rose.ledger.hosts import forward, gateway, spool
+from rose.ledger.hosts import forward, spool
 from rose.ledger.hosts.forward import Forwarder
-from rose.ledger.hosts.remote import GatewayAwayError, GatewayError
+from rose.ledger.hosts.remote import ControllerAwayError, ControllerError
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.hosts.served import serve
 
 #: `rose`, with its arguments.
 _ROSE = "from rose.cli import main; main()"
+_DOOR = "from tests.ledger.hosts.served import main; main()"
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def far(tmp_path):
 
 @pytest.fixture
 def url(centre):
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
+    with serve(centre) as url:
         yield url
 
 
@@ -67,11 +69,10 @@ def forwarder(root, url, **options):
 
 @contextmanager
 def serving(root, port=0):
-    """A gateway in a process of its own; yields it and its URL."""
-    listen = ("--listen", f"127.0.0.1:{port}")
-    with programs.started(_ROSE, "ledger", "serve", "--ledger", root, *listen) as (process, output):
+    """A door in a process of its own; yields it and its URL."""
+    with programs.started(_DOOR, root, port) as (process, output):
         try:
-            yield process, output.readline().split()[3]
+            yield process, output.readline().strip()
         finally:
             process.kill()
 
@@ -104,7 +105,7 @@ def test_a_spool_arrives_once_however_often_it_is_forwarded(centre, far, url, wr
         assert (first.segments, first.events, first.waiting, first.problems) == (6, 5, 0, {})
         assert made.once().segments == 0
     write(3)
-    # One that knows of no other asks the gateway.
+    # One that knows of no other asks the controller.
     with forwarder(far, url) as made:
         assert made.once().events == 3
     check_whole(centre, 8)
@@ -179,18 +180,18 @@ def test_a_segment_that_was_damaged_on_the_spool_is_refused(centre, far, url, wr
 def test_damage_at_the_centre_holds_up_nobody_else(centre, far, write):
     write(2)
     write(2, writer="other")
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+    with serve(centre) as url, forwarder(far, url) as made:
         made.once()
     sorted((centre / "live/host1-agent/000000").iterdir())[-1].write_bytes(b"damaged")
     write(1)
     write(1, writer="other")
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+    with serve(centre) as url, forwarder(far, url) as made:
         progress = made.once()
     assert progress.events == 1
     assert "was changed after it was written" in progress.problems["host1-agent"]
 
 
-def test_what_the_gateway_does_not_foresee_ends_no_forwarder(centre, far, url, write):
+def test_what_the_controller_does_not_foresee_ends_no_forwarder(centre, far, url, write):
     """Nobody would start it again: its host's events would wait there without a word."""
     write(1)
     marker = (centre / layout.MARKER).read_bytes()
@@ -207,27 +208,28 @@ def test_what_the_gateway_does_not_foresee_ends_no_forwarder(centre, far, url, w
 
 
 @pytest.mark.long
-def test_writers_go_on_while_the_gateway_is_away_and_later_everything_arrives(centre, far, write):
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
+def test_writers_go_on_while_the_controller_is_away_and_later_everything_arrives(centre, far, write):
+    with serve(centre) as url:
         pass
+    write(1)
     said = []
     with forwarder(far, url, every_s=0.05, report=said.append) as made:
-        with pytest.raises(GatewayAwayError):
+        with pytest.raises(ControllerAwayError):
             made.once()
         made.start()
         write(4)
-        until(lambda: said and said[-1].waiting == 5)
-        assert "no gateway answers at" in said[-1].stopped
-        with gateway.serve(centre, "127.0.0.1", int(url.rpartition(":")[2]), token=None):
+        until(lambda: said and said[-1].waiting == 7)
+        assert "no controller answers at" in said[-1].stopped
+        with serve(centre, int(url.rpartition(":")[2])):
             until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
             write(2)
             made.stop()
     # What stands when it is stopped is sent first.
-    check_whole(centre, 6)
+    check_whole(centre, 7)
 
 
 @pytest.mark.long
-def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(centre, far, write):
+def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(centre, far, write):
     said = []
     filled = threading.Thread(target=write, args=(90,))
     filled.start()
@@ -259,8 +261,8 @@ def test_a_killed_forwarder_is_succeeded_by_another(centre, far, url, write):
 
 def test_a_wrong_token_is_no_reason_to_go_on_silently(centre, far, write):
     write(1)
-    with gateway.serve(centre, "127.0.0.1", 0, token="x" * 16) as url:
-        with forwarder(far, url, token="y" * 16) as made, pytest.raises(GatewayError, match="not the right one"):
+    with serve(centre, token="x" * 16) as url:
+        with forwarder(far, url, token="y" * 16) as made, pytest.raises(ControllerError, match="is not known here"):
             made.once()
         with forwarder(far, url, token="x" * 16) as made:
             assert made.once().events == 1
@@ -268,22 +270,22 @@ def test_a_wrong_token_is_no_reason_to_go_on_silently(centre, far, write):
 
 def test_what_is_no_ledger_is_named(tmp_path):
     with pytest.raises(LedgerError, match="is not a ledger"):
-        Forwarder(tmp_path, "grpc://127.0.0.1:1")
+        Forwarder(tmp_path, "http://127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
-def test_what_waits_is_counted_where_the_gateway_was_never_reached(centre, far, write, monkeypatch):
+def test_what_waits_is_counted_where_the_controller_was_never_reached(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     write(10)
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+    with serve(centre) as url, forwarder(far, url) as made:
         made.once()
     for _ in range(2):
         compact(far, grace_s=0)
     assert layout.epochs(far, "host1-agent")[0] > 0
     write(9)
     said = []
-    # As after a restart of the host while the gateway is away.
+    # As after a restart of the host while the controller is away.
     with forwarder(far, url, every_s=0.05, report=said.append) as made:
         made.start()
         until(lambda: said)
@@ -292,7 +294,7 @@ def test_what_waits_is_counted_where_the_gateway_was_never_reached(centre, far, 
 
 
 @pytest.mark.long
-def test_a_spool_whose_gateway_is_away_is_merged_for_readers_and_sent_as_it_was_written(
+def test_a_spool_whose_controller_is_away_is_merged_for_readers_and_sent_as_it_was_written(
     centre, far, write, monkeypatch
 ):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
@@ -304,7 +306,7 @@ def test_a_spool_whose_gateway_is_away_is_merged_for_readers_and_sent_as_it_was_
     assert len(layout.parts(far, "host1-agent")) < 5
     assert written <= {path.relative_to(far) for path in (far / "live/host1-agent").glob("*/*.parquet")}
     assert verify(far).problems == []
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+    with serve(centre) as url, forwarder(far, url) as made:
         assert made.once().problems == {}
     check_whole(centre, 60)
     compact(far, grace_s=0)
@@ -314,7 +316,7 @@ def test_a_spool_whose_gateway_is_away_is_merged_for_readers_and_sent_as_it_was_
 
 
 @pytest.mark.long
-def test_nothing_leaves_a_spool_before_it_is_at_the_gateway(centre, far, write, monkeypatch):
+def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     spool.make(far)
     write(60)
@@ -323,7 +325,7 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_gateway(centre, far, write, 
     kept = archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0)
     assert kept.left == 0
     assert "not all at the gateway" in str(kept.skipped)
-    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
+    with serve(centre) as url:
         with forwarder(far, url) as made:
             made.once()
         compact(far, grace_s=0)
@@ -352,7 +354,7 @@ def test_a_spool_that_cannot_be_listed_for_a_while_is_said_and_forwarded_when_it
     check_whole(centre, 2)
 
 
-class SlowGateway:
+class SlowController:
     """It takes every segment, each within a second of a clock that goes on with nothing else; the third once it may."""
 
     def __init__(self):
@@ -362,9 +364,9 @@ class SlowGateway:
     def monotonic(self):
         return self.now_s
 
-    def info(self, _):
+    def held(self, _):
         self.asked += 1
-        return {"writers": {}}
+        return {}
 
     def send_segment(self, path, _):
         self.sent.append(path)
@@ -374,18 +376,14 @@ class SlowGateway:
         *_, epoch, name = Path(path).parts
         return {"epoch": int(epoch), "index": int(name[:6]), "sha256": Path(name).stem[7:]}
 
-    def close(self):
-        pass
-
 
 def test_whoever_has_much_to_send_is_stopped_in_time_and_the_next_one_sends_the_rest(
     centre, far, url, write, monkeypatch
 ):
     write(30)
-    slow, said = SlowGateway(), []
+    slow, said = SlowController(), []
     made = Forwarder(far, url, report=said.append)
-    made._gateway.close()
-    made._gateway = slow
+    made._remote = slow
     stopping = threading.Thread(target=made.stop)
     with monkeypatch.context() as patched:
         patched.setattr(forward, "time", SimpleNamespace(monotonic=slow.monotonic, time=time.time))

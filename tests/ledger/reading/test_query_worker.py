@@ -147,10 +147,10 @@ def test_it_ends_with_the_process_that_started_it_even_if_that_is_killed(root, g
 
 
 def test_it_does_not_hold_the_gateway_s_token(root, monkeypatch):
-    monkeypatch.setenv("ROSE_LEDGER_TOKEN", "secret")
+    monkeypatch.setenv("ROSE_TOKEN", "secret")
     code = (
         "import sys, psutil; from rose.ledger.reading.query import query; query(sys.argv[1], 'SELECT 1')\n"
-        "print('ROSE_LEDGER_TOKEN' in psutil.Process().children()[0].environ())"
+        "print('ROSE_TOKEN' in psutil.Process().children()[0].environ())"
     )
     done = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

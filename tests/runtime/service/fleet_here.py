@@ -42,7 +42,7 @@ token = "{TOKEN}"
 
 
 class Part:
-    """A stand-in for a host, or the ledger's gateway: well until it is stopped, which waits for `let_go`."""
+    """A stand-in for a host: well until it is stopped, which waits for `let_go`."""
 
     let_go: threading.Event | None = None
     #: What it could not end in order.

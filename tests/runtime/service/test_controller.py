@@ -1,4 +1,4 @@
-"""The actors of the controller and of the ledger's gateway, in this process."""
+"""The actor of the controller, in this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import socket
 
 import duckdb
 
-from rose.ledger.hosts import tokens
-from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
 from rose.runtime.service import controller
-from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
-from rose.runtime.service.parts import STOPPING
+from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from tests.runtime.service.fleet_here import fleet, until
 
 TURN = {
@@ -64,16 +61,3 @@ def test_a_controller_whose_port_is_taken_records_no_turn_anew_until_it_is_free(
     until(lambda: not actor._thread.is_alive())
     rows = f"SELECT count(*) FROM read_parquet('{plan.ledger}/live/*/*/*.parquet') WHERE event_id = 'made/0'"
     assert duckdb.execute(rows).fetchall() == [(1,)]
-
-
-def test_a_gateway_of_the_ledger_that_was_stopped_is_at_work_no_more(tmp_path):
-    known = tmp_path / "tokens.json"
-    tokens.create(known, "other", append=("other.*",))
-    actor = CentralActor(
-        CentralPlan(
-            ledger=tmp_path / "ledger", host="127.0.0.1", port=free_port(), tokens=known, logs=tmp_path / "logs"
-        )
-    )
-    until(lambda: not actor.report()[0])
-    actor.stop()
-    assert actor.report()[0] == STOPPING

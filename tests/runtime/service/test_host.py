@@ -1,6 +1,6 @@
-"""A host's process by itself: its spool beside the gateway of the ledger, and what its heartbeats say of it.
+"""A host's process by itself: its spool beside the ledger, and what its heartbeats say of it.
 
-The process, both gateways and the ledgers are real; its rollout engine is a stand-in.
+The process, the controller and the ledgers are real; its rollout engine is a stand-in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rose.clock import utc_us
 from rose.config import FleetConfig
 from rose.events import Device, Lease, Power
 from rose.ledger import layout, segments
-from rose.ledger.hosts import gateway, spool, tokens
+from rose.ledger.hosts import spool
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -46,8 +46,9 @@ from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import memory, owner, places
 from rose.runtime.service.host import HostActor, HostRunner
-from rose.runtime.service.places import Central, HostPlan
+from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import answers
+from rose.tokens import of_secret
 from tests.long_form import LONG
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.service import own_serving
@@ -57,6 +58,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 TOKEN = "a-token-of-the-tests"
 AGENT_TOKEN = "agent-token-of-tests"
+FAR_TOKEN = "token-of-the-host-far"
+FAR = of_secret("far", FAR_TOKEN, ("append",), ("far.*",))
 #: A host's process, whose epochs have four segments and whose jobs are due every three seconds.
 HOST = """
 import functools, pickle, signal, sys
@@ -82,15 +85,17 @@ def until(condition: Callable[[], Any], seconds: float = 400.0) -> None:
 
 
 class Controller:
-    """A controller's gateway in a thread."""
+    """A controller in a thread, with the ledger at `centre` and the token of host `far` in it until `revoke`."""
 
-    def __init__(self) -> None:
+    def __init__(self, centre: Path) -> None:
         port, started = free_port(), threading.Event()
         self.url = f"http://127.0.0.1:{port}"
         self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            server = Gateway("127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN)
+            server = self._server = Gateway(
+                "127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN, ledger=centre, host_tokens=[FAR]
+            )
             await server.start()
             started.set()
             await self._ended.wait()
@@ -99,6 +104,9 @@ class Controller:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[run()])
         self._thread.start()
         assert started.wait(30)
+
+    def revoke(self) -> None:
+        self._server._fixed = tuple(token for token in self._server._fixed if token is not FAR)
 
     def get(self, path: str) -> str:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"})
@@ -124,7 +132,7 @@ class Controller:
 class FarHost:
     """Host `far` of a fleet, with one rollout device; its process can be killed and started again."""
 
-    def __init__(self, folder: Path, controller_url: str, central: Central) -> None:
+    def __init__(self, folder: Path, controller_url: str) -> None:
         model = folder / "model"
         model.mkdir()
         (model / "config.json").write_text(json.dumps(own_serving.SHAPE))
@@ -151,7 +159,7 @@ class FarHost:
             host="far",
             run_id="fleet-1",
             controller_url=controller_url,
-            central=central,
+            ledger_token=FAR_TOKEN,
             agent_token=AGENT_TOKEN,
         )
         self._file, self._log = folder / "plan", folder / "log"
@@ -182,39 +190,25 @@ class FarHost:
 
 
 @pytest.fixture
-def controller() -> Iterator[Controller]:
-    made = Controller()
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    made = Controller(tmp_path / "centre")
     yield made
     made.stop()
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Path:
-    """The file of tokens of the ledger's gateway."""
-    return tmp_path / "tokens.json"
-
-
-@pytest.fixture
-def centre(tmp_path: Path, known: Path) -> Iterator[Central]:
-    """The ledger's gateway, and the token of host `far`."""
-    token = tokens.create(known, "far", append=("far.*",))
-    with gateway.serve(tmp_path / "centre", "127.0.0.1", 0, tokens_file=known) as url:
-        yield Central(url=url, token=token)
-
-
-@pytest.fixture
-def host(tmp_path: Path, controller: Controller, centre: Central) -> Iterator[FarHost]:
-    made = FarHost(tmp_path, controller.url, centre)
+def host(tmp_path: Path, controller: Controller) -> Iterator[FarHost]:
+    made = FarHost(tmp_path, controller.url)
     yield made
     made.clean()
 
 
-def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: Controller, centre: Central) -> None:
-    far = FarHost(tmp_path, controller.url, centre)
+def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: Controller) -> None:
+    far = FarHost(tmp_path, controller.url)
     shutil.rmtree(tmp_path / "model")
     config = far.plan.config
     devices = [device.model_copy(update={"host": "far"}) for device in config.device]
-    plan = replace(far.plan, host="near", central=None, config=config.model_copy(update={"device": devices}))
+    plan = replace(far.plan, host="near", ledger_token="", config=config.model_copy(update={"device": devices}))
     runner = HostRunner(plan)
     running = threading.Thread(target=runner.run)
     running.start()
@@ -332,9 +326,9 @@ def test_what_a_host_cannot_end_in_order_is_named_and_the_rest_is_ended(serving_
 
 @pytest.mark.parametrize("memory_kept", [True, False])
 def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begin(
-    tmp_path: Path, controller: Controller, centre: Central, known: Path, memory_kept: bool
+    tmp_path: Path, controller: Controller, memory_kept: bool
 ) -> None:
-    plan = FarHost(tmp_path, controller.url, centre).plan
+    plan = FarHost(tmp_path, controller.url).plan
     lease = Lease(
         action="granted",
         lease_id="fleet-1-r-7",
@@ -411,7 +405,7 @@ def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lo
 
 @pytest.mark.long
 def test_a_token_that_was_revoked_is_told_of_where_people_look(
-    host: FarHost, controller: Controller, known: Path, monkeypatch: pytest.MonkeyPatch
+    host: FarHost, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "WAITING_MAX_S", 4.0)
     host.start()
@@ -420,17 +414,17 @@ def test_a_token_that_was_revoked_is_told_of_where_people_look(
     (shown,) = controller.hosts()
     assert (shown["host"], shown["waits"], shown["events_dropped"]) == ("far", None, 0)
     assert shown["resident_bytes"] > 1 << 20
-    tokens.revoke(known, "far")
+    controller.revoke()
     until(lambda: controller.readiness().get("warnings"))
     ready = controller.readiness()
     assert (ready["ready"], ready["missing"]) == (True, [])
     assert "host far: " in ready["warnings"][0]
-    assert "'far' was revoked at" in ready["warnings"][0]
-    # After a restart too: this process has never reached the gateway.
+    assert "is not known here" in ready["warnings"][0]
+    # After a restart too: this process has never reached the ledger.
     host.kill()
     began_s = time.monotonic()
     host.start()
     until(lambda: (controller.hosts()[0]["uptime_s"] or 1e9) < time.monotonic() - began_s)
-    until(lambda: "was revoked" in (controller.hosts()[0]["waits"] or ""))
+    until(lambda: "is not known here" in (controller.hosts()[0]["waits"] or ""))
     assert controller.hosts()[0]["segments_waiting"] > 0
     assert 'rose_host_waiting_seconds{host="far"}' in controller.get("/metrics")

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import catalog
-from rose.ledger.hosts import tokens
 from rose.runtime.errors import DeploymentError
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.service import keeper as keeper_module
@@ -35,8 +33,6 @@ address = "127.0.0.1"
 name = "other"
 address = "127.0.0.2"
 """ + MINIMAL.replace('id = "a"', 'id = "a"\nhost = "one"').replace('id = "b"', 'id = "b"\nhost = "other"')
-#: The tokens of the ledger's gateway.
-FILE = "ledger-tokens.json"
 RUN_EVENTS = "SELECT action, reason, fleet_run_id FROM event WHERE kind = 'run' AND run_id = '{}' ORDER BY seq"
 
 
@@ -196,10 +192,10 @@ def test_hosts_that_hang_are_waited_for_side_by_side(tmp_path, monkeypatch):
     keeper._fabric.timeouts_s.clear()
     stopped(keeper)
     let_go.set()
-    # Of the hosts, then of the controller and the ledger's gateway, which are asked once the hosts are gone.
-    hosts, rest = keeper._fabric.timeouts_s[-4:-2], keeper._fabric.timeouts_s[-2:]
+    # Of the hosts, then of the controller, which is asked once the hosts are gone.
+    hosts, rest = keeper._fabric.timeouts_s[-3:-1], keeper._fabric.timeouts_s[-1:]
     assert sum(hosts) <= 1.0
-    assert sum(rest) <= 0.2
+    assert sum(rest) <= 0.1
     doing = {part.name: part.doing for part in keeper.state().parts}
     assert "was ended before it had stopped in order" in doing["host one"]
     assert "was ended before it had stopped in order" in doing["host other"]
@@ -287,41 +283,37 @@ def test_one_that_is_started_again_once_all_is_over_begins_nothing(tmp_path, mon
     stopped(started(fleet(tmp_path), monkeypatch, start_id="tuesday"))
 
 
+def host_tokens(keeper) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """What the controller is told of the other hosts: the token of each, and the names that it has and had."""
+    return keeper._fabric.actors["controller"]._body._plan.host_tokens
+
+
 @pytest.mark.parametrize("keep_runs", [True, False])
 def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with_another_token(
     tmp_path, monkeypatch, keep_runs
 ):
-    def known() -> dict[str, str]:
-        return {token.name: token.state(utc_us()) for token in tokens.read(tmp_path / "state" / "f" / FILE)}
+    def told(extra: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        keeper = started(fleet(tmp_path, extra), monkeypatch)
+        stopped(keeper, keep_runs=keep_runs)
+        return host_tokens(keeper)
 
-    def tokens_kept() -> dict[str, str]:
-        file = tmp_path / "state" / "f" / ("fleet.json" if keep_runs else "ended.json")
-        return json.loads(file.read_text())["tokens"]
-
-    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=keep_runs)
-    before = tokens_kept()
-    assert (known(), set(before)) == ({"other": "valid"}, {"other"})
-    renamed = TWO_HOSTS.replace('"other"', '"third"')
-    stopped(started(fleet(tmp_path, renamed), monkeypatch), keep_runs=keep_runs)
-    assert (known(), set(tokens_kept())) == ({"other": "revoked", "third": "valid"}, {"third"})
-    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=keep_runs)
-    assert known() == {"other": "valid", "third": "revoked"}
-    assert tokens_kept()["other"] != before["other"]
+    first, third, again = (told(TWO_HOSTS.replace('"other"', f'"{name}"')) for name in ("other", "third", "other"))
+    assert (set(first), set(third), set(again)) == ({"other"}, {"third"}, {"other"})
+    assert first["other"][0] != again["other"][0]
 
 
 def test_a_host_with_another_name_may_send_what_it_has_of_its_former_ones(tmp_path, monkeypatch):
-    def patterns() -> dict[str, tuple[str, ...]]:
-        known = tokens.read(tmp_path / "state" / "f" / FILE)
-        return {token.name: token.append for token in known if token.state(utc_us()) == "valid"}
+    def names(extra: str) -> dict[str, tuple[str, ...]]:
+        keeper = started(fleet(tmp_path, extra), monkeypatch)
+        stopped(keeper, keep_runs=True)
+        return {host: names for host, (_, names) in host_tokens(keeper).items()}
 
-    stopped(started(fleet(tmp_path, TWO_HOSTS), monkeypatch), keep_runs=True)
-    for name, expected in (("third", ("third.*", "other.*")), ("fourth", ("fourth.*", "other.*", "third.*"))):
-        stopped(started(fleet(tmp_path, TWO_HOSTS.replace('"other"', f'"{name}"')), monkeypatch), keep_runs=True)
-        assert patterns() == {name: expected}
+    names(TWO_HOSTS)
+    for name, expected in (("third", ("third", "other")), ("fourth", ("fourth", "other", "third"))):
+        assert names(TWO_HOSTS.replace('"other"', f'"{name}"')) == {name: expected}
     # Another host is no former one, and neither is one that has that name now.
     apart = TWO_HOSTS.replace('"other"', '"third"').replace("127.0.0.2", "127.0.0.3").replace('id = "b"', 'id = "c"')
-    stopped(started(fleet(tmp_path, apart), monkeypatch), keep_runs=True)
-    assert patterns() == {"third": ("third.*",)}
+    assert names(apart) == {"third": ("third",)}
 
 
 def test_one_that_cannot_begin_ends_what_another_began(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 from rose.runtime.service import keeper as keeper_module
 from rose.runtime.service import plan_json
-from rose.runtime.service.controller import CentralPlan, ControllerPlan
+from rose.runtime.service.controller import ControllerPlan
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan
 from rose.runtime.service.plans import Plans
@@ -57,7 +57,7 @@ def test_each_part_reads_what_it_is_told_with_defaults_for_the_fields_that_are_n
     remembered.port, remembered.url = 30100, "http://127.0.0.1:30100"
     for part in Plans(config, fabric, memory, "127.0.0.1", {}).parts(remembered):
         part.place()
-    kinds = {"controller": ControllerPlan, "ledger": CentralPlan, "host one": HostPlan, "host other": HostPlan}
+    kinds = {"controller": ControllerPlan, "host one": HostPlan, "host other": HostPlan}
     plans = {name: plan_json.load(kinds[name], text) for name, text in fabric.told.items()}
     assert plans.keys() == kinds.keys()
     for name, text in fabric.told.items():
@@ -65,8 +65,10 @@ def test_each_part_reads_what_it_is_told_with_defaults_for_the_fields_that_are_n
         # One that a keeper made which wrote no JSON.
         assert plan_json.load(kinds[name], plans[name]) is plans[name]
     assert plans["host other"].config == plans["controller"].config == config
-    assert plans["host other"].central.token == remembered.tokens["other"]
-    agents = {plan.agent_token for name, plan in plans.items() if name != "ledger"}
+    assert plans["host other"].ledger_token == remembered.tokens["other"]
+    assert plans["controller"].host_tokens == {"other": (remembered.tokens["other"], ("other",))}
+    assert plans["host one"].ledger_token == ""
+    agents = {plan.agent_token for plan in plans.values()}
     assert agents == {remembered.agent_token}
     assert remembered.agent_token not in repr(plans["controller"])
 

@@ -177,7 +177,7 @@ class TwoHosts:
         found = {}
         for host in (self.one, self.other):
             for line in host.call("ps", "-eo", "pid,args", "--no-headers").splitlines():
-                if match := re.match(r" *(\d+) ray::(Keeper|ControllerActor|CentralActor|HostActor)", line):
+                if match := re.match(r" *(\d+) ray::(Keeper|ControllerActor|HostActor)", line):
                     found[f"{match[2]} on {host.name}"] = match[1]
         return found
 
@@ -215,7 +215,6 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     assert set(fleet.pids()) == {
         "Keeper on host-1",
         "ControllerActor on host-1",
-        "CentralActor on host-1",
         "HostActor on host-1",
         "HostActor on host-2",
     }

@@ -191,18 +191,18 @@ def test_who_stops_waiting_for_the_end_leaves_the_ray_that_carries_it(tmp_path, 
     assert stopped == [tmp_path / "state" / "f"]
 
 
-def test_the_gateway_of_the_ledger_is_started_anew_where_there_is_one(tmp_path, monkeypatch):
+def test_a_part_is_started_anew_and_no_other(tmp_path, monkeypatch):
     cluster, config = Joined("f"), fleet(tmp_path, TWO_HOSTS)
     monkeypatch.setattr(up, "Fabric", lambda _: cluster)
     keeper = started(config, monkeypatch)
     cluster.actors[up.KEEPER] = Actor(keeper)
     parts = keeper._fabric.actors
     before = {name: actor._body for name, actor in parts.items()}
-    up.restart(config, "10.0.0.1:6379", "ledger", print)
-    assert [name for name, actor in parts.items() if actor._body is not before[name]] == ["ledger"]
+    up.restart(config, "10.0.0.1:6379", "other", print)
+    assert [name for name, actor in parts.items() if actor._body is not before[name]] == ["host other"]
     stopped(keeper)
-    with pytest.raises(UserError, match="fleet 'f' has no part 'ledger'"):
-        up.restart(fleet(tmp_path), "10.0.0.1:6379", "ledger", print)
+    with pytest.raises(UserError, match="fleet 'f' has no part 'third'"):
+        up.restart(config, "10.0.0.1:6379", "third", print)
 
 
 def test_a_fleet_file_whose_token_alone_has_changed_has_changed(tmp_path, monkeypatch):

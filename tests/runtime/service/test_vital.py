@@ -25,12 +25,6 @@ actor = ControllerActor(ControllerPlan(
     cores={cores},
 ))
 """
-_CENTRAL = """
-from rose.runtime.service.controller import CentralActor, CentralPlan
-actor = CentralActor(CentralPlan(
-    ledger=None, host="127.0.0.1", port=1, tokens=None, logs=folder / "logs",
-))
-"""
 _KEEPER = """
 from rose.runtime.service.keeper import Keeper
 actor = Keeper(config.model_copy(update={"tags": object()}), "127.0.0.1")
@@ -45,14 +39,11 @@ _STAY = "time.sleep(60)\n"
 @pytest.mark.parametrize(
     ("program", "log"),
     [
-        pytest.param(
-            _CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log", marks=pytest.mark.long
-        ),
-        (_CENTRAL, "logs/ledger-gateway.log"),
+        (_CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log"),
         pytest.param(_KEEPER, "state/f/logs/keeper.log", marks=pytest.mark.long),
         pytest.param(_HOST, "state/f/local/logs/host.log", marks=pytest.mark.long),
     ],
-    ids=["controller", "ledger gateway", "keeper", "host"],
+    ids=["controller", "keeper", "host"],
 )
 def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path, program, log):
     command = [sys.executable, "-c", _BEGIN + program + _STAY, str(tmp_path)]

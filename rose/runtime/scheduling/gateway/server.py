@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,8 +21,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rose import tokens
 from rose.errors import UserError
 from rose.ledger.address import check_guarded, refusal
+from rose.ledger.hosts.door import Door
+from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
+from rose.ledger.hosts.routes import routes as ledger_routes
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
@@ -40,6 +45,9 @@ from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.turn_service import KeyReusedError
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.tokens import Token
+
+logger = logging.getLogger(__name__)
 
 _STATUSES: dict[type[UserError], int] = {
     HeartbeatRefusedError: 403,
@@ -63,9 +71,12 @@ _SHOWN_MAX = 60
 
 class Gateway:
     """`start` binds, `stop` unbinds. `token` opens the paths of clients and operators, `agent_token` those of agents;
-    without an agent token no agent is heard. The other arguments are those of `Controller`.
+    without an agent token no agent is heard. `tokens_file` holds named tokens, each with what it may do, and
+    `host_tokens` are those with which other hosts send their events to `ledger`. Whoever has a token that may reads the
+    ledger too. The other arguments are those of `Controller`.
 
-    Raises OpenAddressError for an address that other machines can reach without a token, SecretError for a short one.
+    Raises OpenAddressError for an address that other machines can reach without a token, SecretError for a short one,
+    TokenError for a file that cannot be used.
     """
 
     def __init__(
@@ -76,6 +87,9 @@ class Gateway:
         policy: str = "rose",
         *,
         agent_token: str = "",
+        tokens_file: Path | None = None,
+        host_tokens: Sequence[Token] = (),
+        ledger: Path | None = None,
         model: str | None = None,
         state: Path | None = None,
         writer: EventWriter | None = None,
@@ -83,8 +97,15 @@ class Gateway:
         devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
     ) -> None:
-        check_guarded(host, token, "`gateway.token`")
-        self._token, self._agent_token = token, agent_token
+        if tokens_file is None or token is not None:
+            check_guarded(host, token, "`gateway.token` or `gateway.tokens`")
+        self._agent_token = agent_token
+        operator = () if token is None else (tokens.of_secret("gateway.token", token, ("admin",)),)
+        self._fixed: tuple[Token, ...] = (*operator, *host_tokens)
+        self._named = None if tokens_file is None else tokens.Watched(tokens_file, logger.warning)
+        self._open = token is None and tokens_file is None
+        self._ledger = ledger
+        self._door: Door | None = None
         self.controller = Controller(
             policy,
             model=model,
@@ -98,7 +119,7 @@ class Gateway:
         self._server = HttpServer(self._serve, host, port)
 
     def application(self) -> Starlette:
-        """All paths but those of turns."""
+        """All paths but those of turns and of the ledger."""
         parts = (agents, runs, operations)
         return Starlette(
             routes=[route for part in parts for route in part.routes(self.controller)],
@@ -106,8 +127,12 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken, and then nothing was recorded."""
+        """Bind and serve. Raises OSError if the port is taken, and then nothing was recorded, and LedgerError if
+        `ledger` can be none."""
         self._server.bind()
+        if self._ledger is not None:
+            self._door = await asyncio.to_thread(Door, self._ledger, self._find)
+            self._application.router.routes.extend(ledger_routes(self._door))
         await self.controller.start()
         await self._server.start()
 
@@ -116,6 +141,8 @@ class Gateway:
         self.controller.release_polls()
         await self._server.stop()
         await self.controller.stop()
+        if self._door is not None:
+            await asyncio.to_thread(self._door.close)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -140,7 +167,7 @@ class Gateway:
     def _refused(self, scope: Scope) -> Response | None:
         """The answer to a request that may not be asked; None if it may."""
         host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
-        if (why := refusal(scope["method"], host, origin, has_token=self._token is not None)) is not None:
+        if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
             return failure(403, why)
         sent = _sent(scope, b"authorization")
         if scope["path"] in agents.PATHS:
@@ -148,11 +175,32 @@ class Gateway:
                 return failure(
                     401, "this controller has no agent token: `rose down --keep-runs` and `rose up` make one"
                 )
-            if not _same(sent, f"Bearer {self._agent_token}".encode()):
+            if not hmac.compare_digest(sent, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "this is for the fleet's agents, who send the agent token")
-        elif self._token is not None and not _same(sent, f"Bearer {self._token}".encode()):
-            return failure(401, "send the gateway's token as `Authorization: Bearer ...`")
+        elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
+            # The ledger's door asks for its scopes itself, and logs them.
+            needed = _scopes(scope)
+            try:
+                token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
+            except tokens.UnknownTokenError as error:
+                return failure(401, str(error))
+            if not any(map(token.may, needed)):
+                lacks = " or ".join(needed)
+                return failure(403, f"token {token.name!r} lacks the scope {lacks}: it has {token.described}")
         return None
+
+    def _find(self, secret: str) -> Token:
+        """The token of a secret. Raises UnknownTokenError."""
+        return tokens.find((*self._fixed, *(self._named.tokens if self._named else ())), secret)
+
+
+def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
+    """The scopes of which a token needs one for a request of a client or an operator."""
+    if turns.is_turn(scope):
+        return ("generate",)
+    if scope["method"] in ("GET", "HEAD"):
+        return ("read", "generate", "publish")
+    return ("publish",) if scope["path"].startswith("/runs") else ("admin",)
 
 
 #: What is answered with an error.
@@ -196,8 +244,3 @@ def _given(item: ErrorDetails) -> str:
     if not (value is None or isinstance(value, (str, int, float))) or len(shown := repr(value)) > _SHOWN_MAX:
         return ""
     return f" is {shown}"
-
-
-def _same(given: bytes, secret: bytes) -> bool:
-    """Equal, in a time that does not tell how far."""
-    return hmac.compare_digest(given, secret)

@@ -1,0 +1,184 @@
+"""A ledger's door for other hosts: segments come in, the answers of queries go out, each by what a token may do.
+
+Each method may be called from any thread. What is acknowledged is on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from rose.events import Access
+from rose.ledger import catalog, layout
+from rose.ledger.access import Reading, statement
+from rose.ledger.hosts import spool
+from rose.ledger.hosts.access_log import AccessLog
+from rose.ledger.hosts.receive import Held, Receiver
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import query_arrow
+from rose.ledger.writer import LedgerWriter
+from rose.tokens import Token, UnknownTokenError
+
+#: In the log, whoever sends a token that is not known.
+UNKNOWN_TOKEN = "(unknown token)"
+
+
+class DeniedError(LedgerError):
+    """A token lacks the scope for a request."""
+
+
+class BusyError(LedgerError):
+    """Too many queries run: trying again later helps."""
+
+    exit_code: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one client may ask for."""
+
+    rows: int = 1_000_000
+    timeout_s: float = 60.0
+    memory_gb: float = 2.0
+    queries: int = 2
+    #: How long a query waits for its turn.
+    wait_s: float = 5.0
+
+
+class Door:
+    """The door of the ledger at `root`; `find` returns the token of a secret, or raises UnknownTokenError.
+
+    Makes a ledger if there is none. Raises LedgerError if `root` cannot be one.
+    """
+
+    def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:
+        self._root = layout.create(root)
+        # The views stand before the first event does.
+        catalog.refresh_sound(self._root)
+        self._find, self._limits = find, limits or Limits()
+        self._receiver = Receiver(self._root, lambda event: self._own_writer().record(event))
+        self._turns = threading.BoundedSemaphore(self._limits.queries)
+        self._mutex = threading.Lock()
+        self._writer: LedgerWriter | None = None
+        self._log = AccessLog(self._own_writer)
+
+    def close(self) -> None:
+        """Give back the names of the writers."""
+        self._log.close()
+        self._receiver.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def caller(self, secret: str, peer: str) -> Caller:
+        """Return who sends `secret` from `peer`. Raises UnknownTokenError, and counts it."""
+        try:
+            return Caller(self._find(secret), peer)
+        except UnknownTokenError as error:
+            who = error.who or UNKNOWN_TOKEN
+            self._log.count(Access(who=who, peer=peer, action="token_denied", outcome="refused"))
+            raise
+
+    def held(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
+        """Return how far writers are: those that are asked about, or all. One's own are no reading."""
+        token = caller.token
+        if token.writers and not token.may("read"):
+            asked = layout.writers(self._root) if writers is None else writers
+            writers = [writer for writer in asked if token.owns(writer)]
+        if writers is not None and all(map(token.owns, writers)):
+            held = self._receiver.held(writers)
+        else:
+            with self._reading(caller, "info"):
+                held = self._receiver.held(writers)
+        return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(held[writer]) for writer in held}}
+
+    def receive(self, caller: Caller, path: str, content: bytes) -> Held:
+        """Take in a segment; it is on disk when this returns. Raises DeniedError, LedgerError."""
+        writer = path.split("/")[1] if path.count("/") == 3 else ""
+        if writer:
+            layout.check_writer_name(writer)
+            if not caller.token.may_append(writer):
+                raise self._denied(caller, "append", f"append as {writer!r}")
+        # The receiver refuses any other path.
+        return self._receiver.receive(path, content)
+
+    def query(
+        self, caller: Caller, sql: str, limit: int, timeout_s: float, *, lossless: bool = False
+    ) -> tuple[pa.Table, bool]:
+        """Return the rows of one SELECT, and whether there are more. Raises DeniedError, BusyError, LedgerError."""
+        caps = self._limits
+        with self._reading(caller, "query", sql) as reading:
+            if not self._turns.acquire(timeout=caps.wait_s):
+                raise BusyError(f"{caps.queries} queries are running; try again later")
+            try:
+                table, truncated = query_arrow(
+                    self._root,
+                    sql,
+                    limit=min(limit, caps.rows),
+                    timeout_s=min(timeout_s, caps.timeout_s),
+                    memory_limit_gb=caps.memory_gb,
+                    lossless=lossless,
+                )
+            finally:
+                self._turns.release()
+            reading.rows = table.num_rows
+        return table, truncated
+
+    @contextmanager
+    def _reading(self, caller: Caller, action: Literal["query", "info"], asked: str | None = None) -> Iterator[Reading]:
+        """The block reads for a caller; what it gives may go out once this ended well, since it is logged then.
+
+        Raises LedgerError if the disk refuses the log, DeniedError without the scope `read`, and what the block raises.
+        """
+        if not caller.token.may("read"):
+            raise self._denied(caller, "read", "read", asked)
+        self._log.check()
+        reading, began_ns = Reading(), time.monotonic_ns()
+
+        def entry(outcome: Literal["ok", "refused", "failed", "timeout"]) -> Access:
+            took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
+            named: dict[str, Any] = {"who": caller.token.name, "peer": caller.peer, "action": action}
+            return Access(outcome=outcome, **named, **took, **statement(asked))
+
+        try:
+            yield reading
+        except BusyError:
+            # Nothing was looked at, and whoever tries on and on must not fill the disk.
+            self._log.count(entry("refused"))
+            raise
+        except Exception as error:
+            self._log.write(entry(getattr(error, "outcome", "failed")))
+            raise
+        (self._log.write_or_count if action == "info" else self._log.write)(entry("ok"))
+
+    def _denied(
+        self, caller: Caller, scope: Literal["read", "append"], act: str, asked: str | None = None
+    ) -> DeniedError:
+        """Return the error that says what a token lacks; count it."""
+        denial: Any = f"{scope}_denied"
+        named = {"who": caller.token.name, "peer": caller.peer}
+        self._log.count(Access(**named, action=denial, outcome="refused", **statement(asked)))
+        return DeniedError(
+            f"token {caller.token.name!r} may not {act}: it has {caller.token.described or 'no scope'}. "
+            f"`rose token create` makes one with the scope {scope!r}"
+        )
+
+    def _own_writer(self) -> LedgerWriter:
+        with self._mutex:
+            if self._writer is None:
+                self._writer = LedgerWriter.open(self._root, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
+            return self._writer
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and from where."""
+
+    token: Token
+    peer: str

@@ -1,0 +1,134 @@
+"""The paths of a ledger's door: PUT of a segment, how far writers are, and one SELECT."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rose.ledger.hosts.door import BusyError, Caller, DeniedError, Door
+from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX
+from rose.ledger.layout import LedgerError
+from rose.tokens import UnknownTokenError
+
+logger = logging.getLogger(__name__)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+PREFIX = "/ledger/"
+ARROW = "application/vnd.apache.arrow.stream"
+_STATEMENT_BYTES_MAX = 1 << 20
+
+
+class Select(BaseModel):
+    """One SELECT over the views, and how much of its answer is wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    sql: str
+    limit: Annotated[int, Field(ge=0, le=2**63 - 1)] = 10_000
+    timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 30.0
+    #: HUGEINT, which a sum of integers is, else comes as DECIMAL(38, 0).
+    lossless: bool = False
+
+
+def routes(door: Door) -> list[Route]:
+    """The routes of a door."""
+
+    async def held(request: Request) -> Response:
+        caller = _caller(door, request)
+        writers = request.query_params.getlist("writer") or None
+        return JSONResponse(await run_in_threadpool(door.held, caller, writers))
+
+    async def receive(request: Request) -> Response:
+        caller = _caller(door, request)
+        content = await _body(request, SEGMENT_BYTES_MAX)
+        path: str = request.path_params["path"]
+        return JSONResponse(asdict(await run_in_threadpool(door.receive, caller, path, content)))
+
+    async def query(request: Request) -> Response:
+        caller = _caller(door, request)
+        select = Select.model_validate_json(await _body(request, _STATEMENT_BYTES_MAX))
+        table, truncated = await run_in_threadpool(
+            door.query, caller, select.sql, select.limit, select.timeout_s, lossless=select.lossless
+        )
+        return Response(_arrow(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
+
+    return [
+        Route(f"{PREFIX}segments", _answered(held)),
+        Route(f"{PREFIX}segments/{{path:path}}", _answered(receive), methods=["PUT"]),
+        Route(f"{PREFIX}query", _answered(query), methods=["POST"]),
+    ]
+
+
+def _caller(door: Door, request: Request) -> Caller:
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    peer = ":".join(map(str, request.client or ("?",)))
+    return door.caller(secret if scheme == "Bearer" else "", peer)
+
+
+class _TooLongError(LedgerError):
+    """A body is longer than what it is for."""
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length > bytes_max:
+            raise _TooLongError(f"the body has more than {bytes_max} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _arrow(table: pa.Table) -> bytes:
+    written = io.BytesIO()
+    with pa.ipc.new_stream(written, table.schema) as stream:
+        stream.write_table(table)
+    return written.getvalue()
+
+
+def _answered(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that says why there is no answer."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ValidationError as error:
+            first = error.errors(include_context=False, include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            return _failure(400, f"{where}: {first['msg']}")
+        except (LedgerError, UnknownTokenError) as error:
+            return _failure(_status(error), str(error))
+        except OSError as error:
+            return _failure(507, f"the ledger's disk refuses it: {error.strerror}")
+        except Exception as error:
+            logger.exception("%s %s failed", request.method, request.url.path)
+            return _failure(500, f"the controller failed: {type(error).__name__}: {error}")
+
+    return answer
+
+
+def _status(error: Exception) -> int:
+    match error:
+        case UnknownTokenError():
+            return 401
+        case DeniedError():
+            return 403
+        case _TooLongError():
+            return 413
+        case BusyError():
+            return 503
+    return 400
+
+
+def _failure(status: int, error: str) -> Response:
+    return JSONResponse({"error": error}, status_code=status)

@@ -1,0 +1,216 @@
+"""Named tokens of a controller: what each may do, and until when.
+
+They lie in a file for its owner alone, which is replaced whole. It holds no token, only SHA-256 hashes: a token is 32
+random bytes, which nobody finds by trying.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rose import secret_file
+from rose.clock import utc_us
+from rose.errors import UserError
+
+#: `append`: events as certain writers. `read`: status, runs and the ledger. `generate`: turns. `publish`: runs and
+#: their versions. `admin`: everything.
+Scope = Literal["append", "read", "generate", "publish", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+_TOKEN_BYTES = 32
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
+
+
+class TokenError(UserError):
+    """A file of tokens cannot be used, or a command on it."""
+
+
+class UnknownTokenError(UserError):
+    """A request brought no token that is valid now. `who` is the name of the one that expired, else None."""
+
+    def __init__(self, text: str, who: str | None = None) -> None:
+        super().__init__(text)
+        self.who = who
+
+
+class Token(BaseModel):
+    """A name and what it may do. Times are UTC microseconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    scopes: tuple[Scope, ...] = ()
+    #: Names of writers that it may append as; `*` and `?` stand for any characters and for one.
+    writers: tuple[Annotated[str, Field(pattern=_PATTERN)], ...] = ()
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    made_us: int = 0
+    #: It opens nothing from then on; None: it does not expire.
+    until_us: int | None = None
+
+    def may(self, scope: Scope) -> bool:
+        """Return whether it has this scope."""
+        return "admin" in self.scopes or scope in self.scopes
+
+    def owns(self, writer: str) -> bool:
+        """Return whether it was made to append as this writer."""
+        return any(fnmatchcase(writer, pattern) for pattern in self.writers)
+
+    def may_append(self, writer: str) -> bool:
+        """Return whether it may append as this writer."""
+        return "admin" in self.scopes or self.owns(writer)
+
+    @property
+    def described(self) -> str:
+        """What it may do, in words."""
+        named = [scope for scope in self.scopes if scope != "append"]
+        return ", ".join([*named, *(f"append {pattern}" for pattern in self.writers)])
+
+    def expired(self, now_us: int) -> bool:
+        """Return whether it opens nothing any more."""
+        return self.until_us is not None and now_us >= self.until_us
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    rose_tokens: Literal[2] = 2
+    tokens: tuple[Token, ...] = ()
+
+
+def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = ()) -> Token:
+    """Return a token that is in no file."""
+    return Token(name=name, scopes=scopes, writers=writers, sha256=_sha256(secret))
+
+
+def find(tokens: tuple[Token, ...], secret: str) -> Token:
+    """Return the token that `secret` opens. Raises UnknownTokenError; the holder of an expired one is told so."""
+    sha256, match = _sha256(secret), None
+    # All are compared, each in the same time: how long it takes says nothing of what is in the file.
+    for token in tokens:
+        if hmac.compare_digest(token.sha256, sha256):
+            match = token
+    if match is None:
+        sent = "is not known here" if secret else "is missing"
+        raise UnknownTokenError(f"the token {sent}: send one as `Authorization: Bearer ...`")
+    if match.expired(utc_us()):
+        until = _text(match.until_us or 0)
+        raise UnknownTokenError(
+            f"token {match.name!r} expired at {until}: `rose token create` makes another", match.name
+        )
+    return match
+
+
+class Watched:
+    """The tokens in a file, read again when it changed; what cannot be read leaves those that were read last."""
+
+    def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
+        """`warn` hears of a file that became unreadable. Raises TokenError if it is unreadable now."""
+        self._path, self._warn = path, warn
+        self._mutex = threading.Lock()
+        self._mark = self._look()
+        self._tokens = read(path)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """Those of now."""
+        with self._mutex:
+            if (mark := self._look()) != self._mark:
+                self._mark = mark
+                try:
+                    self._tokens = read(self._path)
+                except TokenError as error:
+                    self._warn(f"{error}; until then the tokens that were read last are valid")
+            return self._tokens
+
+    def _look(self) -> tuple[int, ...] | None:
+        with suppress(OSError):
+            status = self._path.stat()
+            return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return None
+
+
+def read(path: Path) -> tuple[Token, ...]:
+    """Return the tokens in a file. Raises TokenError if it is damaged, or open to others."""
+    try:
+        content, others = path.read_bytes(), secret_file.open_to_others(path)
+    except OSError as error:
+        raise TokenError(f"tokens {path}: {error.strerror}; `rose token create NAME --tokens FILE` makes one") from None
+    if others is not None:
+        raise TokenError(f"tokens {path}: {others}")
+    try:
+        return _File.model_validate_json(content).tokens
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its beginning"
+        raise TokenError(f"tokens {path}: damaged at {where}: {first['msg']}; restore the file from a copy") from None
+
+
+def create(
+    path: Path, name: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = (), life_s: float | None = None
+) -> str:
+    """Make a token and return its secret, which is nowhere else. Raises TokenError.
+
+    `writers` give it the scope `append`. `life_s`: seconds until it expires.
+    """
+    scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
+    if not scopes or ("append" in scopes and not writers):
+        raise TokenError(
+            f"token {name!r} could do nothing: give it --append WRITERS, --read, --generate, --publish or --admin"
+        )
+    secret, now_us = f"rose_{secrets.token_hex(_TOKEN_BYTES)}", utc_us()
+    until_us = None if life_s is None else now_us + round(life_s * 1e6)
+    with _edited(path, missing_ok=True) as tokens:
+        if name in tokens and not tokens[name].expired(now_us):
+            raise TokenError(f"token {name!r} exists: `rose token revoke {name}` ends it, or choose another name")
+        try:
+            tokens[name] = Token(
+                name=name, scopes=scopes, writers=writers, sha256=_sha256(secret), made_us=now_us, until_us=until_us
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise TokenError(
+                f"{first['loc'][0]} {first['input']!r} cannot be used: give at most 64 letters, digits, '.', '_' and "
+                "'-', in names of writers also * and ?"
+            ) from None
+    return secret
+
+
+def revoke(path: Path, name: str) -> None:
+    """End a token now. Raises TokenError if there is none of this name."""
+    with _edited(path) as tokens:
+        if tokens.pop(name, None) is None:
+            raise TokenError(f"there is no token {name!r} in {path}; there are {', '.join(tokens) or 'none'}")
+
+
+@contextmanager
+def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
+    """The tokens by name, written back whole when the block ends well. Raises TokenError."""
+    try:
+        with path.with_name(f".{path.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tokens = {} if missing_ok and not path.exists() else {token.name: token for token in read(path)}
+            yield tokens
+            secret_file.write(path, _File(tokens=tuple(tokens.values())).model_dump_json(indent=2) + "\n")
+    except OSError as error:
+        raise TokenError(f"tokens {path}: {error.strerror}") from error
+
+
+def _sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+def _text(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,421 @@
+"""What comes through a ledger's door, by which token, and what is on record of it: a real server, real clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rose import tokens
+from rose.events import Access
+from rose.ledger import rows, segments
+from rose.ledger.hosts import remote
+from rose.ledger.hosts.forward import Forwarder
+from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
+from rose.ledger.reading.query import QueryError, query
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
+from tests.ledger.hosts.served import Limits, serve
+
+TOKEN = "t0ken-of-enough-characters"
+BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, lease):
+    """A folder with the ledger of a controller, the spool of another host, and tokens."""
+    folder = tmp_path_factory.mktemp("made")
+    for root, names in (("centre", ["local"]), ("spool", ["rack-7.agent", "rack-8.agent"])):
+        for name in names:
+            with LedgerWriter.open(folder / root, name, "r") as writer:
+                for n in range(5):
+                    writer.record(lease(lease_id=f"l{n}", step=n))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secrets(made):
+    """Tokens by name, each with one scope."""
+    store = made / "tokens.json"
+    return {
+        "rack-7": tokens.create(store, "rack-7", (), ("rack-7.*",)),
+        "finance": tokens.create(store, "finance", ("read",)),
+        "trainer": tokens.create(store, "trainer", ("generate", "publish")),
+        "boss": tokens.create(store, "boss", ("admin",)),
+    }
+
+
+@pytest.fixture
+def store(made, secrets, tmp_path):
+    """The file of those tokens."""
+    return Path(shutil.copy(made / "tokens.json", tmp_path / "tokens.json"))
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    return copied(made / "centre", tmp_path / "centre")
+
+
+@pytest.fixture
+def url(root, store):
+    limits = Limits(rows=4, timeout_s=2.0, memory_gb=0.5, queries=1, wait_s=0.2)
+    with serve(root, tokens_file=store, limits=limits) as url:
+        yield url
+
+
+@pytest.fixture
+def reader(url, secrets):
+    return RemoteLedger(url, token=secrets["finance"])
+
+
+@pytest.fixture
+def spool(made, tmp_path):
+    return copied(made / "spool", tmp_path / "spool")
+
+
+def forward(spool, url, token):
+    forwarder = Forwarder(spool, url, token=token)
+    done = forwarder.once()
+    forwarder.stop()
+    return done
+
+
+def logged(root, where="true", columns="who, action, outcome, statement, result_rows"):
+    return query(root, f"SELECT {columns} FROM access WHERE {where} ORDER BY writer, seq").rows
+
+
+def until_logged(root, where):
+    deadline = time.monotonic() + 30
+    while not (entries := logged(root, where)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return entries
+
+
+def asked(url, method, path, body=None, token=None):
+    """(status, body)"""
+    request = urllib.request.Request(f"{url}/ledger/{path}", body, method=method)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_a_query_gives_what_it_gives_on_the_folder(reader, root):
+    text = "SELECT lease_id, step, event_time, 1::HUGEINT AS one, uuid() IS NULL AS no FROM lease ORDER BY step LIMIT 3"
+    assert reader.query(text) == query(root, text)
+
+
+def test_the_controller_caps_what_a_client_asks_for(reader):
+    result = reader.query("FROM lease", limit=1000)
+    assert (len(result.rows), result.truncated) == (4, True)
+    with pytest.raises(QueryError, match="took longer than 2 s"):
+        reader.query(BUSY, timeout_s=500)
+
+
+@pytest.mark.parametrize(
+    "text", ["DROP VIEW lease", "SELECT * FROM read_text('/etc/hostname')", "SELECT colour FROM lease"]
+)
+def test_a_refused_query_says_what_the_local_one_says(reader, root, text):
+    with pytest.raises(QueryError) as local:
+        query(root, text)
+    with pytest.raises(QueryError) as far:
+        reader.query(text)
+    assert str(far.value) == str(local.value)
+
+
+def test_any_arrow_program_can_query(url, secrets):
+    body = json.dumps({"sql": "SELECT sum(step) AS steps FROM lease"}).encode()
+    status, content = asked(url, "POST", "query", body, secrets["finance"])
+    assert (status, pa.ipc.open_stream(content).read_all().to_pylist()) == (200, [{"steps": 10}])
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b"", "the body"),
+        (b"[]", "the body"),
+        (b"{}", "sql"),
+        (b'{"sql": 1}', "sql"),
+        (b'{"sql": "x", "root": "/"}', "root"),
+        (b'{"sql": "x", "limit": -1}', "limit"),
+        (b'{"sql": "x", "limit": 1%b}' % (b"0" * 400), "limit"),
+        (b'{"sql": "x", "timeout_s": NaN}', "timeout_s"),
+        (b'{"sql": "x", "timeout_s": 1e400}', "timeout_s"),
+        (b'{"sql": "x", "timeout_s": -1}', "timeout_s"),
+        (b'{"sql": "\xff"}', "the body"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_by_its_field(url, secrets, body, names):
+    status, content = asked(url, "POST", "query", body, secrets["finance"])
+    assert status == 400
+    assert json.loads(content)["error"].startswith(names)
+
+
+def test_a_body_that_is_too_long_is_refused(url, secrets):
+    assert asked(url, "POST", "query", b"x" * (1 << 20) + b"x", secrets["finance"])[0] == 413
+
+
+def test_half_a_character_is_refused_and_logged(url, root, secrets):
+    body = json.dumps({"sql": "SELECT '\ud800'"}).encode()
+    assert asked(url, "POST", "query", body, secrets["finance"])[0] == 400
+    assert "Traceback" not in str(logged(root))
+
+
+def test_other_queries_wait_briefly_then_hear_that_it_is_busy(url, secrets, reader):
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(RemoteLedger(url, token=secrets["boss"]).query, BUSY, timeout_s=2)
+        time.sleep(0.5)
+        with pytest.raises(ControllerAwayError, match="1 queries are running"):
+            reader.query("SELECT 1", timeout_s=1)
+        assert isinstance(first.exception(), QueryError)
+    assert reader.query("SELECT 1 AS one").rows == [(1,)]
+
+
+# ---------------------------------------------------------------------- who may
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "rose_" + "0" * 64, "\u00e9" * 20])
+def test_a_wrong_token_gets_no_answer(url, token):
+    there = RemoteLedger(url, token=token and token.encode().decode("latin-1"))
+    for call in (there.held, lambda: there.send_segment("x", b""), lambda: there.query("SELECT 1")):
+        with pytest.raises(ControllerError, match="the token is"):
+            call()
+
+
+def test_each_scope_opens_what_it_is_for_and_nothing_else(url, secrets):
+    calls = {
+        "read": lambda there: there.query("FROM lease"),
+        "held": lambda there: there.held(),
+        "segment": lambda there: there.send_segment("live/rack-7.agent/000000/x", b""),
+        "other": lambda there: there.send_segment("live/rack-8.agent/000000/x", b""),
+    }
+    open_to = {}
+    for name, secret in secrets.items():
+        for call, make in calls.items():
+            answer = ""
+            try:
+                make(RemoteLedger(url, token=secret))
+            except ControllerError as error:
+                answer = str(error)
+            # What is no segment is refused, but not for want of a scope.
+            assert not answer or "may not" in answer or "is not the path of a segment" in answer
+            if "may not" not in answer:
+                open_to.setdefault(name, set()).add(call)
+    assert open_to == {
+        # `held` of its own writers alone.
+        "rack-7": {"held", "segment"},
+        "finance": {"read", "held"},
+        "boss": set(calls),
+    }
+
+
+def test_a_host_sees_of_its_own_writers_alone_how_far_they_are(url, root, secrets, spool):
+    forward(spool, url, secrets["boss"])
+    assert set(RemoteLedger(url, token=secrets["boss"]).held()) == {"local", "rack-7.agent", "rack-8.agent"}
+    host = RemoteLedger(url, token=secrets["rack-7"])
+    assert set(host.held()) == {"rack-7.agent"}
+    assert set(host.held(["rack-8.agent", "rack-7.agent"])) == {"rack-7.agent"}
+    assert set(RemoteLedger(url, token=secrets["finance"]).held(["local", "gone"])) == {"local"}
+    assert [row[:2] for row in logged(root)] == [("boss", "info"), ("finance", "info")]
+
+
+def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
+    done = forward(spool, url, secrets["rack-7"])
+    assert list(done.problems) == ["rack-8.agent"]
+    assert "token 'rack-7' may not append as 'rack-8.agent'" in done.problems["rack-8.agent"]
+    assert query(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer").rows == [
+        ("local",),
+        ("rack-7.agent",),
+    ]
+    assert until_logged(root, "action = 'append_denied'")[0][:3] == ("rack-7", "append_denied", "refused")
+    # Segments are not logged one by one: they name their writer.
+    assert logged(root, "action <> 'append_denied'") == []
+
+
+def test_a_token_that_is_made_or_revoked_counts_at_once(url, store):
+    secret = tokens.create(store, "guest", ("read",))
+    there = RemoteLedger(url, token=secret)
+    assert there.query("SELECT 1").rows == [(1,)]
+    tokens.revoke(store, "guest")
+    with pytest.raises(ControllerError, match="is not known here"):
+        there.query("SELECT 1")
+
+
+def test_a_segment_with_somebody_s_reads_is_refused(url, root, secrets, tmp_path):
+    with LedgerWriter.open(tmp_path / "forged", "rack-7.agent", "r") as writer:
+        writer.record(Access(who="finance", action="query", outcome="ok"))
+    done = forward(tmp_path / "forged", url, secrets["rack-7"])
+    assert "kind 'access' is not one of" in done.problems["rack-7.agent"]
+    assert logged(root) == []
+
+
+# ---------------------------------------------------------------------- what is on record
+
+
+def test_every_query_is_on_record_when_its_answer_is_there(reader, root):
+    long = "SELECT '" + "x" * 3000 + "'"
+    for text in ("FROM lease LIMIT 1", "DROP VIEW lease", "SELECT error('x')", long):
+        with suppress(QueryError):
+            reader.query(text)
+        assert logged(root)[-1][3] == text[:1000]
+    with pytest.raises(QueryError, match="took longer"):
+        reader.query("SELECT count(*) FROM range(1000000000000)", timeout_s=0.2)
+    assert [(who, action, outcome, count) for who, action, outcome, _, count in logged(root)] == [
+        ("finance", "query", "ok", 1),
+        ("finance", "query", "refused", None),
+        ("finance", "query", "failed", None),
+        ("finance", "query", "ok", 1),
+        ("finance", "query", "timeout", None),
+    ]
+    sha256, peer, took_ns = logged(root, columns="statement_sha256, peer, duration_ns")[3]
+    assert sha256 == hashlib.sha256(long.encode()).hexdigest()
+    assert peer.startswith("127.0.0.1:")
+    assert took_ns > 0
+    assert verify(root).ok
+
+
+def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):
+    guess = "rose_" + "5" * 64
+    for _ in range(50):
+        with pytest.raises(ControllerError, match="is not known here"):
+            RemoteLedger(url, token=guess).held()
+    entries = until_logged(root, "action = 'token_denied'")
+    assert {row[:3] for row in entries} == {("(unknown token)", "token_denied", "refused")}
+    assert len(entries) < 50
+    assert guess.encode() not in b"".join(path.read_bytes() for path in (root / "live").rglob("*.parquet"))
+
+
+def test_an_expired_token_is_named_in_the_log(url, root, store):
+    secret = tokens.create(store, "guest", ("read",), life_s=1e-6)
+    with pytest.raises(ControllerError, match="'guest' expired at"):
+        RemoteLedger(url, token=secret).query("SELECT 1")
+    assert until_logged(root, "who = 'guest'")[0][:3] == ("guest", "token_denied", "refused")
+
+
+def test_nothing_is_read_while_the_log_cannot_be_written(reader, root):
+    reader.query("SELECT 1")
+    folder = root / "live" / "gateway"
+    kept = shutil.copytree(folder, root.with_name("kept"))
+    shutil.rmtree(folder)
+    folder.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(QueryError, match="writer 'gateway' cannot write to"):
+            reader.query("SELECT 42")
+    folder.unlink()
+    kept.rename(folder)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            reader.query("SELECT 43")
+            break
+        except QueryError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    # The first of the two is on record, though nothing went out; the second was not even run.
+    assert [row[3] for row in logged(root)] == ["SELECT 1", "SELECT 42", "SELECT 43"]
+
+
+def test_looks_at_writers_do_not_fill_the_log(url, root, secrets):
+    for _ in range(20):
+        RemoteLedger(url, token=secrets["boss"]).held()
+    assert [row[:3] for row in logged(root)] == [("boss", "info", "ok")]
+
+
+def test_a_host_that_ships_a_damaged_event_goes_on_and_it_is_recorded(tmp_path, lease):
+    spool = tmp_path / "spool"
+    with LedgerWriter.open(spool, "far", "r"):
+        pass
+    tail = segments.recover(spool, "far")
+    values = [
+        2**63 - 1 if field.name == "at_us" else value
+        for field, value in zip(rows.fields_of("lease"), rows.encode(lease()), strict=True)
+    ]
+    segments.append(spool, tail, rows.table("far", 0, "r", "live", [("lease", tuple(values))]))
+    with LedgerWriter.open(spool, "far", "r") as writer:
+        writer.record(lease(lease_id="after"))
+    centre = tmp_path / "centre"
+    with serve(centre, token=TOKEN) as url:
+        done = forward(spool, url, TOKEN)
+    assert (done.problems, done.waiting, done.events) == ({}, 0, 2)
+    assert query(centre, "SELECT lease_id FROM lease").rows == [("after",)]
+    assert query(centre, "SELECT count(*) FROM event WHERE kind = 'ledger' AND action = 'faulty'").rows == [(1,)]
+    assert query(centre, "SELECT writer, seq FROM faulty_event").rows == [("far", 0)]
+    assert verify(centre).ok
+
+
+# ---------------------------------------------------------------------- what is at the other end
+
+
+@pytest.mark.parametrize("url", ["", "host:1", "grpc://host:1", "http://", "http://host:port", "http://host:1/?a"])
+def test_what_is_no_url_of_a_controller_is_named(url):
+    with pytest.raises(ControllerError, match="is not a controller's URL; give http://HOST:PORT"):
+        RemoteLedger(url)
+
+
+def test_a_certificate_needs_an_encrypted_connection_and_a_file(tmp_path):
+    with pytest.raises(ControllerError, match="use https://"):
+        RemoteLedger("http://127.0.0.1:1", tls_ca=tmp_path / "cert.pem")
+    with pytest.raises(ControllerError, match=r"cannot read .*cert.pem"):
+        RemoteLedger("https://127.0.0.1:1", tls_ca=tmp_path / "cert.pem")
+
+
+@pytest.fixture
+def taken():
+    """A socket that is bound to a port of its own: nobody else answers there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken
+
+
+def url_of(taken):
+    return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_controller_that_is_away_is_named(taken):
+    url = url_of(taken)
+    with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
+        RemoteLedger(url).query("SELECT 1")
+    with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
+        RemoteLedger("http://nowhere.invalid:1").held()
+
+
+def test_what_takes_connections_and_says_nothing_is_not_waited_for(taken, monkeypatch):
+    taken.listen()
+    monkeypatch.setattr(remote, "_CALL_S", 0.2)
+    with pytest.raises(ControllerAwayError, match="did not answer in time"):
+        RemoteLedger(url_of(taken)).held()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nhello", b"no HTTP\r\n"]
+)
+def test_another_server_is_told_apart_from_a_controller(taken, answer):
+    taken.listen()
+
+    def serve_once():
+        connection, _ = taken.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    server = threading.Thread(target=serve_once)
+    server.start()
+    with pytest.raises(ControllerError, match=url_of(taken)):
+        RemoteLedger(url_of(taken)).held()
+    server.join()
