@@ -108,7 +108,6 @@ LONGEST_FIRST = (
     "pricing/reconcile/test_compare.py",
     "test_cli.py",
     "ledger/hosts/test_admission.py",
-    "pricing/invoices/test_build.py",
     "pricing/audit/test_check.py",
 )
 

@@ -16,7 +16,6 @@ from rose.ledger.verify import verify
 from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
-from rose.pricing.invoices import register
 from rose.pricing.money import PricingError
 from rose.pricing.spend import sums
 
@@ -64,7 +63,6 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         pass
     try:
         problems += approval.faults(root, posted)
-        problems += register.faults(root, posted)
     except LedgerError as error:
         problems.append(str(error))
     closes = sum(posting.number == 0 for posting in posted)

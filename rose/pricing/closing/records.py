@@ -20,7 +20,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 
 #: The words of the books' own events.
-CLOSED, RESTATED, BUDGETED, INVOICED = "closed", "restated", "budgeted", "invoiced"
+CLOSED, RESTATED, BUDGETED = "closed", "restated", "budgeted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import xlsxwriter
 from xlsxwriter.utility import xl_rowcol_to_cell
 
-from rose.pricing.export import drilldown, facts, invoiced, out
+from rose.pricing.export import drilldown, facts, out
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
@@ -53,7 +53,7 @@ def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = l
     Raises PricingError if the file cannot be written, or a drill-down has more rows than a sheet can hold.
     """
     out.suffix_of(path, SUFFIXES, "a workbook")
-    tables = [*drilldown.tables(bill), *([] if bill.close_id is None else [invoiced.table(bill)])]
+    tables = drilldown.tables(bill)
     for table in tables:
         if len(table.rows) > _ROWS_MAX:
             raise PricingError(
@@ -207,10 +207,7 @@ class _Book:
             self._amount(sheet, row + 2, "corrections posted since", cell, corrections, meanings["correction"])
             restated = f"{xl_rowcol_to_cell(row - 2, 1)}+{xl_rowcol_to_cell(row + 2, 1)}"
             self._amount(sheet, row + 3, "amortized, with corrections", restated, bill.total_nano, "")
-            cell = self._totals[invoiced.NAME, invoiced.TOTAL]
-            meaning = "The closed charges with corrections of earlier periods, shared costs and credits."
-            self._amount(sheet, row + 4, "on the invoices of the period", cell, tables[-1].total(-1), meaning)
-            row += 4
+            row += 3
         return row + 1
 
     def _amount(self, sheet: Any, row: int, name: str, formula: str | None, nano: int | None, meaning: str) -> None:
@@ -246,8 +243,6 @@ class _Book:
         for table in tables:
             for index, column in enumerate(table.columns):
                 if column.kind != "money" or table.name == "Corrections":
-                    continue
-                if table.name == invoiced.NAME and column.name != invoiced.CHARGES:
                     continue
                 buckets = parts.get(table.name)
                 expected = sum(nano.get(bucket, 0) for bucket in buckets) if buckets else sum(nano.values())

@@ -57,6 +57,8 @@ class Question:
     only: Mapping[str, str] = field(default_factory=dict)
     calendar: Calendar = field(default_factory=Calendar)
     provenance: str | None = None
+    #: The close that is asked about: its period, its provenance and its rows alone.
+    close_id: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.by, *self.only):
@@ -205,7 +207,13 @@ def ask(
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
     gathering = functools.partial(
-        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified, seen=seen
+        gather,
+        root,
+        question.period,
+        provenance=question.provenance,
+        allow_unverified=allow_unverified,
+        close_id=question.close_id,
+        seen=seen,
     )
     gathered = gathering(price_book, grain=grain)
     entries = rules.newest_book(root, gathered).device_tag if question.tags else []

@@ -79,21 +79,20 @@ def gather(
     grain: sums.Grain = "hour",
     provenance: str | None = None,
     allow_unverified: bool = False,
-    as_closed_ns: int | None = None,
+    close_id: str | None = None,
     seen: Seen | None = None,
 ) -> Gathered:
     """The sums of a period; `price_book` prices hours that are not closed, and is not asked for where all are.
 
-    With `as_closed_ns`, closed hours are as the closes posted up to then closed them, without corrections. `seen` is
-    for `verify`.
+    With `close_id`, the sums are those of that close and its corrections alone. `seen` is for `verify`.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen) or
     currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
     every = postings(root)
-    if as_closed_ns is not None:
-        every = {close_id: own[:1] for close_id, own in every.items() if own[0].posted_ns <= as_closed_ns}
+    if close_id is not None:
+        every = {close_id: every[close_id]}
     posted, provenance = _posted(root, every, period, provenance)
     gaps = period.without(own[0].period for own in posted.values())
     counting = {

@@ -92,23 +92,21 @@ def of_gathered(
     gathered: Gathered,
     *,
     allow_unverified: bool = False,
-    as_closed_ns: int | None = None,
     now_us: int | None = None,
     seen: Seen | None = None,
 ) -> Ruled:
     """What the rules make of a period that was gathered.
 
     A credit that began before is followed from its first day on: hours in between that are not closed are priced by
-    the book that prices those of the period, else by that of its last hours. `as_closed_ns` is as for `gather`, of
-    the time before the period, and so is `seen`. Amounts a month are of the hours that are over at `now_us`. Raises as
-    that does.
+    the book that prices those of the period, else by that of its last hours. `seen` is for `verify`. Amounts a month
+    are of the hours that are over at `now_us`. Raises as `gather` does.
     """
     spans = priced_by(root, gathered)
     if not any(book.shared_cost or book.credit for _, book in spans):
         return Ruled()
     until_ns = (utc_us() if now_us is None else now_us) * 1000 // NS_PER_HOUR * NS_PER_HOUR
     billed = _billed(gathered.by(*_COLUMNS), spans, until_ns)
-    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns, until_ns, seen)
+    earlier = _earlier(root, gathered, spans, allow_unverified, until_ns, seen)
     applied = [row for rows in list(in_turn([*earlier, *billed]))[len(earlier) :] for row in rows]
     return Ruled(tuple(_with_until(_summed_shares(billed), spans, until_ns)), _summed_credits(applied))
 
@@ -172,7 +170,6 @@ def _earlier(
     gathered: Gathered,
     spans: Sequence[tuple[Period, PriceBook]],
     allow_unverified: bool,
-    as_closed_ns: int | None,
     until_ns: int,
     seen: Seen | None,
 ) -> list[Billed]:
@@ -198,7 +195,6 @@ def _earlier(
             book,
             provenance=gathered.stamp.provenance,
             allow_unverified=allow_unverified,
-            as_closed_ns=as_closed_ns,
             seen=seen,
         )
     except NothingChargedError:

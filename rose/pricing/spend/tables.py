@@ -16,9 +16,10 @@ from rose.pricing.money import format_money
 from rose.pricing.run.heard import SILENT
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
-from rose.pricing.table import Column, Element, Row, Table, columns
+from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
+    from rose.pricing.closing.records import Posting
     from rose.pricing.spend.saved import RunSaved, Saved
     from rose.pricing.spend.untagged import Untagged
     from rose.pricing.watch.budget import Expected
@@ -70,6 +71,40 @@ def lines(cost: Cost) -> Table:
         footer=(row(("total", *[""] * (len(by) - 1)) if by else (), cost.total),),
         grouped=len(by) > 1,
     )
+
+
+def page(cost: Cost, postings: Sequence[Posting] = ()) -> Iterator[Table | str]:
+    """What a page for a team lead shows: the lines of an answer, exact too, and what they rest on.
+
+    `postings` are the close that was asked about and its corrections.
+    """
+    for part in terminal(cost):
+        assert not isinstance(part, Paragraph)
+        yield part
+    by = cost.question.by or ("",)
+    yield Table(
+        title="To the nano-dollar",
+        columns=(*map(Column, by), *(Column(name, "count") for name in ("closed", "corrections", "open", "cost"))),
+        rows=tuple((*(line.values or ("total",)), *_exact(line)) for line in cost.lines),
+        footer=((*("total", *[""] * (len(by) - 1)), *_exact(cost.total)),),
+        grouped=len(by) > 1,
+    )
+    book = cost.stamp.book
+    yield Table(
+        title="What it rests on",
+        columns=(Column(""), Column("")),
+        header=False,
+        rows=(
+            ("price book", book.line),
+            ("price book's SHA-256", book.sha256),
+            *((posting.name, f"posted {utc(posting.posted_ns)} by {posting.who}") for posting in postings),
+            *((f"SHA-256 of {posting.name}", posting.sha256) for posting in postings),
+        ),
+    )
+
+
+def _exact(line: Line) -> tuple[int, ...]:
+    return line.closed_nano, line.corrections_nano, line.open_nano, line.cost_nano
 
 
 def rules_text(cost: Cost) -> Iterator[str]:

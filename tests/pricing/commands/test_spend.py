@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from rose.pricing.closing import store
+from rose.pricing.closing.period import Period
 from rose.pricing.commands.price import check
 from rose.pricing.commands.spend import cost_command, forecast_command
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, begun, fleet_events, write
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, T0_NS, begun, close, fleet_events, write
+from tests.pricing.conftest import WEEK_CLOSE_ID
 
 app = typer.Typer()
 app.command("cost")(cost_command)
@@ -139,6 +145,53 @@ def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pyte
     wrong = runner.invoke(app, ["cost", "--period", "2026-06-01..2026-06-08"], env=env)
     assert wrong.exit_code == 2
     assert "there is no price book" in wrong.output
+
+
+def test_a_close_is_a_page_to_send(half_closed: Path) -> None:
+    env = {"ROSE_LEDGER": str(half_closed / "ledger")}
+    page = half_closed / "week.html"
+    asked = ["cost", "--by", "team", "--close", WEEK_CLOSE_ID]
+    done = runner.invoke(app, [*asked, "--html", str(page)], env=env)
+    assert done.exit_code == 0, done.output
+    closed = store.read(half_closed / "ledger", WEEK_CLOSE_ID)
+    answer = data(runner.invoke(app, [*asked, "--json"], env=env))
+    teams = dict(closed.frame.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
+    assert {line["team"]: line["cost_nano"] for line in answer["lines"]} == teams
+    assert (answer["total"]["closed_nano"], answer["open"]) == (closed.posted[0].cost_nano, [])
+    text = page.read_text()
+    for team, nano in teams.items():
+        assert re.search(rf"<tr [^>]*><td>{team}</td>.*>{nano:,}</td></tr>", text)
+    for posting in closed.posted:
+        assert posting.sha256 in text
+    assert hashlib.sha256(page.read_bytes()).hexdigest() in done.output
+    again = runner.invoke(app, [*asked, "--html", str(page)], env=env)
+    assert (again.exit_code, "exists" in again.output) == (2, True)
+    assert runner.invoke(app, [*asked, "--html", str(page), "--force"], env=env).exit_code == 0
+    assert page.read_text() == text
+
+
+def test_a_close_that_was_partly_closed_again_is_whole_on_its_page(half_closed: Path) -> None:
+    root = half_closed / "ledger"
+    two_weeks = Period(T0_NS, T0_NS + 14 * DAY_NS)
+    close(root, two_weeks, now_us=(T0_NS + 23 * DAY_NS) // 1000)
+    env = {"ROSE_LEDGER": str(root)}
+    answer = data(runner.invoke(app, ["cost", "--close", WEEK_CLOSE_ID, "--json"], env=env))
+    assert answer["bill_nano"] == int(store.read(root, WEEK_CLOSE_ID).frame["cost_nano"].sum())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--close", "2026-07-live-1"), "there is no close '2026-07-live-1'"),
+        (("--close", WEEK_CLOSE_ID, "--period", "2026-06"), "leave out --period"),
+        (("--html", "page.txt"), "page.txt: a page is written as .html"),
+        (("--html", "page.html", "--json"), "leave out --csv, --json"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_refused(half_closed: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = runner.invoke(app, ["cost", *arguments], env={"ROSE_LEDGER": str(half_closed / "ledger")})
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
 
 
 @pytest.mark.long

@@ -25,7 +25,6 @@ SHEETS = [
     "Transfer and energy",
     "Prices used",
     "Corrections",
-    "Invoices",
     "How to read this",
 ]
 HEADER_ROW = 5
