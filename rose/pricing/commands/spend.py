@@ -128,7 +128,7 @@ def _check_html(path: Path | None, force: bool, with_another: bool) -> None:
 
 def _write_page(root: Path, made: Cost, path: Path, force: bool) -> None:
     from rose.pricing.closing.records import postings
-    from rose.pricing.export import facts, markup
+    from rose.pricing.export import markup
     from rose.pricing.money import format_money
     from rose.pricing.spend import tables
 
@@ -139,7 +139,7 @@ def _write_page(root: Path, made: Cost, path: Path, force: bool) -> None:
         title,
         tables.page(made, postings(root)[close_id] if close_id else ()),
         totals={"total": made.total.cost_nano},
-        warnings=facts.warnings(made.stamp),
+        warnings=made.stamp.warnings,
         force=force,
     )
     echo(f"{written.path}: {format_money(made.total.cost_nano, made.stamp.currency)}, SHA-256 {written.sha256}")
