@@ -105,7 +105,6 @@ LONGEST_FIRST = (
     "ledger/growth/test_retention.py",
     "runtime/transfer/apply/test_apply.py",
     "dashboard/access/test_login.py",
-    "pricing/reconcile/test_compare.py",
     "test_cli.py",
     "ledger/hosts/test_admission.py",
     "pricing/audit/test_check.py",

@@ -33,8 +33,7 @@ from rose.pricing.price_books.entries import (
     VerifierPrice,
     day_of,
 )
-from rose.pricing.price_books.rules import Credit, DeviceTag, ExchangeRate, SharedCost
-from rose.pricing.price_books.vendors import VendorResource
+from rose.pricing.price_books.rules import Credit, DeviceTag, ExchangeRate, SharedCost, VendorResource
 
 __all__ = [
     "DevicePrice",

@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rose.pricing.price_books.entries import TABLES, Amount, Dated, Day, Entry, Name, Pool
 from rose.pricing.price_books.numbers import UnitPrice, part
-from rose.pricing.price_books.vendors import VendorResource
 
 _RULE = "rule"
 
@@ -167,6 +166,42 @@ class ExchangeRate(Dated):
         if currency == "USD":
             raise ValueError("must be another currency than the book's own")
         return currency
+
+
+class VendorResource(Entry):
+    """What a vendor's invoice calls devices, as patterns: devices by name or hardware, patterns too, or a class."""
+
+    key_fields = ("resource", "sku")
+    may_be_a_guess = False
+    noun = "meaning"
+
+    resource: Name | None = None
+    sku: Name | None = None
+    device: Name | None = None
+    hardware: Name | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the vendor calls it: a resource and a SKU of one name are two things."""
+        if self.resource is None:
+            return "sku", str(self.sku)
+        return (self.resource,) if self.sku is None else (self.resource, self.sku)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Kind and name of what it is: `device`, `devices` (a pattern of hardware) or `class`."""
+        if self.device_class is not None:
+            return "class", self.device_class
+        name = self.device or self.hardware or ""
+        return "devices" if any(mark in name for mark in "*?[") else "device", name
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        named = sum(name is not None for name in (self.device, self.hardware, self.device_class))
+        if named != 1 or (self.resource is None and self.sku is None):
+            raise ValueError("needs resource or sku as the vendor writes it, and one of device, hardware and class")
+        return self
 
 
 #: Table of the file to the class of its entries.

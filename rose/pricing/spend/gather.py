@@ -51,10 +51,10 @@ class Gathered:
         """Cost of each hour of the period and team: `hour`, `team`, `cost_nano` and `closed` (Boolean)."""
         return self.by("team")
 
-    def by(self, *keys: str) -> pl.DataFrame:
-        """Cost of each hour of the period (its day, of sums by day) by columns of `sums`: `hour`, those, `cost_nano`
-        and `closed` (Boolean)."""
-        columns = ("hour", *keys, "cost_nano")
+    def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",)) -> pl.DataFrame:
+        """Return amounts of each hour of the period (its day, of sums by day) by columns of `sums`: `hour`, those, the
+        amounts and `closed` (Boolean)."""
+        columns = ("hour", *keys, *amounts)
         period = pl.col("hour").is_between(naive(self.period.from_ns), naive(self.period.to_ns), closed="left")
         parts = [
             *((state, pl.scan_parquet(path)) for state, path in self.files),
@@ -64,7 +64,7 @@ class Gathered:
             part.select(columns)
             .filter(period)
             .group_by("hour", *keys)
-            .agg(pl.col("cost_nano").sum())
+            .agg(pl.col(amounts).sum())
             .with_columns(closed=pl.lit(state != "open"))
             for state, part in parts
         ]

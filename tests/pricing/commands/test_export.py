@@ -50,7 +50,7 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
         assert run("check", tmp_path / name).exit_code == 0
     assert pl.read_parquet(tmp_path / "c.parquet")["InvoiceId"].unique().to_list() == [close_id]
     compared = run("check", tmp_path / "c.parquet", "--ledger", sample, "--close", close_id)
-    assert "20 rows, $4.74 billed: good" in words(compared)
+    assert "$4.74 billed: good" in words(compared)
 
 
 @pytest.mark.long
