@@ -6,7 +6,6 @@ from importlib import resources
 import pytest
 
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.diff import diff
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -79,29 +78,6 @@ def test_a_wrong_rule_is_refused_with_line_field_and_value(text: str, says: str)
         read(text)
     first = len(EXAMPLE.splitlines()) + 2
     assert says.format(*range(first, first + 5)) in str(caught.value)
-
-
-def test_a_changed_rule_is_shown_by_field_and_team() -> None:
-    (added,) = diff(read(""), read(SHARED)).changes
-    assert (added.what, added.kind) == ("shared_cost platform", "added")
-    assert {
-        (change.what, change.field, change.old, change.new)
-        for change in diff(
-            read(PARTS.format("0.6", "0.4") + CREDIT + TAG),
-            read(
-                PARTS.format("0.5", "0.5")
-                + CREDIT.replace("5000", "4000")
-                + TAG.replace('"chat"', '"ops"').replace("cost_centre", "centre")
-            ),
-        ).changes
-    } == {
-        ("shared_cost platform", "shares research", Decimal("0.6"), Decimal("0.5")),
-        ("shared_cost platform", "shares chat", Decimal("0.4"), Decimal("0.5")),
-        ("credit vendor", "usd", Decimal(5000), Decimal(4000)),
-        ("device_tag pool=serving hardware=GPU-7*", "tags team", "chat", "ops"),
-        ("device_tag pool=serving hardware=GPU-7*", "tags cost_centre", "4711", None),
-        ("device_tag pool=serving hardware=GPU-7*", "tags centre", None, "4711"),
-    }
 
 
 def test_what_names_fewer_devices_goes_before() -> None:
