@@ -27,8 +27,6 @@ _ALLOCATION: dict[str, Any] = {
         "closed_nano": _NANO,
         "corrections_nano": _NANO,
         "open_nano": _NANO,
-        "shared_nano": _NANO,
-        "credits_nano": _NANO,
         "low_nano": _NANO,
         "high_nano": _NANO,
         "ns": {"type": "integer", "description": "Device time, nanoseconds."},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,12 +23,7 @@ BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or th
 
 
 @price_app.command("check")
-def check(
-    file: BookArgument,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="Warn of teams in it that no run of this ledger names.")
-    ] = None,
-) -> None:
+def check(file: BookArgument) -> None:
     """Validate a price book: every fault with its line and what to do; else what it has, with its dates."""
     from rose.pricing.price_books.entries import span_of
     from rose.pricing.price_books.rules import FILE_TABLES
@@ -39,12 +33,6 @@ def check(
     for table in FILE_TABLES:
         for entry in book.entries(table):
             echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
-    if ledger is not None:
-        from rose.pricing.spend import teams
-
-        with clear_errors():
-            for warning in teams.warnings(ledger_root(ledger), teams.named_by(book), book):
-                echo(f"warning: {warning}", colour=typer.colors.YELLOW)
 
 
 @price_app.command("show")
@@ -173,8 +161,6 @@ def _words(entry: Entry) -> str:
             return f"${entry.usd_per_verdict:f} per verdict"
         case rules.ExchangeRate():
             return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
-        case rules.SharedCost() | rules.Credit():
-            return entry.words
         case rules.VendorResource():
             return f"is {' '.join(entry.target)}"
         case rules.DeviceTag():

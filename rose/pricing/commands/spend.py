@@ -105,12 +105,6 @@ def cost_command(
         print_rows(
             made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate
         )
-        # Who has nothing but what the price book gives may be misspelt there.
-        if only_ruled := [line.values[0] for line in made.lines if made.ruled and not line.ns and not line.cost_nano]:
-            from rose.pricing.spend import teams
-
-            for warning in teams.warnings(root, only_ruled):
-                echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
 
 
 def _check_html(path: Path | None, force: bool, with_another: bool) -> None:

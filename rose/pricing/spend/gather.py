@@ -13,7 +13,7 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import coverage
+from rose.pricing.closing import coverage, store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.closing.records import Posting, postings
@@ -45,6 +45,11 @@ class Gathered:
     open: tuple[Period, ...]
     #: Parts of the period in their order, each with what it was last priced by: a posting, or a book for what is open.
     priced_by: tuple[tuple[Period, Posting | PriceBook], ...]
+
+    def newest_book(self, root: Path) -> PriceBook:
+        """Return the book that the period's last hours were last priced by."""
+        by = self.priced_by[-1][1]
+        return by if isinstance(by, PriceBook) else store.book_of(root, by)
 
     @property
     def hours(self) -> pl.DataFrame:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from rose.pricing.spend.untagged import Untagged
     from rose.pricing.watch.budget import Expected
 
-#: Columns of CSV where the price book has rules.
-_RULED = ("shared_costs", "credits", "total")
-
 
 def terminal(cost: Cost) -> Iterator[Element]:
     """What is closed and what is not, then the lines and their sum."""
@@ -40,28 +37,25 @@ def terminal(cost: Cost) -> Iterator[Element]:
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
         yield f"{named} only: {part} of the period's bill of {bill}"
     yield lines(cost)
-    yield from rules_text(cost)
 
 
 def lines(cost: Cost) -> Table:
     """The lines of an answer in whole units, and their sum."""
-    by, whole, currency = cost.question.by, cost.total.total_nano, cost.stamp.currency
+    by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
     # Only where they differ from the cost or from nothing.
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
-    costs = ["direct cost", "shared costs", "credits", "total"] if cost.ruled else ["cost"]
 
     def row(values: Sequence[str], line: Line) -> Row:
-        share = f"{line.total_nano / whole:.1%}" if whole else "-"
-        amounts = (line.cost_nano, line.shared_nano, line.credits_nano, line.total_nano)[: len(costs)]
+        share = f"{line.cost_nano / whole:.1%}" if whole else "-"
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
-        return (*values, *amounts, share, *parts, line.ns, line.tokens)
+        return (*values, line.cost_nano, share, *parts, line.ns, line.tokens)
 
     amounts = [*(["of it corrections"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
         title="",
         columns=(
             *map(Column, by),
-            *(Column(name, "money", currency) for name in costs),
+            Column("cost", "money", currency),
             Column("share", "figure"),
             *(Column(name, "money", currency) for name in amounts),
             Column("device time", "hours"),
@@ -105,16 +99,6 @@ def page(cost: Cost, postings: Sequence[Posting] = ()) -> Iterator[Table | str]:
 
 def _exact(line: Line) -> tuple[int, ...]:
     return line.closed_nano, line.corrections_nano, line.open_nano, line.cost_nano
-
-
-def rules_text(cost: Cost) -> Iterator[str]:
-    """A line for each rule: what it says, and what a credit has left; and where invoices have others."""
-    for name, rule in dict.fromkeys((share.name, share.rule) for share in cost.ruled.shares):
-        yield f"shared cost {name}: {rule}"
-    for name, rest_nano in {row.name: row.rest_nano for row in cost.ruled.credits}.items():
-        yield f"credit {name}: {format_money(rest_nano, cost.stamp.currency)} left"
-    if cost.ruled and any(cost.closes.values()):
-        yield "shared costs and credits are by the charges as corrected; invoices keep them as the period was closed"
 
 
 def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
@@ -183,7 +167,6 @@ def csv_text(cost: Cost) -> str:
             "closed",
             "corrections",
             "open",
-            *(_RULED if cost.ruled else ()),
             "currency",
             "device_hours",
             "tokens",
@@ -198,7 +181,6 @@ def csv_text(cost: Cost) -> str:
     )
     for line in cost.lines:
         amounts = [line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano]
-        amounts += [line.shared_nano, line.credits_nano, line.total_nano] if cost.ruled else []
         rows.writerow(
             [
                 *csv_cells(line.values),

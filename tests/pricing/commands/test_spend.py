@@ -16,14 +16,12 @@ from typer.testing import CliRunner, Result
 
 from rose.pricing.closing import store
 from rose.pricing.closing.period import Period
-from rose.pricing.commands.price import check
 from rose.pricing.commands.spend import cost_command, forecast_command
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, T0_NS, begun, close, fleet_events, write
 from tests.pricing.conftest import WEEK_CLOSE_ID
 
 app = typer.Typer()
 app.command("cost")(cost_command)
-app.command("check")(check)
 app.command("forecast")(forecast_command)
 runner = CliRunner()
 HOUR = ("--period", "2026-06-01T00")
@@ -63,56 +61,6 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(cost(folder, *HOUR, *by, "--csv").stdout)))
     assert sum(Decimal(row["cost"]) for row in rows) == Decimal(BILL_NANO).scaleb(-9)
     assert {row["currency"] for row in rows} == {"USD"}
-
-
-@pytest.mark.long
-def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
-    cited = 'source = "board"\nsource_date = 2026-01-01\n'
-    with (folder / "book.toml").open("a") as book:
-        book.write(f'\n[[shared_cost]]\nname = "desk"\nusd_per_month = 720\nshares = {{ ops = 1 }}\n{cited}')
-        book.write(f'\n[[credit]]\nname = "vendor"\nusd = 10\nvalid_from = 2026-06-01\nteam = "ops"\n{cited}')
-    shown = cost(folder, *HOUR)
-    assert shown.exit_code == 0, shown.output
-    for text in (
-        "direct cost",
-        "shared costs",
-        "credits",
-        "ops",
-        "$1.00",
-        "-$1.00",
-        "shared cost desk: $720 a month, ops 1",
-        "credit vendor: $9.00 left",
-    ):
-        assert text in shown.output
-    rows = {row["team"]: row for row in csv.DictReader(io.StringIO(cost(folder, *HOUR, "--csv").stdout))}
-    assert [rows["ops"][name] for name in ("cost", "shared_costs", "credits", "total")] == [
-        "0.000000000",
-        "1.000000000",
-        "-1.000000000",
-        "0.000000000",
-    ]
-    answer = data(cost(folder, *HOUR, "--json"))
-    assert answer["total"]["total_nano"] == answer["bill_nano"] == BILL_NANO
-    assert answer["shared_costs"] == [{"name": "desk", "team": "ops", "nano": 10**9, "rule": "$720 a month, ops 1"}]
-    assert answer["credits"] == [{"name": "vendor", "team": "ops", "nano": -(10**9), "rest_nano": 9 * 10**9}]
-
-
-@pytest.mark.long
-def test_a_team_of_the_price_book_that_no_run_names_is_said(folder: Path) -> None:
-    cited = 'source = "board"\nsource_date = 2026-01-01\n'
-    path = folder / "book.toml"
-    with path.open("a") as book:
-        book.write(f'\n[[credit]]\nname = "vendor"\nusd = 10\nvalid_from = 2026-06-01\nteam = "reserach"\n{cited}')
-    warning = "warning: no run of the ledger has the tag team 'reserach'; did you mean 'research'?"
-    shown = cost(folder, *HOUR, "--json")
-    assert json.loads(shown.stdout)["lines"]
-    assert warning in shown.stderr
-    assert "tag team" not in runner.invoke(app, ["check", str(path)]).output
-    checked = runner.invoke(app, ["check", str(path), "--ledger", str(folder / "ledger")])
-    assert (checked.exit_code, warning in checked.output) == (0, True), checked.output
-    path.write_text(path.read_text().replace("reserach", "research"))
-    assert "tag team" not in runner.invoke(app, ["check", str(path), "--ledger", str(folder / "ledger")]).output
-    assert cost(folder, *HOUR).stderr.count("tag team") == 0
 
 
 @pytest.mark.long
