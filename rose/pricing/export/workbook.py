@@ -68,7 +68,7 @@ def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = l
         created = datetime.fromtimestamp(bill.stamp.to_ns // 10**9, UTC).replace(tzinfo=None)
         with xlsxwriter.Workbook(str(temporary), options) as book:
             book.set_properties({"title": BILL, "comments": "Made by ROSE", "created": created})
-            _write_bill(book, bill, sheets["By team"][FULLY_LOADED].sum())
+            _write_bill(book, bill, int(sheets["By team"][FULLY_LOADED].sum()))
             for number, (name, frame) in enumerate(sheets.items(), 1):
                 _write_table(book, name, frame, bill)
                 progress(number, len(sheets))
