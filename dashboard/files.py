@@ -14,7 +14,7 @@ from dashboard import data, escape
 from dashboard import format as words
 from dashboard.access import session
 from dashboard.data import Priced
-from rose.pricing.export import focus, html, workbook
+from rose.pricing.export import focus, workbook
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 
@@ -33,7 +33,6 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     "workbook": Kind(".xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", workbook.write),
-    "HTML report": Kind(".html", "text/html", html.write_bill),
     "FOCUS, Parquet": Kind("-focus.parquet", "application/vnd.apache.parquet", focus.write),
     "FOCUS, CSV": Kind("-focus.csv", "text/csv", focus.write),
 }

@@ -11,14 +11,23 @@ from dashboard.data import Run
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of
 from rose.pricing.closing.records import BookStamp
 from rose.pricing.document import Report
-from rose.pricing.export import facts
 from rose.pricing.figures import NOT_SET, BookFacts, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
 
-#: What each bucket is, as exports say it.
-BUCKET_WORDS: Mapping[str, str] = dict(facts.DEFINITIONS)
+#: What each bucket is.
+BUCKET_WORDS: Mapping[str, str] = {
+    "serving": "Time a device answered requests: of users, or of a trace that stands in for them.",
+    "rollout": "Time a device generated rollouts for reinforcement learning, borrowed or dedicated.",
+    "train": "Time a device updated the policy.",
+    "sync": "Time a device took in new weights.",
+    "activation": "Time in which an engine for rollouts started, or its memory came to a device or left it.",
+    "headroom": "Time that a rollout wanted, was held for serving's sake, and nobody worked in.",
+    "idle": "Time in which a device did nothing, and nobody was held. On a serving device without a lease it could "
+    "have been lent; in a lease it is leased, not used.",
+    "unaccounted": "Provisioned time that no report of the device covers: it is paid for, and nobody knows for what.",
+}
 PROVENANCE_WORDS: Mapping[str, str] = {
     "live": "Measured on running engines; where a trace is named, replayed traffic stood in for users.",
     "replay": "The real policies against a fleet in virtual time, not a measurement of a running fleet.",

@@ -20,7 +20,6 @@ from rose.pricing.commands.api import api_app
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.changes import changes_command
 from rose.pricing.commands.export import export_app
-from rose.pricing.commands.invoice import invoice_command
 from rose.pricing.commands.reconcile import reconcile_command
 from rose.pricing.commands.spend import cost_command, forecast_command, saved_command
 from rose.pricing.jobs import planned
@@ -81,7 +80,6 @@ app.command("cost", rich_help_panel=_COST)(cost_command)
 app.command("changes", rich_help_panel=_COST)(changes_command)
 app.command("saved", rich_help_panel=_COST)(saved_command)
 app.command("forecast", rich_help_panel=_COST)(forecast_command)
-app.command("invoice", rich_help_panel=_COST)(invoice_command)
 app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
 app.add_typer(price_app, name="price", rich_help_panel=_COST)

@@ -1,9 +1,9 @@
 """The project's SQL, by who asks: `views/` is the interface and `queries/` what people ask by name, by subject.
 
-`interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/`, `charges/` and
-`reconcile/` are programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/`
-are what reports read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `ledger/`, `checks/`, `device/`, `export/` and
-`alerts/` are named after who asks. `closing/` belongs to the books.
+`interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/` and `charges/` are
+programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/` are what reports
+read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `ledger/`, `checks/`, `device/`, `export/`, `reconcile/` and `alerts/`
+are named after who asks. `closing/` belongs to the books.
 """
 
 from __future__ import annotations

@@ -90,10 +90,8 @@ LONGEST_FIRST = (
     "ledger/growth/test_retention.py",
     "runtime/transfer/apply/test_apply.py",
     "dashboard/access/test_login.py",
-    "pricing/reconcile/test_compare.py",
     "test_cli.py",
     "ledger/hosts/test_admission.py",
-    "pricing/invoices/test_build.py",
     "pricing/audit/test_check.py",
 )
 

@@ -56,7 +56,6 @@ CHEAP = (
     "forecast",
     "saved",
     "reconcile",
-    "invoice",
     "explain",
     "alerts",
     "export",

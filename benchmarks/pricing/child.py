@@ -102,15 +102,15 @@ def books(root: Path, folder: str) -> dict[str, Any]:
 def reconcile(root: Path, path: str, month: str) -> dict[str, Any]:
     """Hold a vendor's invoice against a month's charges: seconds of the cores, and what the invoice comes to."""
     from rose.pricing.closing.period import of_month
-    from rose.pricing.reconcile import compare
+    from rose.pricing.reconcile import reconcile as compare
 
     book = pricebook.load("example")
-    made, seconds = _timed(lambda: compare.reconcile(root, Path(path), of_month(month), book))
+    made, seconds = _timed(lambda: compare(root, Path(path), of_month(month), book))
     return {
         "seconds": seconds,
         "cpu_seconds": time.process_time(),
-        "lines": made.line_count,
-        "usd": made.total.effective_nano / 1e9,
+        "lines": len(made["lines"]),
+        "usd": made["total"]["effective_nano"] / 1e9,
     }
 
 

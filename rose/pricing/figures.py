@@ -80,6 +80,18 @@ class Stamp:
     def currency(self) -> str:
         return self.book.currency
 
+    @property
+    def warnings(self) -> list[str]:
+        """What must be seen before any figure is."""
+        lines = []
+        if not self.verified:
+            lines.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
+        if self.book.example:
+            lines.append(f"{EXAMPLE_PRICES}: the price book {self.book.text} is made up, so no figure here is a cost.")
+        if self.provenance == "simulated":
+            lines.append("SIMULATED: these figures come from a model of a deployment. No such money was spent.")
+        return lines
+
     def to_json(self) -> dict[str, Any]:
         return {
             "currency": self.currency,

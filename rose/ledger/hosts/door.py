@@ -162,8 +162,8 @@ class Door:
     ) -> DeniedError:
         """Return the error that says what a token lacks; count it."""
         denial: Any = f"{scope}_denied"
-        named = {"who": caller.token.name, "peer": caller.peer}
-        self._log.count(Access(**named, action=denial, outcome="refused", **statement(asked)))
+        who, peer = caller.token.name, caller.peer
+        self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(asked)))
         return DeniedError(
             f"token {caller.token.name!r} may not {act}: it has {caller.token.described or 'no scope'}. "
             f"`rose token create` makes one with the scope {scope!r}"

@@ -49,9 +49,6 @@ _AMORTIZED = (
     "closed_nano",
     "corrections_nano",
     "open_nano",
-    "shared_nano",
-    "credits_nano",
-    "total_nano",
     "ns",
     "tokens",
 )
@@ -175,7 +172,10 @@ def _amortized(part: Part, asked: AllocationQuery) -> Divided:
     by = (*steps, *asked.dimensions)
     wanted = _with_model(by)
     made = part.ask(wanted, asked.only)
-    lines = [(line.values, {name: getattr(line, name) for name in _AMORTIZED}) for line in made.lines]
+    lines = [
+        (line.values, {name: getattr(line, name) for name in _AMORTIZED} | {"total_nano": line.cost_nano})
+        for line in made.lines
+    ]
     return Divided(
         lines=_grouped(lines, _placed(part, wanted, by)),
         stamp=made.stamp,
@@ -183,8 +183,6 @@ def _amortized(part: Part, asked: AllocationQuery) -> Divided:
         notes={
             "closes": [{"close_id": close_id, "corrections": count} for close_id, count in made.closes.items()],
             "open": [{"start": window.rfc3339(gap.from_ns), "end": window.rfc3339(gap.to_ns)} for gap in made.open],
-            # Shared costs and credits are of teams and whole windows only.
-            **(made.ruled.to_json() if made.ruled else {}),
         },
     )
 

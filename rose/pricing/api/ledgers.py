@@ -174,7 +174,6 @@ class Part:
             asked,
             ledger.price_book,
             allow_unverified=ledger.allow_unverified,
-            now_us=self.now_ns // 1000,
             seen=ledger.seen,
         )
 

@@ -11,12 +11,10 @@ from rose.errors import UserError
 from rose.ledger import layout, segments
 from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
-from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.pricing.closing import coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
-from rose.pricing.invoices import register
 from rose.pricing.money import PricingError
 from rose.pricing.spend import sums
 
@@ -62,10 +60,6 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
     except PricingError:
         # A frozen file is not what it was: named above.
         pass
-    try:
-        problems += register.faults(root, posted)
-    except LedgerError as error:
-        problems.append(str(error))
     closes = sum(posting.number == 0 for posting in posted)
     return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
 

@@ -15,12 +15,10 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
-from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
-from rose.pricing.charges.preconditions import verified
 from rose.pricing.charges.sums import exact
-from rose.pricing.closing import bill, charge_algebra, coverage, statement, store
+from rose.pricing.closing import charge_algebra, coverage, statement, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -46,9 +44,9 @@ def close(
     """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
 
     Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
-    made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds neither
-    a charge nor a correction of hours before it, in which a run has not ended (unless `with_open_runs`), or that cannot
-    be priced; PriceBookError; LedgerError.
+    made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds no
+    charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
+    LedgerError.
     """
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
@@ -93,40 +91,18 @@ def close(
 
 
 def _priced(root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool) -> Charges:
-    """The charges of a period, or none where all that happened in it is that an earlier one was corrected."""
-    seen = Seen()
-    try:
-        priced = charges.price(
-            root,
-            book,
-            from_ns=period.from_ns,
-            to_ns=period.to_ns,
-            provenance=provenance,
-            allow_unverified=allow_unverified,
-            seen=seen,
-        )
-        if priced.frame.is_empty():
-            raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
-        return priced
-    except NothingChargedError:
-        posted = postings(root)
-        named = {own[0].provenance for own in posted.values()} if provenance is None else {provenance}
-        within = {name: [*coverage.corrections_in(posted, period, name)] for name in named}
-        if not any(within.values()):
-            raise
-        chosen = bill.one_provenance(
-            root, {name for name, corrections in within.items() if corrections}, provenance, period
-        )
-        corrected = store.read(root, within[chosen][0][0].close_id)
-        return Charges(
-            frame=corrected.charges.frame.clear(),
-            stays=(),
-            provenance=chosen,
-            book=book,
-            from_ns=period.from_ns,
-            to_ns=period.to_ns,
-            verified=verified(root, allow_unverified, seen),
-        )
+    """Return the charges of a period. Raises NothingChargedError for a period without one."""
+    priced = charges.price(
+        root,
+        book,
+        from_ns=period.from_ns,
+        to_ns=period.to_ns,
+        provenance=provenance,
+        allow_unverified=allow_unverified,
+    )
+    if priced.frame.is_empty():
+        raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
+    return priced
 
 
 def settle(root: Path) -> None:

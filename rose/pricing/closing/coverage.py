@@ -89,19 +89,6 @@ def faults(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
                     )
 
 
-def corrections_in(posted: Postings, period: Period, provenance: str) -> Iterator[tuple[Posting, list[Period]]]:
-    """What was posted within a period to hours before it, each with the parts of these in which its close counts.
-
-    Hours that another close had taken over by then are corrected there.
-    """
-    for close_id, counted in counting(posted, provenance).items():
-        earlier = (part for part in counted if part.from_ns < period.from_ns)
-        before = [Period(part.from_ns, min(part.to_ns, period.from_ns)) for part in earlier]
-        for posting in posted[close_id][1:]:
-            if before and posting.rows and period.from_ns <= posting.posted_ns < period.to_ns:
-                yield posting, before
-
-
 def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
     """The charges of a period's hours."""
     return frame.filter(pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left"))

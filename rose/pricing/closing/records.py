@@ -20,7 +20,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 
 #: The words of the books' own events.
-CLOSED, RESTATED, BUDGETED, INVOICED, ADOPTED = "closed", "restated", "budgeted", "invoiced", "adopted"
+CLOSED, RESTATED, BUDGETED, ADOPTED = "closed", "restated", "budgeted", "adopted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

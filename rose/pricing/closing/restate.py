@@ -13,7 +13,6 @@ import polars as pl
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
-from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import charge_algebra, coverage, statement, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
@@ -33,7 +32,7 @@ def restate(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None where no charge and no rule differs: then nothing was posted.
+    """Correct a close; returns the correction, or None where no charge differs: then nothing was posted.
 
     `book` None prices by the book of the last posting. Raises PricingError for a close that there is none of, for a
     reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
@@ -46,30 +45,22 @@ def restate(
         closed = store.read(root, close_id)
         coverage.refuse_superseded(postings(root), close_id)
         last = closed.posted[-1]
-        before = store.book_of(root, last)
-        book = book or before
+        book = book or store.book_of(root, last)
         choice.refuse_example(book, f"correcting {close_id}")
         mark = watermark(root)
-        try:
-            priced = charges.price(
-                root,
-                book,
-                from_ns=last.from_ns,
-                to_ns=last.to_ns,
-                provenance=last.provenance,
-                allow_unverified=allow_unverified,
-            )
-        except NothingChargedError:
-            # Closed for the corrections that were posted in it, and nothing has come since.
-            if closed.frame.is_empty():
-                return None
-            raise
+        priced = charges.price(
+            root,
+            book,
+            from_ns=last.from_ns,
+            to_ns=last.to_ns,
+            provenance=last.provenance,
+            allow_unverified=allow_unverified,
+        )
         number = last.number + 1
         # Never before what is corrected, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
         rows = charge_algebra.difference(priced.frame, closed.frame)
-        # Shared costs and credits are under the rules of the last posting, so other rules are one, if without a row.
-        if rows.is_empty() and (book.shared_cost, book.credit) == (before.shared_cost, before.credit):
+        if rows.is_empty():
             return None
         new_book = book.sha256 != last.book.sha256
         book_file = f"price_book-{number:04d}.toml" if new_book else last.book.file

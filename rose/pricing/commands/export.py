@@ -1,4 +1,4 @@
-"""`rose export`: FOCUS rows, a workbook and an HTML report to hand on."""
+"""`rose export`: FOCUS rows and a workbook to hand on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rose.pricing.export.bill import Bill
     from rose.pricing.export.out import Written
 
-export_app = typer.Typer(no_args_is_help=True, help="Files to hand on: FOCUS rows, a workbook, an HTML report.")
+export_app = typer.Typer(no_args_is_help=True, help="Files to hand on: FOCUS rows, a workbook.")
 
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="The file to write; its suffix says the format.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
@@ -86,47 +86,6 @@ def workbook_command(
         writing.refuse_existing(out, force)
         bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
         done = workbook.write(bill, out, force=force, progress=progress)
-    _say(done, ledger, as_json)
-
-
-@export_app.command("report")
-def report_command(
-    out: OutOption,
-    ledger: LedgerOption = None,
-    close: CloseOption = None,
-    from_hour: FromOption = None,
-    to_hour: ToOption = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="A run; a whole one with all that `rose report` says.")
-    ] = None,
-    provenance: ProvenanceOption = None,
-    price_book: BookOption = None,
-    *,
-    force: ForceOption = False,
-    allow_unverified: UnverifiedOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
-    with clear_errors(), logged(ledger_root(ledger), "export", str(out)), progress_bar("Exporting"):
-        from rose.ledger import verified
-        from rose.pricing.export import context, html
-        from rose.pricing.export import out as writing
-        from rose.pricing.price_books import choice
-        from rose.pricing.run import report
-
-        writing.suffix_of(out, html.SUFFIXES, "a report")
-        writing.refuse_existing(out, force)
-        if run is not None and (close, from_hour, to_hour, provenance) == (None, None, None, None):
-            root = ledger_root(ledger)
-            book = choice.choose(root, price_book, run_id=run)
-            built = report.build(root, run, book, allow_unverified)
-            beside = context.of_run(
-                root, run, book, provenance=built.stamp.provenance, allow_unverified=allow_unverified
-            )
-            done = html.write_run(built, out, beside, force=force, verification=verified.text(root))
-        else:
-            bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
-            done = html.write_bill(bill, out, force=force)
     _say(done, ledger, as_json)
 
 

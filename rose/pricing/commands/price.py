@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
-from decimal import Decimal
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,43 +14,26 @@ from rose.pricing.commands.common import BookOption, WhoOption, clear_errors
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from rose.pricing.price_books.diff import Diff, Value
     from rose.pricing.price_books.entries import Entry, Lending
     from rose.pricing.price_books.pricebook import PriceBook
     from rose.pricing.table import Row
 
-price_app = typer.Typer(no_args_is_help=True, help="Check, show and compare price books.")
+price_app = typer.Typer(no_args_is_help=True, help="Check, show and adopt price books.")
 
 BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or the name of one that comes with ROSE.")]
 
 
 @price_app.command("check")
-def check(
-    file: BookArgument,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="Warn of teams in it that no run of this ledger names.")
-    ] = None,
-) -> None:
-    """Validate a price book: every fault with its line and what to do; else what it covers, and gaps as warnings."""
-    from rose.pricing.price_books import coverage
+def check(file: BookArgument) -> None:
+    """Validate a price book: every fault with its line and what to do; else what it has, with its dates."""
     from rose.pricing.price_books.entries import span_of
-    from rose.pricing.price_books.rules import RULES
+    from rose.pricing.price_books.rules import FILE_TABLES
 
     book = _load(file)
     echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
-    for cover in coverage.coverage(book):
-        echo(f"  {cover.what}: {', '.join(map(coverage.words, cover.days))}")
-    for table in RULES:
+    for table in FILE_TABLES:
         for entry in book.entries(table):
             echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
-    warnings = list(coverage.warnings(book))
-    if ledger is not None:
-        from rose.pricing.spend import teams
-
-        with clear_errors():
-            warnings += teams.warnings(ledger_root(ledger), teams.named_by(book), book)
-    for warning in warnings:
-        echo(f"warning: {warning}", colour=typer.colors.YELLOW)
 
 
 @price_app.command("show")
@@ -82,24 +63,6 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
         for entry in book.entries(table)
     ]
     _print(BookFacts.from_book(book).line, ("what", "price", "holds", "source", "of"), rows)
-
-
-@price_app.command("diff")
-def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -> None:
-    """Show what changed between two price books: entry by entry, with both values and the days concerned."""
-    from rose.pricing.price_books import diff as price_diff
-
-    made = price_diff.diff(_load(old), _load(new))
-    if as_json:
-        echo_data(json.dumps(made.to_json(), indent=2))
-        return
-    books = f"{made.old.name} {made.old.version} to {made.new.name} {made.new.version}"
-    if made.changes:
-        _print(f"Price book {books}", ("what", "days", "field", "old", "new", "change"), _changes(made))
-        return
-    same = made.old.sha256 == made.new.sha256
-    texts = "the files are the same" if same else "the files differ in layout, comments or keys at the top only"
-    echo(f"{books}: no difference; {texts}")
 
 
 @price_app.command("adopt")
@@ -133,27 +96,6 @@ def _print(title: str, names: tuple[str, ...], rows: Iterable[Row]) -> None:
     from rose.pricing.table import Table, columns
 
     console.show([Table(title=title, columns=columns(*names, text=names, whole=("field", "of")), rows=tuple(rows))])
-
-
-def _changes(difference: Diff) -> Iterator[Row]:
-    from rose.pricing.price_books.entries import span_of
-
-    for change in difference.changes:
-        days = span_of(change.valid_from, change.valid_to)
-        percent = change.kind if change.percent is None else f"{change.percent:+.2f}%"
-        yield change.what, days, change.field or "-", _shown(change.old), _shown(change.new), percent
-
-
-def _shown(value: Value) -> str:
-    from rose.pricing.price_books.entries import Entry
-
-    if isinstance(value, Entry):
-        return _words(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(f"${usd:f} at {share:%}" for share, usd in value)
-    return "-" if value is None else f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def _range(entry: Entry) -> str:
@@ -192,7 +134,7 @@ def _optional(entry: Lending) -> str:
 
 def _words(entry: Entry) -> str:
     """The price of an entry in words."""
-    from rose.pricing.price_books import entries, rules, vendors
+    from rose.pricing.price_books import entries, rules
 
     match entry:
         case entries.DevicePrice():
@@ -224,12 +166,8 @@ def _words(entry: Entry) -> str:
             return f"${entry.usd_per_verdict:f} per verdict"
         case rules.ExchangeRate():
             return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
-        case rules.SharedCost() | rules.Credit():
-            return entry.words
-        case vendors.VendorResource():
-            kind = "device" if entry.device else "hardware" if entry.hardware else "class"
-            many = f", {entry.devices} of them each" if entry.devices > 1 else ""
-            return f"is {kind} {entry.device or entry.hardware or entry.device_class}{many}"
+        case rules.VendorResource():
+            return f"is {' '.join(entry.target)}"
         case rules.DeviceTag():
             return ", ".join(f"{name} {value}" for name, value in entry.tags.items())
     raise AssertionError(f"no words for {type(entry).__name__}")

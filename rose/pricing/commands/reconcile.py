@@ -26,9 +26,6 @@ def reconcile_command(
     tolerance: Annotated[
         str, typer.Option("--tolerance", help="How far both may differ, device by device, in percent of the ledger's.")
     ] = "0.5%",
-    device_class: Annotated[
-        list[str] | None, typer.Option("--class", help="Devices of this class only, where others bill the rest.")
-    ] = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
@@ -39,30 +36,26 @@ def reconcile_command(
     """What a vendor billed beside what the ledger has, by device and day. Exit code 1 beyond the tolerance."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing.reconcile import tables
-        from rose.pricing.reconcile.compare import reconcile
+        from rose.pricing import console, reconcile
         from rose.pricing.spend.calendar import Calendar
 
         root, share = ledger_root(ledger), _share(tolerance)
         wanted = Calendar().period(period, utc_us() * 1000)
         with logged(root, "report", f"reconcile {wanted.label}"), progress_bar("Reconciling"):
-            made = reconcile(
+            made = reconcile.reconcile(
                 root,
                 invoice,
                 wanted,
                 price_book,
                 tolerance=share,
-                classes=device_class or (),
                 provenance=provenance,
                 allow_unverified=allow_unverified,
             )
         if as_json:
-            echo_data(json_text(tables.to_json(made))[0])
+            echo_data(json_text(made)[0])
         else:
-            from rose.pricing.console import show
-
-            show(tables.terminal(made))
-    if not made.within:
+            console.show(reconcile.tables(made))
+    if not made["within"]:
         raise typer.Exit(1)
 
 

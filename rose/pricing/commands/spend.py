@@ -28,7 +28,8 @@ from rose.pricing.commands.common import (
 from rose.terminal import echo
 
 if TYPE_CHECKING:
-    from rose.pricing.spend.cost import Question
+    from rose.pricing.closing.records import Posting
+    from rose.pricing.spend.cost import Cost, Question
 
 
 def cost_command(
@@ -54,6 +55,13 @@ def cost_command(
     only_untagged: Annotated[
         bool, typer.Option("--untagged", help="What has neither a team nor a tag, by run and device.")
     ] = False,
+    close: Annotated[
+        str | None, typer.Option("--close", help="One close with its corrections, and no other hour.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the answer to this .html file: one page to send or print.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     allow_unverified: UnverifiedOption = False,
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
@@ -62,6 +70,7 @@ def cost_command(
     with clear_errors():
         root = ledger_root(ledger)
         check_format(as_csv, as_json)
+        _check_html(html, force, as_csv or as_json or only_untagged)
         options: dict[str, Any] = {
             option: value
             for option, value in (
@@ -75,6 +84,7 @@ def cost_command(
                 ("currency", currency),
                 ("provenance", provenance),
                 ("price_book", price_book),
+                ("close", close),
             )
             if value is not None
         }
@@ -89,15 +99,44 @@ def cost_command(
             made = cost.ask(root, asked, book, allow_unverified=allow_unverified)
             currency = options.get("currency")
             made = made.converted(rate(root, currency, asked.period, book, provenance=made.stamp.provenance))
+        if html is not None:
+            _write_page(root, made, html, force)
+            return
         print_rows(
             made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate
         )
-        # Who has nothing but what the price book gives may be misspelt there.
-        if only_ruled := [line.values[0] for line in made.lines if made.ruled and not line.ns and not line.cost_nano]:
-            from rose.pricing.spend import teams
 
-            for warning in teams.warnings(root, only_ruled):
-                echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
+
+def _check_html(path: Path | None, force: bool, with_another: bool) -> None:
+    """Raises PricingError for a file that cannot be written, before the work."""
+    from rose.pricing.export import out
+    from rose.pricing.money import PricingError
+
+    if path is None:
+        return
+    if with_another:
+        raise PricingError("--html writes one page: leave out --csv, --json and --untagged")
+    out.suffix_of(path, (".html",), "a page")
+    out.refuse_existing(path, force)
+
+
+def _write_page(root: Path, made: Cost, path: Path, force: bool) -> None:
+    from rose.pricing.closing.records import postings
+    from rose.pricing.export import markup
+    from rose.pricing.money import format_money
+    from rose.pricing.spend import tables
+
+    close_id = made.question.close_id
+    title = f"Cost by {', '.join(made.question.by)}" + (f", close {close_id}" if close_id else "")
+    written = markup.write(
+        path,
+        title,
+        tables.page(made, postings(root)[close_id] if close_id else ()),
+        totals={"total": made.total.cost_nano},
+        warnings=made.stamp.warnings,
+        force=force,
+    )
+    echo(f"{written.path}: {format_money(made.total.cost_nano, made.stamp.currency)}, SHA-256 {written.sha256}")
 
 
 def _print_untagged(root: Path, options: dict[str, Any], allow_unverified: bool, as_csv: bool, as_json: bool) -> None:
@@ -129,6 +168,7 @@ def _question(root: Path, options: dict[str, Any]) -> Question:
 
     wanted, by = options.get("period", "this-month"), options.get("by", ("team",))
     start, book = options.get("fiscal_start"), options.get("price_book")
+    first = _first(root, options)
     calendar = calendar_of(root, options.get("tz"), start, book, (wanted, *by))
     only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
     if "tag" in options:
@@ -137,12 +177,26 @@ def _question(root: Path, options: dict[str, Any]) -> Question:
             raise PricingError(f"--tag {options['tag']!r} is no tag; write NAME=VALUE, such as --tag project=maze")
         only[f"tag:{name}"] = value
     return Question(
-        period=calendar.period(wanted, utc_us() * 1000),
+        period=first.period if first else calendar.period(wanted, utc_us() * 1000),
         by=tuple(by),
         only=only,
         calendar=calendar,
-        provenance=options.get("provenance"),
+        provenance=first.provenance if first else options.get("provenance"),
+        close_id=first.close_id if first else None,
     )
+
+
+def _first(root: Path, options: dict[str, Any]) -> Posting | None:
+    """The close that is asked about, if one is. Raises PricingError for an unknown one, and for options beside it."""
+    from rose.pricing.closing import store
+    from rose.pricing.money import PricingError
+
+    if "close" not in options:
+        return None
+    if others := options.keys() & {"period", "provenance", "price_book"}:
+        names = (name.replace("_", "-") for name in sorted(others))
+        raise PricingError(f"--close has its own period and prices: leave out --{', --'.join(names)}")
+    return store.of_close(root, options["close"])[0]
 
 
 def saved_command(

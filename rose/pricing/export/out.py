@@ -31,20 +31,18 @@ class Written:
 def suffix_of(path: Path, known: Collection[str], what: str) -> str:
     """The suffix, which says the format. Raises PricingError for one that is not among `known`."""
     if path.suffix not in known:
-        raise PricingError(
-            f"--out {path}: {what} is written as {' or '.join(sorted(known))}, by the end of the file's name"
-        )
+        raise PricingError(f"{path}: {what} is written as {' or '.join(sorted(known))}, by the end of the file's name")
     return path.suffix
 
 
 def refuse_existing(path: Path, force: bool) -> None:
     """Raises PricingError if the file cannot be written there; asked before the work as well as after it."""
     if path.is_dir():
-        raise PricingError(f"--out {path} is a folder; name a file in it")
+        raise PricingError(f"{path} is a folder; name a file in it")
     if path.exists() and not force:
-        raise PricingError(f"--out {path} exists; name another file, or replace it with --force")
+        raise PricingError(f"{path} exists; name another file, or replace it with --force")
     if not path.parent.is_dir():
-        raise PricingError(f"--out {path}: there is no folder {path.parent}; make it first")
+        raise PricingError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def write(path: Path, force: bool, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
@@ -64,5 +62,5 @@ def write(path: Path, force: bool, make: Callable[[Path], tuple[int, Mapping[str
             refuse_existing(path, force)
             layout.replace_file(temporary, path)
     except OSError as error:
-        raise PricingError(f"--out {path} cannot be written: {error.strerror}") from error
+        raise PricingError(f"{path} cannot be written: {error.strerror}") from error
     return Written(path=path, rows=rows, totals=totals, sha256=digest, bytes=size)

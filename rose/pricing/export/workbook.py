@@ -1,47 +1,48 @@
-"""A bill as an Excel workbook: a summary, its drill-downs, the prices behind it, and how to read it.
+"""A bill as an Excel workbook: what it comes to, by whom and for what, and the prices behind it.
 
 Amounts are numbers, so that they can be worked with: doubles, which tell nano-dollars apart up to nine million dollars.
-Where exactness matters whole nano-dollars stand beside them as text. Every total is a formula over its column.
+The bill stands in whole nano-dollars too, as text. Every total is a formula over its column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import xlsxwriter
 from xlsxwriter.utility import xl_rowcol_to_cell
 
-from rose.pricing.export import drilldown, facts, invoiced, out
+from rose.clock import utc
+from rose.pricing import charges
+from rose.pricing.charges.sums import exact
+from rose.pricing.closing.charge_algebra import UNALLOCATED
+from rose.pricing.export import out, prices
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
-from rose.pricing.table import SUMMED, Column, Kind, Table, columns
+from rose.text import visible
 
 SUFFIXES = (".xlsx",)
-SUMMARY, READING = "Summary", "How to read this"
-#: What one of the shown unit is, in units of the cell's whole number.
-_SCALE: Mapping[Kind, int] = {
-    "money": NANO_USD_PER_USD,
-    "hours": NS_PER_HOUR,
-    "count": 1,
-    "gb": 10**9,
-    "kwh": 3_600_000 * 10**12,
+BILL, PRICES = "Bill", "Prices used"
+HOURS, CORRECTIONS, TOTAL = "device time, hours", "corrections", "total"
+#: Where a sheet's table begins: warnings stand above it.
+TABLE_ROW = 3
+#: What each sheet is by. Each sums to the bill.
+_BY: Mapping[str, tuple[str, ...]] = {
+    "By team": ("team",),
+    "By run": ("run_id",),
+    "By day and bucket": ("day", "bucket"),
+    "By cause": ("bucket", "fate", "cause", "pool", "device_class", "route"),
+    "By policy version": ("policy_version", "task", "bucket"),
 }
-_FORMAT: Mapping[Kind, str] = {
-    "hours": "#,##0.0000",
-    "count": "#,##0",
-    "gb": "#,##0.000",
-    "kwh": "#,##0.0000",
-    "price": "0.############",
-}
-_WIDTH: Mapping[Kind, int] = {"money": 20, "hours": 16, "count": 16, "gb": 14, "kwh": 14, "price": 16}
+#: Sheets that have the fully loaded view too.
+_LOADED = ("team", "run_id")
 #: Rows a sheet of Excel can hold, less its heading and total.
 _ROWS_MAX = 1_048_576 - 10
-_HEADING_ROW = 4
 
 Progress = Callable[[int, int], None]
 
@@ -49,225 +50,188 @@ Progress = Callable[[int, int], None]
 def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = lambda done, total: None) -> Written:
     """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes.
 
-    Rows are those of all drill-downs; the totals are nano-dollars. `progress` is told sheets done, and of how many.
-    Raises PricingError if the file cannot be written, or a drill-down has more rows than a sheet can hold.
+    Rows are those of all sheets; the totals are nano-dollars. `progress` is told sheets done, and of how many.
+    Raises PricingError if the file cannot be written, or a sheet would have more rows than Excel can hold.
     """
     out.suffix_of(path, SUFFIXES, "a workbook")
-    tables = [*drilldown.tables(bill), *([] if bill.close_id is None else [invoiced.table(bill)])]
-    for table in tables:
-        if len(table.rows) > _ROWS_MAX:
+    sheets = {**pivots(bill), PRICES: _prices(bill)}
+    for name, frame in sheets.items():
+        if frame.height > _ROWS_MAX:
             raise PricingError(
-                f"{table.name} has {len(table.rows):,} rows and a sheet of Excel holds {_ROWS_MAX:,}: export a shorter "
-                "period, or FOCUS"
+                f"{name} has {frame.height:,} rows and a sheet of Excel holds {_ROWS_MAX:,}: export a shorter period, "
+                "or FOCUS"
             )
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
-        _Book(bill, temporary).write(tables, progress)
+        options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+        # Not the time of writing, so that the same bill is the same file.
+        created = datetime.fromtimestamp(bill.stamp.to_ns // 10**9, UTC).replace(tzinfo=None)
+        with xlsxwriter.Workbook(str(temporary), options) as book:
+            book.set_properties({"title": BILL, "comments": "Made by ROSE", "created": created})
+            _write_bill(book, bill, int(sheets["By team"][FULLY_LOADED].sum()))
+            for number, (name, frame) in enumerate(sheets.items(), 1):
+                _write_table(book, name, frame, bill)
+                progress(number, len(sheets))
         totals = {"closed": bill.charges.total_nano} if bill.close_id else {}
-        return sum(len(table.rows) for table in tables), {**totals, "bill": bill.total_nano}
+        return sum(frame.height for frame in sheets.values()), {**totals, "bill": bill.total_nano}
 
     return out.write(path, force, make)
 
 
-class _Book:
-    """The file while it is made."""
+def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
+    """Return the bill by each of `_BY`, and what was posted to it, by sheet: hours, and whole nano-dollars."""
+    parts = [
+        part.frame.with_columns(posting=pl.lit(part.invoice_id), reason=pl.lit(part.reason), corrects=part.correction)
+        for part in bill.parts
+    ]
+    rows = pl.concat(parts, how="diagonal_relaxed").with_columns(
+        pl.col("hour").dt.strftime("%Y-%m-%d").alias("day"),
+        pl.when(~pl.col("corrects")).then(pl.col("ns")).otherwise(0).alias(HOURS),
+        pl.when(~pl.col("corrects")).then(pl.col("cost_nano")).otherwise(0).alias(AMORTIZED),
+        pl.when(pl.col("corrects")).then(pl.col("cost_nano")).otherwise(0).alias(CORRECTIONS),
+        pl.col("cost_nano").alias(TOTAL),
+    )
+    corrected = (CORRECTIONS, TOTAL) if bill.corrections else ()
+    made = {name: _summed(rows, by, (HOURS, AMORTIZED, *corrected)) for name, by in _BY.items()}
+    loaded = charges.fully_load(bill.charges.frame) if bill.loaded is None else bill.loaded
+    for name, (key, *_) in _BY.items():
+        if key in _LOADED:
+            full = _summed(loaded.rename({"loaded_nano": FULLY_LOADED}), (key,), (FULLY_LOADED,))
+            both = made[name].join(full, on=key, how="full", coalesce=True, nulls_equal=True).fill_null(0).sort(key)
+            made[name] = both.select(key, HOURS, AMORTIZED, FULLY_LOADED, *corrected)
+    labels = {run_id: label.name for run_id, label in bill.runs.items()}
+    named = pl.col("run_id").replace_strict(labels, default="", return_dtype=pl.String).alias("name")
+    made["By run"] = made["By run"].select("run_id", named, pl.exclude("run_id"))
+    if bill.corrections:
+        by = ("posting", "reason", "day", "bucket", "team")
+        made["Corrections"] = _summed(rows.filter("corrects"), by, (CORRECTIONS,))
+    return made
 
-    def __init__(self, bill: Bill, path: Path) -> None:
-        self._bill = bill
-        self._book = xlsxwriter.Workbook(
-            str(path), {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+
+def _summed(rows: pl.DataFrame, by: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
+    """Sums by some keys, a null among these as "unallocated", in the order of the keys."""
+    summed = rows.group_by(by).agg(map(exact, sums)).sort(by)
+    return summed.with_columns(pl.col(by).cast(pl.String).fill_null(UNALLOCATED))
+
+
+def _prices(bill: Bill) -> pl.DataFrame:
+    """Return each price that the charges were made with, its source and its dates."""
+    used = {price.name: price for price in prices.used(bill.charges)}
+    rows = [
+        (
+            name,
+            float(price.usd),
+            price.unit,
+            price.commitment,
+            price.valid_from,
+            price.valid_to,
+            price.source,
+            price.source_date,
         )
-        # Not the time of writing, so that the same bill is the same file.
-        created = datetime.fromtimestamp(bill.stamp.to_ns // 10**9, UTC).replace(tzinfo=None)
-        self._book.set_properties({"title": facts.title(bill), "comments": "Made by ROSE", "created": created})
-        # Below a thousand dollars cents are too coarse to tell anything apart.
-        usd = '"$"#,##0.00' if bill.charges.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
-        formats: dict[Kind, str] = {**_FORMAT, "money": f"{usd};[Red]-{usd}"}
-        self._cell = {kind: self._book.add_format({"num_format": text}) for kind, text in formats.items()}
-        self._sum = {
-            kind: self._book.add_format({"num_format": text, "bold": True, "top": 1}) for kind, text in formats.items()
-        }
-        self._title = self._book.add_format({"bold": True, "font_size": 14})
-        self._bold = self._book.add_format({"bold": True})
-        self._warning = self._book.add_format({"bold": True, "bg_color": "#C00000", "font_color": "#FFFFFF"})
-        self._note = self._book.add_format({"italic": True, "font_color": "#595959"})
-        self._head = self._book.add_format({"bold": True, "bg_color": "#DDE6F0", "bottom": 1, "text_wrap": True})
-        self._wrap = self._book.add_format({"text_wrap": True, "valign": "top"})
-        #: Where the total of each column of dollars stands, by sheet and column.
-        self._totals: dict[tuple[str, str], str] = {}
+        for name, price in sorted(used.items())
+    ]
+    schema = {
+        "price": pl.String,
+        "USD": pl.Float64,
+        "for each": pl.String,
+        "commitment": pl.String,
+        "from": pl.Date,
+        "until": pl.Date,
+        "source": pl.String,
+        "source's date": pl.Date,
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
-    def write(self, tables: list[Table], progress: Progress) -> None:
-        summary = self._sheet(SUMMARY)
-        for number, table in enumerate(tables):
-            progress(number, len(tables))
-            self._table(table)
-        self._reading()
-        # Last, for it refers to the totals of all others.
-        self._summary(summary, tables)
-        self._book.close()
-        progress(len(tables), len(tables))
 
-    def _sheet(self, name: str, columns: tuple[Column, ...] = ()) -> Any:
-        sheet = self._book.add_worksheet(name)
-        sheet.set_landscape()
-        sheet.set_paper(9)
-        sheet.fit_to_pages(1, 0)
-        sheet.set_footer(f"&L{facts.title(self._bill).replace('&', '&&')}, {self._bill.stamp}&R&A, page &P of &N")
-        for index, column in enumerate(columns):
-            sheet.set_column(index, index, _WIDTH.get(column.kind, 26))
-        return sheet
-
-    def _heading(self, sheet: Any, title: str, note: str) -> None:
-        sheet.write_string(0, 0, title, self._title)
-        sheet.write_string(1, 0, note, self._note)
-        if warnings := facts.warnings(self._bill.stamp):
-            sheet.write_string(2, 0, " ".join(warnings), self._warning)
-
-    def _header(self, sheet: Any, columns: tuple[Column, ...]) -> None:
-        for index, column in enumerate(columns):
-            # Elsewhere a duration has its unit beside it; a number has none.
-            name = f"{column.name}, hours" if column.kind == "hours" else column.name
-            sheet.write_string(_HEADING_ROW, index, name, self._head)
-        sheet.freeze_panes(_HEADING_ROW + 1, 0)
-        sheet.repeat_rows(_HEADING_ROW)
-
-    def _table(self, table: Table) -> None:
-        sheet = self._sheet(table.name, table.columns)
-        self._heading(sheet, table.title, "; ".join((table.terms, *table.notes)))
-        self._header(sheet, table.columns)
-        first = _HEADING_ROW + 1
-        for number, row in enumerate(table.rows, first):
-            for index, (column, value) in enumerate(zip(table.columns, row, strict=True)):
-                self._value(sheet, number, index, column.kind, value)
-        for last, row in enumerate(table.footer, first + len(table.rows)):
-            for index, (column, value) in enumerate(zip(table.columns, row, strict=True)):
-                if column.kind not in SUMMED:
-                    sheet.write_string(last, index, str(value or ""), self._bold)
-                elif value is not None:
-                    self._total(sheet, table, index, first, last)
-
-    def _total(self, sheet: Any, table: Table, index: int, first: int, last: int) -> None:
-        """The sum of a column, as a formula."""
-        column, total = table.columns[index], table.total(index)
-        begin, end = xl_rowcol_to_cell(first, index), xl_rowcol_to_cell(max(first, last - 1), index)
-        formula = f"=SUM({begin}:{end})" if table.rows else "=0"
-        sheet.write_formula(last, index, formula, self._sum[column.kind], total / _SCALE[column.kind])
-        if column.kind == "money":
-            cell = xl_rowcol_to_cell(last, index, row_abs=True, col_abs=True)
-            self._totals[table.name, column.name] = f"'{table.name}'!{cell}"
-
-    def _value(self, sheet: Any, row: int, index: int, kind: Kind, value: Any) -> None:
-        if value is None:
-            return
-        if kind in ("text", "figure"):
-            sheet.write_string(row, index, str(value))
-        elif kind == "price":
-            sheet.write_number(row, index, float(value), self._cell[kind])
-        else:
-            # One division of whole numbers: the nearest double there is.
-            sheet.write_number(row, index, int(value) / _SCALE[kind], self._cell[kind])
-
-    def _summary(self, sheet: Any, tables: list[Table]) -> None:
-        bill = self._bill
-        sheet.set_column(0, 0, 44)
-        sheet.set_column(1, 1, 26)
-        sheet.set_column(2, 2, 26)
-        sheet.set_column(3, 3, 70)
-        sheet.write_string(0, 0, facts.title(bill), self._title)
-        row = 1
-        for warning in facts.warnings(bill.stamp):
-            for index in range(4):
-                sheet.write_string(row, index, warning if index == 0 else "", self._warning)
-            row += 1
-        for name, value in facts.about(bill):
-            row += 1
-            sheet.write_string(row, 0, name, self._bold)
-            sheet.write_string(row, 1, value)
-        row = self._views(sheet, row + 2, tables)
-        self._proof(sheet, row + 1, tables)
-        sheet.freeze_panes(1, 0)
-
-    def _views(self, sheet: Any, row: int, tables: list[Table]) -> int:
-        """The bill in each view, and with its corrections; returns the row below."""
-        bill, by_team = self._bill, tables[0]
-        for index, name in enumerate(("view, never added together", "USD", "nano-dollars, exact", "what it is")):
-            sheet.write_string(row, index, name, self._head)
-        meanings = dict(facts.DEFINITIONS)
-        lines: list[tuple[str, str | None, int | None]] = [
-            (AMORTIZED, self._totals["By team", "amortized"], bill.charges.total_nano),
-            (FULLY_LOADED, self._totals["By team", "fully loaded"], by_team.total(3)),
-            (MARGINAL, None, bill.marginal_nano),
-        ]
-        for name, cell, nano in lines:
-            row += 1
-            self._amount(sheet, row, name, cell, nano, meanings[name])
-        if bill.close_id is not None:
-            corrections = bill.total_nano - bill.charges.total_nano
-            cell = self._totals["Corrections", "amortized"]
-            self._amount(sheet, row + 2, "corrections posted since", cell, corrections, meanings["correction"])
-            restated = f"{xl_rowcol_to_cell(row - 2, 1)}+{xl_rowcol_to_cell(row + 2, 1)}"
-            self._amount(sheet, row + 3, "amortized, with corrections", restated, bill.total_nano, "")
-            cell = self._totals[invoiced.NAME, invoiced.TOTAL]
-            meaning = "The closed charges with corrections of earlier periods, shared costs and credits."
-            self._amount(sheet, row + 4, "on the invoices of the period", cell, tables[-1].total(-1), meaning)
-            row += 4
-        return row + 1
-
-    def _amount(self, sheet: Any, row: int, name: str, formula: str | None, nano: int | None, meaning: str) -> None:
-        sheet.write_string(row, 0, name, self._bold)
+def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None:
+    sheet, bold, usd = (
+        _sheet(book, BILL, bill),
+        book.add_format({"bold": True}),
+        book.add_format({"num_format": _money(bill)}),
+    )
+    sheet.set_column(0, 0, 30)
+    sheet.set_column(1, 2, 40)
+    row = TABLE_ROW
+    for name, value in _facts(bill):
+        sheet.write_string(row, 0, name, bold)
+        sheet.write_string(row, 1, visible(value))
+        row += 1
+    for column, name in enumerate(("view, never added together", "USD", "nano-dollars, exact")):
+        sheet.write_string(row + 1, column, name, bold)
+    row += 1
+    for name, nano in _views(bill, loaded_nano):
+        row += 1
+        sheet.write_string(row, 0, name, bold)
         if nano is None:
-            why = "not enough data: it is a figure of one whole run; `rose report` gives it"
-            sheet.write_string(row, 1, why)
+            sheet.write_string(row, 1, "a figure of one whole run: `rose report` gives it")
         else:
-            usd = nano / NANO_USD_PER_USD
-            if formula is None:
-                sheet.write_number(row, 1, usd, self._cell["money"])
-            else:
-                sheet.write_formula(row, 1, f"={formula}", self._cell["money"], usd)
+            sheet.write_number(row, 1, nano / NANO_USD_PER_USD, usd)
             sheet.write_string(row, 2, str(nano))
-        sheet.write_string(row, 3, meaning, self._wrap)
 
-    def _proof(self, sheet: Any, row: int, tables: list[Table]) -> None:
-        """Every drill-down beside what it must sum to, with the difference: 0 if nothing was left out or doubled."""
-        for index, name in enumerate(("drill-down", "sums to", "less what it must sum to", "which is")):
-            sheet.write_string(row, index, name, self._head)
-        nano = {bucket: cost for bucket, (_, cost) in drilldown.by_bucket(self._bill.charges.frame).items()}
-        parts = {
-            "By policy version and task": ("rollout",),
-            "Waste by cause": ("rollout",),
-            "Idle": ("idle", "unaccounted"),
-            "Transfer and energy": ("transfer", "energy"),
-        }
-        corrections = sum(part.total_nano for part in self._bill.corrections)
-        corrected = {
-            drilldown.CORRECTIONS: (corrections, "what was posted after the close"),
-            drilldown.WITH_CORRECTIONS: (self._bill.total_nano, "the bill with its corrections"),
-        }
-        for table in tables:
-            for index, column in enumerate(table.columns):
-                if column.kind != "money" or table.name == "Corrections":
-                    continue
-                if table.name == invoiced.NAME and column.name != invoiced.CHARGES:
-                    continue
-                buckets = parts.get(table.name)
-                expected = sum(nano.get(bucket, 0) for bucket in buckets) if buckets else sum(nano.values())
-                which = f"the cost of {' and '.join(buckets)}" if buckets else "the bill"
-                if column.name in corrected:
-                    expected, which = corrected[column.name]
-                row += 1
-                cell, total = self._totals[table.name, column.name], table.total(index)
-                sheet.write_string(row, 0, f"{table.name}, {column.name}", self._bold)
-                sheet.write_formula(row, 1, f"={cell}", self._cell["money"], total / NANO_USD_PER_USD)
-                difference = f"=ROUND({cell}-{expected / NANO_USD_PER_USD!r},6)"
-                sheet.write_formula(row, 2, difference, self._cell["money"], (total - expected) / NANO_USD_PER_USD)
-                sheet.write_string(row, 3, which)
 
-    def _reading(self) -> None:
-        sheet = self._sheet(READING)
-        sheet.set_column(0, 0, 28)
-        sheet.set_column(1, 1, 120)
-        self._heading(sheet, READING, "Every table names the view of its dollars, the currency and the provenance.")
-        self._header(sheet, columns("word", "meaning", text=("meaning",)))
-        for row, (word, meaning) in enumerate((*facts.DEFINITIONS, *facts.SYMBOLS), _HEADING_ROW + 1):
-            sheet.write_string(row, 0, word, self._bold)
-            sheet.write_string(row, 1, meaning, self._wrap)
+def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
+    """Name and value of what must be known to use the figures."""
+    stamp = bill.stamp
+    yield "close", bill.close_id or "none: not closed yet"
+    yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
+    yield "provenance", stamp.provenance
+    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {bill.verification}"
+    yield "price book", stamp.book.line
+    yield "price book's SHA-256", bill.book.sha256
+
+
+def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
+    """The bill in each view, and with its corrections, nano-dollars."""
+    yield AMORTIZED, bill.charges.total_nano
+    yield FULLY_LOADED, loaded_nano
+    yield MARGINAL, bill.marginal_nano
+    if bill.close_id is not None:
+        yield "corrections posted since", bill.total_nano - bill.charges.total_nano
+        yield "amortized, with corrections", bill.total_nano
+
+
+def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill: Bill) -> None:
+    """A sheet with the rows, and below each column of whole numbers its sum, as a formula."""
+    sheet = _sheet(book, name, bill)
+    scale = {column: NANO_USD_PER_USD for column, dtype in frame.schema.items() if dtype.is_integer()}
+    formats: dict[str, str] = {**dict.fromkeys(scale, _money(bill)), "USD": "0.############"}
+    if HOURS in scale:
+        scale[HOURS], formats[HOURS] = NS_PER_HOUR, "#,##0.0000"
+    shown = frame.with_columns(
+        pl.col(pl.String).map_elements(visible, return_dtype=pl.String),
+        *(pl.col(column) / unit for column, unit in scale.items()),
+    )
+    shown.write_excel(
+        book,
+        name,
+        position=(TABLE_ROW, 0),
+        column_formats={column: text for column, text in formats.items() if column in frame.columns},
+        freeze_panes=(TABLE_ROW + 1, 0),
+        autofit=True,
+    )
+    last = TABLE_ROW + 1 + frame.height
+    for column, unit in scale.items():
+        index = frame.columns.index(column)
+        begin, end = (xl_rowcol_to_cell(row, index) for row in (TABLE_ROW + 1, last - 1))
+        style = book.add_format({"num_format": formats[column], "bold": True, "top": 1})
+        sheet.write_formula(last, index, f"=SUM({begin}:{end})", style, frame[column].sum() / unit)
+
+
+def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
+    """A sheet that prints on pages, and says at its top what must be seen before any figure is."""
+    sheet = book.add_worksheet(name)
+    sheet.set_landscape()
+    sheet.set_paper(9)
+    sheet.fit_to_pages(1, 0)
+    sheet.set_footer("&R&A, page &P of &N")
+    sheet.write_string(0, 0, f"{name}: {AMORTIZED}; {bill.stamp}", book.add_format({"bold": True}))
+    red = book.add_format({"bold": True, "bg_color": "#C00000", "font_color": "#FFFFFF"})
+    if warnings := bill.stamp.warnings:
+        sheet.write_string(1, 0, " ".join(warnings), red)
+    return sheet
+
+
+def _money(bill: Bill) -> str:
+    """Below a thousand dollars cents are too coarse to tell anything apart."""
+    usd = '"$"#,##0.00' if bill.charges.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
+    return f"{usd};[Red]-{usd}"

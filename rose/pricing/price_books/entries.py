@@ -78,9 +78,6 @@ class Header(BaseModel):
     name: Name
     version: Name
     currency: Literal["USD"]
-    #: Who charges and whom to ask, for invoices.
-    issuer: Name | None = None
-    contact: Name | None = None
     fiscal_start: Month = 1
 
 

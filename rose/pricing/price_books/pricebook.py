@@ -33,8 +33,7 @@ from rose.pricing.price_books.entries import (
     VerifierPrice,
     day_of,
 )
-from rose.pricing.price_books.rules import Credit, DeviceTag, ExchangeRate, SharedCost
-from rose.pricing.price_books.vendors import VendorResource
+from rose.pricing.price_books.rules import DeviceTag, ExchangeRate, VendorResource
 
 __all__ = [
     "DevicePrice",
@@ -68,8 +67,6 @@ class PriceBook(Header):
     token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
     verifier: list[VerifierPrice] = Field(default_factory=list)
     exchange_rate: list[ExchangeRate] = Field(default_factory=list)
-    shared_cost: list[SharedCost] = Field(default_factory=list)
-    credit: list[Credit] = Field(default_factory=list)
     device_tag: list[DeviceTag] = Field(default_factory=list)
     vendor_resource: list[VendorResource] = Field(default_factory=list)
 
@@ -99,8 +96,6 @@ class PriceBook(Header):
             "tokens": self.token_prices,
             "verifier": self.verifier,
             "exchange_rate": self.exchange_rate,
-            "shared_cost": self.shared_cost,
-            "credit": self.credit,
             "device_tag": self.device_tag,
             "vendor_resource": self.vendor_resource,
         }

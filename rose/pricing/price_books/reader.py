@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rose.pricing.price_books.entries import Entry, Header, PriceBookError, span_of
-from rose.pricing.price_books.rules import FILE_TABLES, SharedCost
+from rose.pricing.price_books.rules import FILE_TABLES
 
 _CURRENCY = (
     "unknown currency; books are in US dollars: convert every amount, say the rate of exchange in `source`, and write "
@@ -62,8 +62,6 @@ def read(text: str, source: str) -> dict[str, Any]:
         Fault((table,), f"is missing; add {how}") for table, how in _REQUIRED.items() if data.get(table) in (None, [])
     ]
     faults += [fault for table in FILE_TABLES for fault in _overlaps(table, by_table[table], text)]
-    moving = [place for place in by_table["shared_cost"] if isinstance(place[1], SharedCost) and place[1].share_of]
-    faults += _overlaps("shared_cost", moving, text, lambda entry: (f"of {getattr(entry, 'share_of', None)}",))
     if faults:
         lines = sorted((_line_of(fault.loc, text) or 0, index) for index, fault in enumerate(faults))
         listing = "\n".join(f"  {_where(faults[index], line, data)}: {faults[index].text}" for line, index in lines)
@@ -93,12 +91,11 @@ def _overlaps(
     table: str,
     entries: list[tuple[int, Entry]],
     text: str,
-    key_of: Callable[[Entry], tuple[str, ...]] = lambda entry: entry.key,
 ) -> Iterator[Fault]:
     """A fault for each entry that holds on a day on which an earlier one of the same key does."""
     by_key: dict[tuple[str, ...], list[tuple[int, Entry]]] = {}
     for index, entry in entries:
-        by_key.setdefault(key_of(entry), []).append((index, entry))
+        by_key.setdefault(entry.key, []).append((index, entry))
     for key, same in by_key.items():
         lasting: tuple[int, Entry] | None = None
         for index, entry in sorted(same, key=lambda item: item[1].days[0] or date.min):

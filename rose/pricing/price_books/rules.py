@@ -1,30 +1,17 @@
-"""What finance writes into a price book beside prices: costs to share, credits, tags of devices, rates of exchange."""
+"""What finance writes into a price book beside prices: tags of devices, names of vendors, rates of exchange."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from rose.pricing.price_books.entries import TABLES, Amount, Dated, Day, Entry, Name, Pool
-from rose.pricing.price_books.numbers import UnitPrice, part
-from rose.pricing.price_books.vendors import VendorResource
+from rose.pricing.price_books.entries import TABLES, Dated, Day, Entry, Name, Pool
+from rose.pricing.price_books.numbers import UnitPrice
 
 _RULE = "rule"
-
-
-def _shares(value: object) -> dict[str, Decimal]:
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError("must be a table of teams and their parts: { research = 0.6, chat = 0.4 }")
-    shares = {str(team): part(share) for team, share in value.items()}
-    if "" in shares:
-        raise ValueError("has a team without a name")
-    if (whole := sum(shares.values())) != 1:
-        raise ValueError(f"must sum to 1, and they sum to {whole}")
-    return shares
 
 
 def _tags(value: object) -> dict[str, str]:
@@ -34,61 +21,6 @@ def _tags(value: object) -> dict[str, str]:
         if not isinstance(text, str) or not text or not name:
             raise ValueError(f"must have text in quotes for each tag, and {name!r} has {text!r}")
     return dict(value)
-
-
-class SharedCost(Dated):
-    """A cost that teams share: dollars a month, pro rata by the hour of its UTC month, or a part of the bill.
-
-    A part of the bill is moved from where it lies: `idle` time, or what is `unallocated`.
-    """
-
-    key_fields = ("name",)
-    may_be_a_guess = False
-    noun = _RULE
-
-    name: Name
-    usd_per_month: Amount | None = None
-    share_of: Literal["idle", "unallocated"] | None = None
-    #: By each team's direct cost, or the same for every team that has some.
-    split: Literal["usage", "even"] | None = None
-    #: Parts of 1 by team.
-    shares: Annotated[dict[str, Decimal], BeforeValidator(_shares)] | None = None
-
-    @property
-    def words(self) -> str:
-        """`$30000 a month, by usage`."""
-        amount = f"${self.usd_per_month:f} a month" if self.usd_per_month is not None else f"{self.share_of} cost moved"
-        if self.shares is None:
-            return f"{amount}, {'by usage' if self.split == 'usage' else 'the same for each team'}"
-        return f"{amount}, {', '.join(f'{team} {share.normalize():f}' for team, share in self.shares.items())}"
-
-    @model_validator(mode="after")
-    def _one_amount_and_one_way(self) -> Self:
-        if (self.usd_per_month is None) == (self.share_of is None):
-            raise ValueError("needs one of usd_per_month and share_of: an amount, or which part of the bill is moved")
-        if (self.split is None) == (self.shares is None):
-            raise ValueError('needs one of split and shares: "usage" or "even", or the part of each team')
-        return self
-
-
-class Credit(Dated):
-    """Dollars that the bill is lowered by, until they are used up: of one team or all, of one device class or all."""
-
-    key_fields = ("name",)
-    may_be_a_guess = False
-    noun = _RULE
-
-    name: Name
-    usd: Amount
-    team: Name | None = None
-    device_class: Name | None = Field(default=None, alias="class")
-    valid_from: Day
-
-    @property
-    def words(self) -> str:
-        """`$5000, of team research, for h100-sxm`."""
-        team = "" if self.team is None else f", of team {self.team}"
-        return f"${self.usd:f}{team}" + ("" if self.device_class is None else f", for {self.device_class}")
 
 
 class DeviceTag(Entry):
@@ -169,10 +101,44 @@ class ExchangeRate(Dated):
         return currency
 
 
+class VendorResource(Entry):
+    """What a vendor's invoice calls devices, as patterns: devices by name or hardware, patterns too, or a class."""
+
+    key_fields = ("resource", "sku")
+    may_be_a_guess = False
+    noun = "meaning"
+
+    resource: Name | None = None
+    sku: Name | None = None
+    device: Name | None = None
+    hardware: Name | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the vendor calls it: a resource and a SKU of one name are two things."""
+        if self.resource is None:
+            return "sku", str(self.sku)
+        return (self.resource,) if self.sku is None else (self.resource, self.sku)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Kind and name of what it is: `device`, `devices` (a pattern of hardware) or `class`."""
+        if self.device_class is not None:
+            return "class", self.device_class
+        name = self.device or self.hardware or ""
+        return "devices" if any(mark in name for mark in "*?[") else "device", name
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        named = sum(name is not None for name in (self.device, self.hardware, self.device_class))
+        if named != 1 or (self.resource is None and self.sku is None):
+            raise ValueError("needs resource or sku as the vendor writes it, and one of device, hardware and class")
+        return self
+
+
 #: Table of the file to the class of its entries.
 RULES: dict[str, type[Entry]] = {
-    "shared_cost": SharedCost,
-    "credit": Credit,
     "device_tag": DeviceTag,
     "exchange_rate": ExchangeRate,
     "vendor_resource": VendorResource,

@@ -27,12 +27,11 @@ from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend import rules, sums
+from rose.pricing.spend import sums
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
 from rose.pricing.spend.question import QuestionError
-from rose.pricing.spend.rules import Ruled
 
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
@@ -57,6 +56,8 @@ class Question:
     only: Mapping[str, str] = field(default_factory=dict)
     calendar: Calendar = field(default_factory=Calendar)
     provenance: str | None = None
+    #: The close that is asked about: its period, its provenance and its rows alone.
+    close_id: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.by, *self.only):
@@ -86,10 +87,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars.
-
-    `total_nano` has what the price book's rules add and take off too: shared costs and credits, of teams only.
-    """
+    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -97,16 +95,10 @@ class Line:
     open_nano: int
     ns: int
     tokens: int
-    shared_nano: int = 0
-    credits_nano: int = 0
 
     @property
     def cost_nano(self) -> int:
         return self.closed_nano + self.corrections_nano + self.open_nano
-
-    @property
-    def total_nano(self) -> int:
-        return self.cost_nano + self.shared_nano + self.credits_nano
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +117,6 @@ class Cost:
     closes: Mapping[str, int]
     #: Parts of the period that are not closed.
     open: tuple[Period, ...]
-    #: Shared costs and credits, of an answer by team.
-    ruled: Ruled = field(default_factory=Ruled)
     #: What amounts were converted by; None where they are in the currency of the prices.
     rate: Rate | None = None
 
@@ -144,16 +134,7 @@ class Cost:
         )
         total = replace(self.total, closed_nano=sum(closed), corrections_nano=sum(corrections), open_nano=sum(opened))
         bill_nano = rate.convert(self.bill_nano) if self.question.only else total.cost_nano
-        ruled = self.ruled.converted(rate)
-        lines = tuple(_with_rules(lines, ruled))
-        total = replace(
-            total,
-            shared_nano=sum(line.shared_nano for line in lines),
-            credits_nano=sum(line.credits_nano for line in lines),
-        )
-        return replace(
-            self, lines=lines, total=total, bill_nano=bill_nano, ruled=ruled, stamp=rate.stamp(self.stamp), rate=rate
-        )
+        return replace(self, lines=lines, total=total, bill_nano=bill_nano, stamp=rate.stamp(self.stamp), rate=rate)
 
     def to_json(self) -> dict[str, Any]:
         """Amounts are whole nano-dollars of the currency."""
@@ -171,11 +152,9 @@ class Cost:
             "bill_nano": self.bill_nano,
             "total": self._amounts(self.total),
             "lines": [dict(zip(asked.by, line.values, strict=True)) | self._amounts(line) for line in self.lines],
-            **(self.ruled.to_json() if self.ruled else {}),
         }
 
     def _amounts(self, line: Line) -> dict[str, int]:
-        ruled = {name: getattr(line, name) for name in ("shared_nano", "credits_nano", "total_nano")}
         return {
             "cost_nano": line.cost_nano,
             "closed_nano": line.closed_nano,
@@ -183,7 +162,6 @@ class Cost:
             "open_nano": line.open_nano,
             "ns": line.ns,
             "tokens": line.tokens,
-            **(ruled if self.ruled else {}),
         }
 
 
@@ -193,10 +171,9 @@ def ask(
     price_book: str | PriceBook | None = None,
     *,
     allow_unverified: bool = False,
-    now_us: int | None = None,
     seen: Seen | None = None,
 ) -> Cost:
-    """Answer a question; `price_book` prices hours that are not closed, and amounts a month are shared up to `now_us`.
+    """Answer a question; `price_book` prices hours that are not closed.
     `seen` is for `verify`.
 
     Raises QuestionError for a value that no charge of the period has; PricingError where there is nothing to charge,
@@ -205,10 +182,16 @@ def ask(
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
     gathering = functools.partial(
-        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified, seen=seen
+        gather,
+        root,
+        question.period,
+        provenance=question.provenance,
+        allow_unverified=allow_unverified,
+        close_id=question.close_id,
+        seen=seen,
     )
     gathered = gathering(price_book, grain=grain)
-    entries = rules.newest_book(root, gathered).device_tag if question.tags else []
+    entries = gathered.newest_book(root).device_tag if question.tags else []
     if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in entries):
         if not question.whole_days:
             raise QuestionError(
@@ -217,11 +200,6 @@ def ask(
             )
         grain = "day"
         gathered = gathering(price_book, grain=grain)
-    # Rules are of teams and periods: there is no part of them in another dimension.
-    asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
-    ruled = Ruled()
-    if asked_rules:
-        ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us, seen=seen)
     with database.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
@@ -230,18 +208,15 @@ def ask(
         # Of the charges and not of `cost`, so that what `cost` joins to them cannot count one twice.
         summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
         (bill,) = connection.execute(summed).fetchall()
-        lines = _lines(connection, question, ruled)
-    ruled = ruled.of_team(question.only.get("team"))
-    lines = _with_rules(lines, ruled)
+        lines = _lines(connection, question)
     total = Line(
         values=(),
         **{
             name: sum(getattr(line, name) for line in lines)
-            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens", "shared_nano", "credits_nano")
+            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
         },
     )
     assert question.only or total.cost_nano == int(bill[0])
-    assert total.total_nano == total.cost_nano + ruled.nano
     return Cost(
         question=question,
         lines=tuple(lines),
@@ -250,21 +225,7 @@ def ask(
         stamp=gathered.stamp,
         closes=gathered.closes,
         open=gathered.open,
-        ruled=ruled,
     )
-
-
-def _with_rules(lines: Sequence[Line], ruled: Ruled) -> list[Line]:
-    """The lines of teams with their shares and credits; a team that has nothing else has a line of its own."""
-    if not ruled:
-        return list(lines)
-    shared, credits = ruled.by_team
-    made = {line.values[0]: line for line in lines}
-    none = Line(values=(), closed_nano=0, corrections_nano=0, open_nano=0, ns=0, tokens=0)
-    for team in sorted({*shared, *credits}):
-        line = made.get(team, replace(none, values=(team,)))
-        made[team] = replace(line, shared_nano=shared.get(team, 0), credits_nano=credits.get(team, 0))
-    return list(made.values())
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered: Gathered, grain: sums.Grain) -> None:
@@ -321,14 +282,12 @@ def tags_of(tags_json: str) -> dict[str, str | None]:
     }
 
 
-def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Ruled) -> list[Line]:
+def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Line]:
     """The lines in order: of times by time, else the dearest first, those that begin with the same values together."""
     keys = [_column(name) for name in question.by]
     where = [f"{_column(name)} = ?" for name in question.only]
     for name, value in question.only.items():
         known = {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {_column(name)} FROM cost").fetchall()}
-        # A team may have no charge, and a part of what is shared.
-        known.update(*ruled.by_team)
         if value not in known:
             period = question.calendar.text(question.period)
             raise QuestionError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")

@@ -13,7 +13,7 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import coverage
+from rose.pricing.closing import coverage, store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.closing.records import Posting, postings
@@ -46,15 +46,20 @@ class Gathered:
     #: Parts of the period in their order, each with what it was last priced by: a posting, or a book for what is open.
     priced_by: tuple[tuple[Period, Posting | PriceBook], ...]
 
+    def newest_book(self, root: Path) -> PriceBook:
+        """Return the book that the period's last hours were last priced by."""
+        by = self.priced_by[-1][1]
+        return by if isinstance(by, PriceBook) else store.book_of(root, by)
+
     @property
     def hours(self) -> pl.DataFrame:
         """Cost of each hour of the period and team: `hour`, `team`, `cost_nano` and `closed` (Boolean)."""
         return self.by("team")
 
-    def by(self, *keys: str) -> pl.DataFrame:
-        """Cost of each hour of the period (its day, of sums by day) by columns of `sums`: `hour`, those, `cost_nano`
-        and `closed` (Boolean)."""
-        columns = ("hour", *keys, "cost_nano")
+    def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",)) -> pl.DataFrame:
+        """Return amounts of each hour of the period (its day, of sums by day) by columns of `sums`: `hour`, those, the
+        amounts and `closed` (Boolean)."""
+        columns = ("hour", *keys, *amounts)
         period = pl.col("hour").is_between(naive(self.period.from_ns), naive(self.period.to_ns), closed="left")
         parts = [
             *((state, pl.scan_parquet(path)) for state, path in self.files),
@@ -64,7 +69,7 @@ class Gathered:
             part.select(columns)
             .filter(period)
             .group_by("hour", *keys)
-            .agg(pl.col("cost_nano").sum())
+            .agg(pl.col(amounts).sum())
             .with_columns(closed=pl.lit(state != "open"))
             for state, part in parts
         ]
@@ -79,21 +84,20 @@ def gather(
     grain: sums.Grain = "hour",
     provenance: str | None = None,
     allow_unverified: bool = False,
-    as_closed_ns: int | None = None,
+    close_id: str | None = None,
     seen: Seen | None = None,
 ) -> Gathered:
     """The sums of a period; `price_book` prices hours that are not closed, and is not asked for where all are.
 
-    With `as_closed_ns`, closed hours are as the closes posted up to then closed them, without corrections. `seen` is
-    for `verify`.
+    With `close_id`, the sums are those of that close and its corrections alone. `seen` is for `verify`.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen) or
     currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
     every = postings(root)
-    if as_closed_ns is not None:
-        every = {close_id: own[:1] for close_id, own in every.items() if own[0].posted_ns <= as_closed_ns}
+    if close_id is not None:
+        every = {close_id: every[close_id]}
     posted, provenance = _posted(root, every, period, provenance)
     gaps = period.without(own[0].period for own in posted.values())
     counting = {

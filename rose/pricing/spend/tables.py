@@ -16,15 +16,13 @@ from rose.pricing.money import format_money
 from rose.pricing.run.heard import SILENT
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
-from rose.pricing.table import Column, Element, Row, Table, columns
+from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
+    from rose.pricing.closing.records import Posting
     from rose.pricing.spend.saved import RunSaved, Saved
     from rose.pricing.spend.untagged import Untagged
     from rose.pricing.watch.budget import Expected
-
-#: Columns of CSV where the price book has rules.
-_RULED = ("shared_costs", "credits", "total")
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
@@ -39,28 +37,25 @@ def terminal(cost: Cost) -> Iterator[Element]:
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
         yield f"{named} only: {part} of the period's bill of {bill}"
     yield lines(cost)
-    yield from rules_text(cost)
 
 
 def lines(cost: Cost) -> Table:
     """The lines of an answer in whole units, and their sum."""
-    by, whole, currency = cost.question.by, cost.total.total_nano, cost.stamp.currency
+    by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
     # Only where they differ from the cost or from nothing.
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
-    costs = ["direct cost", "shared costs", "credits", "total"] if cost.ruled else ["cost"]
 
     def row(values: Sequence[str], line: Line) -> Row:
-        share = f"{line.total_nano / whole:.1%}" if whole else "-"
-        amounts = (line.cost_nano, line.shared_nano, line.credits_nano, line.total_nano)[: len(costs)]
+        share = f"{line.cost_nano / whole:.1%}" if whole else "-"
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
-        return (*values, *amounts, share, *parts, line.ns, line.tokens)
+        return (*values, line.cost_nano, share, *parts, line.ns, line.tokens)
 
     amounts = [*(["of it corrections"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
         title="",
         columns=(
             *map(Column, by),
-            *(Column(name, "money", currency) for name in costs),
+            Column("cost", "money", currency),
             Column("share", "figure"),
             *(Column(name, "money", currency) for name in amounts),
             Column("device time", "hours"),
@@ -72,14 +67,38 @@ def lines(cost: Cost) -> Table:
     )
 
 
-def rules_text(cost: Cost) -> Iterator[str]:
-    """A line for each rule: what it says, and what a credit has left; and where invoices have others."""
-    for name, rule in dict.fromkeys((share.name, share.rule) for share in cost.ruled.shares):
-        yield f"shared cost {name}: {rule}"
-    for name, rest_nano in {row.name: row.rest_nano for row in cost.ruled.credits}.items():
-        yield f"credit {name}: {format_money(rest_nano, cost.stamp.currency)} left"
-    if cost.ruled and any(cost.closes.values()):
-        yield "shared costs and credits are by the charges as corrected; invoices keep them as the period was closed"
+def page(cost: Cost, postings: Sequence[Posting] = ()) -> Iterator[Table | str]:
+    """What a page for a team lead shows: the lines of an answer, exact too, and what they rest on.
+
+    `postings` are the close that was asked about and its corrections.
+    """
+    for part in terminal(cost):
+        assert not isinstance(part, Paragraph)
+        yield part
+    by = cost.question.by or ("",)
+    yield Table(
+        title="To the nano-dollar",
+        columns=(*map(Column, by), *(Column(name, "count") for name in ("closed", "corrections", "open", "cost"))),
+        rows=tuple((*(line.values or ("total",)), *_exact(line)) for line in cost.lines),
+        footer=((*("total", *[""] * (len(by) - 1)), *_exact(cost.total)),),
+        grouped=len(by) > 1,
+    )
+    book = cost.stamp.book
+    yield Table(
+        title="What it rests on",
+        columns=(Column(""), Column("")),
+        header=False,
+        rows=(
+            ("price book", book.line),
+            ("price book's SHA-256", book.sha256),
+            *((posting.name, f"posted {utc(posting.posted_ns)} by {posting.posted_by}") for posting in postings),
+            *((f"SHA-256 of {posting.name}", posting.sha256) for posting in postings),
+        ),
+    )
+
+
+def _exact(line: Line) -> tuple[int, ...]:
+    return line.closed_nano, line.corrections_nano, line.open_nano, line.cost_nano
 
 
 def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
@@ -148,7 +167,6 @@ def csv_text(cost: Cost) -> str:
             "closed",
             "corrections",
             "open",
-            *(_RULED if cost.ruled else ()),
             "currency",
             "device_hours",
             "tokens",
@@ -163,7 +181,6 @@ def csv_text(cost: Cost) -> str:
     )
     for line in cost.lines:
         amounts = [line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano]
-        amounts += [line.shared_nano, line.credits_nano, line.total_nano] if cost.ruled else []
         rows.writerow(
             [
                 *csv_cells(line.values),

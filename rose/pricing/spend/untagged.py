@@ -17,7 +17,6 @@ from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.gather import gather
-from rose.pricing.spend.rules import newest_book
 
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 
@@ -91,7 +90,7 @@ def untagged(
     of_no_team = pl.col("team").fill_null(UNALLOCATED) == UNALLOCATED
     summed = charged.filter(of_no_team).group_by("run_id", *_DEVICE).agg(pl.col("cost_nano").sum())
     tagged_runs = _tagged_runs(root, gathered.stamp.provenance)
-    tags = tagging(newest_book(root, gathered).device_tag)
+    tags = tagging(gathered.newest_book(root).device_tag)
     lines = [
         Line(
             run_id=row["run_id"],

@@ -14,7 +14,6 @@ from rose.pricing.closing.records import Posting, postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook, parse
-from rose.pricing.spend.cost import Question, ask
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,
@@ -47,21 +46,6 @@ def test_no_difference_is_not_posted(closed: Path) -> None:
     assert again(closed) is None
     assert sorted(path.name for path in (closed / "closes" / CLOSE_ID).iterdir()) == before
     assert len(postings(closed)[CLOSE_ID]) == 1
-
-
-def test_other_rules_are_posted_without_a_row(closed: Path) -> None:
-    """What teams share of closed hours is under the rules that these were last corrected by."""
-    rule = '[[shared_cost]]\nname = "network"\nusd_per_month = 300\nsplit = "usage"\nsource = "t"\n'
-    ruled = parse(f"{BOOK_TOML}\n{rule}source_date = 2026-01-01\n", "ruled.toml")
-    before = ask(closed, Question(period=FIRST_HOUR, by=("team",))).total
-    posting = again(closed, "the network is shared", ruled)
-    assert posting is not None
-    assert (posting.number, posting.rows, posting.cost_nano, posting.book.sha256) == (1, 0, 0, ruled.sha256)
-    after = ask(closed, Question(period=FIRST_HOUR, by=("team",))).total
-    assert (before.shared_nano, after.shared_nano) == (0, 416_666_667)
-    assert store.read(closed, CLOSE_ID).frame.equals(store.read(closed, CLOSE_ID).charges.frame)
-    assert not check(closed).problems
-    assert again(closed, "again", ruled, hours=2) is None
 
 
 @pytest.mark.long

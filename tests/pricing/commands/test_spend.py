@@ -1,23 +1,27 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from rose.pricing.commands.price import check
+from rose.pricing.closing import store
+from rose.pricing.closing.period import Period
 from rose.pricing.commands.spend import cost_command, forecast_command
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, begun, fleet_events, write
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, T0_NS, begun, close, fleet_events, write
+from tests.pricing.conftest import WEEK_CLOSE_ID
 
 app = typer.Typer()
 app.command("cost")(cost_command)
-app.command("check")(check)
 app.command("forecast")(forecast_command)
 runner = CliRunner()
 HOUR = ("--period", "2026-06-01T00")
@@ -60,56 +64,6 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
-    cited = 'source = "board"\nsource_date = 2026-01-01\n'
-    with (folder / "book.toml").open("a") as book:
-        book.write(f'\n[[shared_cost]]\nname = "desk"\nusd_per_month = 720\nshares = {{ ops = 1 }}\n{cited}')
-        book.write(f'\n[[credit]]\nname = "vendor"\nusd = 10\nvalid_from = 2026-06-01\nteam = "ops"\n{cited}')
-    shown = cost(folder, *HOUR)
-    assert shown.exit_code == 0, shown.output
-    for text in (
-        "direct cost",
-        "shared costs",
-        "credits",
-        "ops",
-        "$1.00",
-        "-$1.00",
-        "shared cost desk: $720 a month, ops 1",
-        "credit vendor: $9.00 left",
-    ):
-        assert text in shown.output
-    rows = {row["team"]: row for row in csv.DictReader(io.StringIO(cost(folder, *HOUR, "--csv").stdout))}
-    assert [rows["ops"][name] for name in ("cost", "shared_costs", "credits", "total")] == [
-        "0.000000000",
-        "1.000000000",
-        "-1.000000000",
-        "0.000000000",
-    ]
-    answer = data(cost(folder, *HOUR, "--json"))
-    assert answer["total"]["total_nano"] == answer["bill_nano"] == BILL_NANO
-    assert answer["shared_costs"] == [{"name": "desk", "team": "ops", "nano": 10**9, "rule": "$720 a month, ops 1"}]
-    assert answer["credits"] == [{"name": "vendor", "team": "ops", "nano": -(10**9), "rest_nano": 9 * 10**9}]
-
-
-@pytest.mark.long
-def test_a_team_of_the_price_book_that_no_run_names_is_said(folder: Path) -> None:
-    cited = 'source = "board"\nsource_date = 2026-01-01\n'
-    path = folder / "book.toml"
-    with path.open("a") as book:
-        book.write(f'\n[[credit]]\nname = "vendor"\nusd = 10\nvalid_from = 2026-06-01\nteam = "reserach"\n{cited}')
-    warning = "warning: no run of the ledger has the tag team 'reserach'; did you mean 'research'?"
-    shown = cost(folder, *HOUR, "--json")
-    assert json.loads(shown.stdout)["lines"]
-    assert warning in shown.stderr
-    assert "tag team" not in runner.invoke(app, ["check", str(path)]).output
-    checked = runner.invoke(app, ["check", str(path), "--ledger", str(folder / "ledger")])
-    assert (checked.exit_code, warning in checked.output) == (0, True), checked.output
-    path.write_text(path.read_text().replace("reserach", "research"))
-    assert "tag team" not in runner.invoke(app, ["check", str(path), "--ledger", str(folder / "ledger")]).output
-    assert cost(folder, *HOUR).stderr.count("tag team") == 0
-
-
-@pytest.mark.long
 def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> None:
     day = ("--untagged", "--period", "2026-06-01")
     shown = cost(folder, *day)
@@ -139,6 +93,53 @@ def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pyte
     wrong = runner.invoke(app, ["cost", "--period", "2026-06-01..2026-06-08"], env=env)
     assert wrong.exit_code == 2
     assert "there is no price book" in wrong.output
+
+
+def test_a_close_is_a_page_to_send(half_closed: Path) -> None:
+    env = {"ROSE_LEDGER": str(half_closed / "ledger")}
+    page = half_closed / "week.html"
+    asked = ["cost", "--by", "team", "--close", WEEK_CLOSE_ID]
+    done = runner.invoke(app, [*asked, "--html", str(page)], env=env)
+    assert done.exit_code == 0, done.output
+    closed = store.read(half_closed / "ledger", WEEK_CLOSE_ID)
+    answer = data(runner.invoke(app, [*asked, "--json"], env=env))
+    teams = dict(closed.frame.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
+    assert {line["team"]: line["cost_nano"] for line in answer["lines"]} == teams
+    assert (answer["total"]["closed_nano"], answer["open"]) == (closed.posted[0].cost_nano, [])
+    text = page.read_text()
+    for team, nano in teams.items():
+        assert re.search(rf"<tr [^>]*><td>{team}</td>.*>{nano:,}</td></tr>", text)
+    for posting in closed.posted:
+        assert posting.sha256 in text
+    assert hashlib.sha256(page.read_bytes()).hexdigest() in done.output
+    again = runner.invoke(app, [*asked, "--html", str(page)], env=env)
+    assert (again.exit_code, "exists" in again.output) == (2, True)
+    assert runner.invoke(app, [*asked, "--html", str(page), "--force"], env=env).exit_code == 0
+    assert page.read_text() == text
+
+
+def test_a_close_that_was_partly_closed_again_is_whole_on_its_page(half_closed: Path) -> None:
+    root = half_closed / "ledger"
+    two_weeks = Period(T0_NS, T0_NS + 14 * DAY_NS)
+    close(root, two_weeks, now_us=(T0_NS + 23 * DAY_NS) // 1000)
+    env = {"ROSE_LEDGER": str(root)}
+    answer = data(runner.invoke(app, ["cost", "--close", WEEK_CLOSE_ID, "--json"], env=env))
+    assert answer["bill_nano"] == int(store.read(root, WEEK_CLOSE_ID).frame["cost_nano"].sum())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--close", "2026-07-live-1"), "there is no close '2026-07-live-1'"),
+        (("--close", WEEK_CLOSE_ID, "--period", "2026-06"), "leave out --period"),
+        (("--html", "page.txt"), "page.txt: a page is written as .html"),
+        (("--html", "page.html", "--json"), "leave out --csv, --json"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_refused(half_closed: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = runner.invoke(app, ["cost", *arguments], env={"ROSE_LEDGER": str(half_closed / "ledger")})
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
 
 
 @pytest.mark.long

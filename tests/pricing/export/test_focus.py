@@ -18,7 +18,7 @@ from rose.pricing.price_books import pricebook
 from tests.long_form import usual
 from tests.pricing import random_ledger
 from tests.pricing.export import focus_validator
-from tests.pricing.export.test_drilldown import check_sums
+from tests.pricing.export.test_workbook import check_sums
 
 NANO = Decimal("0.000000001")
 

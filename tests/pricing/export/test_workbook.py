@@ -8,27 +8,13 @@ import openpyxl
 import polars as pl
 import pytest
 
-from rose.pricing.export import drilldown, workbook
-from rose.pricing.export.bill import Bill
+from rose.pricing.export import workbook
+from rose.pricing.export.bill import Bill, RunLabel
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED
 from rose.pricing.money import PricingError
-from rose.pricing.table import SUMMED
-from tests.pricing.export.conftest import NAME
+from tests.pricing.export.conftest import NAME, RUN
 
-SHEETS = [
-    "Summary",
-    "By team",
-    "By bucket and day",
-    "By run",
-    "By policy version and task",
-    "Waste by cause",
-    "Idle",
-    "Transfer and energy",
-    "Prices used",
-    "Corrections",
-    "Invoices",
-    "How to read this",
-]
-HEADER_ROW = 5
+HEADER_ROW = workbook.TABLE_ROW + 1
 
 
 @pytest.fixture(scope="module")
@@ -48,84 +34,96 @@ def formulas(file: Path) -> Any:
     return openpyxl.load_workbook(file)
 
 
-def test_the_sheets_are_all_there_and_print_well(values: Any) -> None:
-    assert values.sheetnames == SHEETS
-    for sheet in values:
-        assert sheet.page_setup.orientation == "landscape"
-        assert sheet.freeze_panes == ("A2" if sheet.title == "Summary" else f"A{HEADER_ROW + 1}")
-        assert sheet.column_dimensions["A"].width > 10
+def check_sums(bill: Bill) -> None:
+    """Each sheet sums to the bill to the nano-dollar, or to a part of it that its column names."""
+    whole = {
+        AMORTIZED: bill.charges.total_nano,
+        FULLY_LOADED: bill.charges.total_nano,
+        workbook.CORRECTIONS: bill.total_nano - bill.charges.total_nano,
+        workbook.TOTAL: bill.total_nano,
+        workbook.HOURS: int(bill.charges.frame["ns"].sum()),
+    }
+    for name, frame in workbook.pivots(bill).items():
+        sums = {column: frame[column].sum() for column in frame.columns if column in whole}
+        assert sums == {column: whole[column] for column in sums}, name
+
+
+def test_every_sheet_sums_to_the_bill(close_bill: Bill) -> None:
+    check_sums(close_bill)
+    made = workbook.pivots(close_bill)
+    assert close_bill.total_nano != close_bill.charges.total_nano
+    assert all(workbook.CORRECTIONS in frame.columns for frame in made.values())
+    assert [name for name in made if FULLY_LOADED in made[name].columns] == ["By team", "By run"]
+
+
+def test_teams_bear_their_corrections_and_their_idle_time(close_bill: Bill) -> None:
+    by_team = workbook.pivots(close_bill)["By team"]
+    restated = pl.concat([part.frame for part in close_bill.parts]).group_by("team").agg(pl.col("cost_nano").sum())
+    assert dict(by_team.select("team", workbook.TOTAL).iter_rows()) == dict(restated.iter_rows())
+    research = by_team.row(by_team["team"].to_list().index("research"), named=True)
+    assert research[FULLY_LOADED] != research[AMORTIZED]
+
+
+def test_without_corrections_there_are_no_columns_of_them(period_bill: Bill) -> None:
+    made = workbook.pivots(period_bill)
+    assert "Corrections" not in made
+    assert made["By team"].columns == ["team", workbook.HOURS, AMORTIZED, FULLY_LOADED]
+
+
+def test_policy_versions_are_in_the_order_of_numbers(period_bill: Bill) -> None:
+    frame = period_bill.charges.frame
+    many = dataclasses.replace(
+        period_bill.charges, frame=frame.with_columns(policy_version=frame["policy_version"] * 5)
+    )
+    versions = workbook.pivots(dataclasses.replace(period_bill, parts=(many,)))["By policy version"]
+    known = versions.filter(bucket="rollout")["policy_version"].unique(maintain_order=True)
+    assert known.to_list() == ["0", "5", "10", "15"]
 
 
 def test_totals_are_formulas_that_re_add(values: Any, formulas: Any, close_bill: Bill) -> None:
-    for table in drilldown.tables(close_bill):
-        sheet, last = values[table.name], HEADER_ROW + 1 + len(table.rows)
-        assert [cell.value for cell in sheet[HEADER_ROW]] == [
-            column.name + ", hours" * (column.kind == "hours") for column in table.columns
-        ]
-        for index, column in enumerate(table.columns):
-            if column.kind in SUMMED:
-                cells = [sheet.cell(row, index + 1) for row in range(HEADER_ROW + 1, last)]
-                # What does not apply, such as the energy of what was sent, is an empty cell.
-                given = [row[index] is not None for row in table.rows]
-                assert [isinstance(cell.value, int | float) for cell in cells] == given
-                total = sheet.cell(last, index + 1)
-                assert total.value == pytest.approx(sum(cell.value or 0 for cell in cells), abs=1e-9)
-                letter = total.column_letter
-                expected = f"=SUM({letter}{HEADER_ROW + 1}:{letter}{last - 1})" if table.rows else "=0"
-                assert formulas[table.name].cell(last, index + 1).value == expected
-                if column.kind == "money":
-                    assert "$" in total.number_format
-                    assert round(total.value * 10**9) == table.total(index)
+    for name, frame in workbook.pivots(close_bill).items():
+        sheet, last = values[name], HEADER_ROW + 1 + frame.height
+        assert [cell.value for cell in sheet[HEADER_ROW]] == frame.columns
+        assert (sheet.page_setup.orientation, sheet.freeze_panes) == ("landscape", f"A{HEADER_ROW + 1}")
+        for index, column in enumerate(frame.columns, 1):
+            if not frame[column].dtype.is_integer():
+                continue
+            cells, total = [sheet.cell(row, index) for row in range(HEADER_ROW + 1, last)], sheet.cell(last, index)
+            assert total.value == pytest.approx(sum(cell.value for cell in cells), abs=1e-9)
+            letter = total.column_letter
+            formula = formulas[name].cell(last, index).value
+            assert formula == f"=SUM({letter}{HEADER_ROW + 1}:{letter}{last - 1})"
+            if column != workbook.HOURS:
+                assert "$" in total.number_format
+                assert round(total.value * 10**9) == frame[column].sum()
 
 
-def test_the_summary_re_adds_every_drill_down(values: Any, formulas: Any, close_bill: Bill) -> None:
-    rows = {row[0].value: row for row in values["Summary"].iter_rows() if row[0].value}
+def test_the_bill_is_exact_in_each_view(values: Any, close_bill: Bill) -> None:
+    rows = {row[0].value: row for row in values[workbook.BILL].iter_rows() if row[0].value}
     for name, nano in (
-        ("amortized", close_bill.charges.total_nano),
-        ("fully loaded", close_bill.charges.total_nano),
+        (AMORTIZED, close_bill.charges.total_nano),
+        (FULLY_LOADED, close_bill.charges.total_nano),
         ("corrections posted since", close_bill.corrections[0].total_nano),
         ("amortized, with corrections", close_bill.total_nano),
     ):
         assert rows[name][2].value == str(nano)  # text: a double may not hold it
         assert round(rows[name][1].value * 10**9) == nano
-    assert "not enough data" in rows["marginal"][1].value
-    proofs = [row for name, row in rows.items() if name.startswith("By ") or name.startswith("Idle,")]
-    assert len(proofs) == 9
-    assert all(row[2].value == 0 for row in proofs)
-    summary = {row[0].value: row[1].value for row in formulas["Summary"].iter_rows() if row[0].value}
-    assert summary["amortized"] == "='By team'!$C$8"
-    assert summary["amortized, with corrections"].startswith("=B")
+    assert "one whole run" in rows["marginal"][1].value
+    assert rows["close"][1].value == close_bill.close_id
+    assert rows["price book's SHA-256"][1].value == close_bill.book.sha256
 
 
-def test_teams_bear_their_corrections(values: Any, close_bill: Bill) -> None:
-    header, *rows = values["By team"].iter_rows(min_row=HEADER_ROW, values_only=True)
-    assert header[:2] == ("team", "device time, hours")
-    assert header[-2:] == ("corrections", "amortized, with corrections")
-    teams, total = {row[0]: row for row in rows[:-1]}, rows[-1]
-    restated = pl.concat([part.frame for part in close_bill.parts]).group_by("team").agg(pl.col("cost_nano").sum())
-    assert {team: round(row[-1] * 10**9) for team, row in teams.items()} == dict(restated.iter_rows())
-    assert all(row[-1] == pytest.approx(row[2] + row[-2], abs=1e-9) for row in teams.values())
-    assert round(total[-2] * 10**9) == close_bill.corrections[0].total_nano != 0
-    assert round(total[-1] * 10**9) == close_bill.total_nano
+@pytest.mark.parametrize("mark", ["=", "+", "-", "@"])
+def test_text_of_the_ledger_is_text(period_bill: Bill, tmp_path: Path, mark: str) -> None:
+    name = f"{mark}1+1 \u202egnp.exe\u0007"
+    runs = {RUN: RunLabel(name=name, tags_json=None)}
+    workbook.write(dataclasses.replace(period_bill, runs=runs), tmp_path / "b.xlsx")
+    cell = openpyxl.load_workbook(tmp_path / "b.xlsx")["By run"].cell(HEADER_ROW + 1, 2)
+    assert (cell.value, cell.data_type) == (f"{mark}1+1 \\u202egnp.exe\\x07", "s")
 
 
-def test_without_corrections_teams_have_no_columns_of_them(period_bill: Bill) -> None:
-    by_team = drilldown.tables(period_bill)[0]
-    assert [column.name for column in by_team.columns] == ["team", "device time", "amortized", "fully loaded"]
-
-
-def test_formulas_point_at_the_cells_they_mean(values: Any, formulas: Any) -> None:
-    """Work each reference out again: what Excel will show is what stands there now."""
-    for row in formulas["Summary"].iter_rows(max_col=2):
-        formula = row[1].value
-        if isinstance(formula, str) and formula.startswith("='"):
-            name, cell = formula.removeprefix("='").split("'!")
-            assert values[name][cell.replace("$", "")].value == values["Summary"].cell(row[1].row, 2).value
-
-
-def test_text_of_the_ledger_is_text(values: Any, formulas: Any) -> None:
-    cell = formulas["By run"].cell(HEADER_ROW + 1, 2)
-    assert (cell.value, cell.data_type) == (NAME, "s")
+def test_a_run_has_the_name_that_the_ledger_gives_it(formulas: Any) -> None:
+    assert formulas["By run"].cell(HEADER_ROW + 1, 2).value == NAME
 
 
 def test_prices_are_numbers_with_their_source(values: Any) -> None:

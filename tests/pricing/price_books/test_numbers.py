@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.diff import diff
 from rose.pricing.price_books.entries import PriceBookError
 from rose.pricing.price_books.numbers import number, rate
 from rose.pricing.price_books.pricebook import PriceBook
@@ -60,10 +59,3 @@ def test_a_curve_of_latency_is_read_exactly() -> None:
 def test_a_curve_that_says_nothing_is_refused(curve: str, why: str) -> None:
     with pytest.raises(PriceBookError, match=why):
         book(f"latency_usd = {curve}")
-
-
-def test_a_curve_that_changed_is_seen() -> None:
-    difference = diff(book("latency_usd = [[0.5, 0], [1.0, 0.0005]]"), book("latency_usd = [[0.5, 0], [1.0, 0.001]]"))
-    (change,) = difference.to_json()["changes"]
-    assert (change["field"], change["old"]) == ("latency_usd", [["0.5", "0"], ["1.0", "0.0005"]])
-    assert change["new"] == [["0.5", "0"], ["1.0", "0.001"]]

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.diff import diff
 from rose.pricing.price_books.entries import TABLES, midnight_ns
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 
@@ -185,53 +184,3 @@ def test_two_prices_for_one_day_are_always_refused(rows: list[Row], data: st.Dat
     with pytest.raises(PriceBookError, match=r"two prices|given twice") as caught:
         read([*rows[:place], (table, second), *rows[place:]])
     assert re.search(rf"line \d+: \[\[{table}\]\]", str(caught.value))
-
-
-@pytest.mark.long
-@some
-@given(books(), st.randoms(use_true_random=False), st.integers(0, DAYS))
-def test_a_book_does_not_differ_from_itself_in_whatever_order_and_pieces(
-    rows: list[Row], random: Any, cut: int
-) -> None:
-    book = read(rows)
-    assert diff(book, book).changes == ()
-    pieces: list[Row] = []
-    for table, row in rows:
-        if row.get("valid_from", "") < day(cut) < row.get("valid_to", "9999"):
-            pieces += [(table, row | {"valid_to": day(cut)}), (table, row | {"valid_from": day(cut)})]
-        else:
-            pieces.append((table, row))
-    random.shuffle(pieces)
-    again = read(pieces)
-    assert diff(book, again).changes == diff(again, book).changes == ()
-
-
-@pytest.mark.long
-@some
-@given(books(), books())
-def test_a_difference_is_said_of_exactly_the_days_on_which_there_is_one(one: list[Row], other: list[Row]) -> None:
-    old, new = read(one), read(other)
-    changes = diff(old, new).changes
-    backwards = diff(new, old).changes
-    assert {(c.what, c.field, c.old, c.new, c.valid_from, c.valid_to) for c in changes} == {
-        (c.what, c.field, c.new, c.old, c.valid_from, c.valid_to) for c in backwards
-    }
-    for offset in (-1, *range(DAYS + 1)):
-        today = FIRST + timedelta(days=offset)
-        for route in ROUTES:
-            was, now = (
-                next((p.usd_per_gb for p in book.transfer if p.route == route and p.holds_at(ns(offset))), None)
-                for book in (old, new)
-            )
-            expected = [
-                change
-                for change in changes
-                if change.what == f"transfer {route}"
-                and (change.valid_from or date.min) <= today < (change.valid_to or date.max)
-            ]
-            assert len(expected) == (was != now), (route, today)
-            for change in expected:
-                if change.kind == "changed":
-                    assert (change.field, change.old, change.new) == ("usd_per_gb", was, now)
-                else:
-                    assert (change.old is None, change.new is None) == (was is None, now is None)

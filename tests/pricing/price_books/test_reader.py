@@ -190,8 +190,7 @@ def test_a_rate_of_exchange_that_is_none_is_refused(old: str, new: str, says: st
     [
         ("fiscal_start = 13", r"line 6: fiscal_start: must be a month from 1 to 12.*got 13"),
         ('fiscal_start = "02-01"', r"line 6: fiscal_start: must be a month from 1 to 12.*got '02-01'"),
-        ("contact = 7", r"line 6: contact: must be text in quotes \(got 7\)"),
-        ('isuer = "us"', r"line 6: isuer: unknown key; did you mean issuer\?"),
+        ('vresion = "2"', r"line 6: vresion: unknown key; did you mean version\?"),
     ],
 )
 def test_what_stands_at_the_top_is_checked(line: str, says: str) -> None:

@@ -114,23 +114,6 @@ def test_a_cost_in_euros_is_the_same_whatever_it_is_divided_by(fleet: Path, book
         assert made.converted(None) is made
 
 
-def test_shared_costs_and_credits_are_converted_with_the_cost(fleet: Path, tmp_path: Path) -> None:
-    path = tmp_path / "ruled.toml"
-    cited = 'source = "agreed"\nsource_date = 2026-01-01\n'
-    shared = f'[[shared_cost]]\nname = "network"\nusd_per_month = 1000.01\nsplit = "usage"\n{cited}'
-    credit = f'[[credit]]\nname = "launch"\nusd = 1.23\nvalid_from = 2026-06-01\n{cited}'
-    path.write_text(f"{TEXT}\n{shared}\n{credit}")
-    made = ask(fleet, Question(period=FIRST_HOUR, by=("team",)), str(path))
-    euros = made.converted(rate(fleet, "EUR", FIRST_HOUR, str(path)))
-    for name in ("cost_nano", "shared_nano", "credits_nano", "total_nano"):
-        dollars = getattr(made.total, name)
-        assert dollars != 0
-        assert getattr(euros.total, name) == sum(getattr(line, name) for line in euros.lines)
-        assert abs(getattr(euros.total, name) - dollars / Fraction("1.25")) < 3
-    assert euros.total.total_nano == euros.bill_nano + euros.ruled.nano
-    assert [line.values for line in euros.lines] == [line.values for line in made.lines]
-
-
 def test_a_forecast_in_euros_has_its_interval_in_them(fleet: Path, book: str) -> None:
     euro_rate = rate(fleet, "EUR", JUNE, book)
     assert isinstance(euro_rate, Rate)
