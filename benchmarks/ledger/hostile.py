@@ -12,15 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.ledger import traffic
-from benchmarks.ledger.hostile_made import MADE
-from rose.accept.report import ROOT, Report
+from benchmarks.ledger import hostile_made, traffic
+from rose.accept.report import Report
 from rose.ledger.hosts import gateway, remote
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
-FILE = ROOT / "benchmarks" / "hostile.sql"
 TIMEOUT_S, TIMEOUT_QUICK_S = 2.0, 0.25
 MEMORY_GB = 0.5
 #: At once, on the folder and through the gateway: they wait more than they work.
@@ -85,12 +83,8 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def hostile_statements(root: Path) -> list[str]:
-    """The statements of hostile.sql, paragraphs below a comment that says what each tries, and those of MADE.
-
-    They aim at the ledger `root` and the folder around it.
-    """
-    paragraphs = FILE.read_text(encoding="utf-8").split("\n\n")[1:]
-    texts = [paragraph.partition("\n")[2].strip("\n") for paragraph in paragraphs] + list(MADE.values())
+    """The statements, which aim at the ledger `root` and the folder around it."""
+    texts = hostile_made.statements().values()
     return [text.replace("{root}", str(root)).replace("{outside}", str(root.parent)) for text in texts]
 
 

@@ -76,5 +76,5 @@ def test_no_hostile_statement_gets_through_on_the_folder_or_at_a_gateway(tmp_pat
     report = json.loads((tmp_path / "report.json").read_text())
     through, changed, unlogged, _ = report["claims"]
     assert (through["value"], changed["value"], unlogged["value"]) == (0, 0, 0), report["detail"]["hostile"]
-    assert report["detail"]["hostile"]["statements"] >= 400
+    assert report["detail"]["hostile"]["statements"] >= 290
     assert report["detail"]["hostile"]["tried_through_a_gateway"] >= 10
