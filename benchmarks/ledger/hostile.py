@@ -26,7 +26,7 @@ _AT_ONCE = 2
 #: In a file that no statement may read.
 SECRET = "hunter2"
 #: With `--quick` each way tries one statement in so many; together they try these.
-_QUICK_STRIDE = 40
+_QUICK_STRIDE = 25
 Attempt = Callable[[str], object]
 
 
