@@ -23,9 +23,9 @@ from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet, FleetError
 from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, endless, faults
+from benchmarks.faults.processes import Watch
 from benchmarks.faults.setting import HOSTS, Setting
 from benchmarks.faults.trial import Striker, Trial
-from benchmarks.fleet.processes import Watch
 from rose.accept.report import Report, arguments, finish, phase
 from rose.config import CoservingConfig
 from rose.errors import UserError

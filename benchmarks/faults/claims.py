@@ -11,11 +11,10 @@ from rich.table import Table
 
 from benchmarks.faults.books import Books
 from benchmarks.faults.plan import Fault, HostName, Victim
+from benchmarks.faults.processes import GROWTH_MAX, Sample, growth, longest_lived
 from benchmarks.faults.setting import DEVICES, ENGINES
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns, overrun_ns
-from benchmarks.fleet.claims import GROWTH_MAX
-from benchmarks.fleet.processes import Sample, growth, longest_lived
 from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
 

@@ -37,9 +37,9 @@ from benchmarks.faults.setting import (
     TRAINER_DEVICE,
     Setting,
     make_model,
+    make_models,
 )
 from benchmarks.faults.watch import PageWatch
-from benchmarks.fleet.setting import make_models
 from rose.clock import monotonic_ns
 from rose.config import FleetConfig
 from rose.errors import UserError

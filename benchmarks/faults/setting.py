@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,14 @@ class Setting:
                 "gateway": {"host": "0.0.0.0", "port": GATEWAY_PORT, "token": TOKEN},
             }
         )
+
+
+def make_models(config: FleetConfig) -> None:
+    """Make the fleet's models in the cache of the user who starts it: the hosts can read that, and not write to it."""
+    from rose.runtime.engines import models
+
+    for name in (config.serving.model, config.rollout.model):
+        models.resolve(name, config.cache, lambda text: print(text, file=sys.stderr))
 
 
 def make_model(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.ledger import fleet, full_disk, hostile, kills, record, scale, soak, throughput
+from benchmarks.ledger import fleet, full_disk, hostile, kills, receipt, record, scale, soak, throughput
 from rose.accept.report import Report, arguments, finish, phase
 
 
@@ -15,6 +15,7 @@ def main() -> None:
         "record": record.measure,
         "throughput": throughput.measure,
         "scale": scale.measure,
+        "receipt": receipt.measure,
         "fleet": fleet.measure,
         "hostile": hostile.measure,
         "kills": kills.measure,

@@ -1,6 +1,6 @@
 """Statements that try to write, to look elsewhere or to bring the host down: each must be refused or stopped.
 
-Each is tried on the ledger's folder and through a gateway, as a remote reader's query is run.
+Each is tried on the ledger's folder and through the controller's door, as a remote reader's query is run.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.ledger import traffic
-from benchmarks.ledger.hostile_made import MADE
-from rose.accept.report import ROOT, Report
-from rose.ledger.hosts import gateway, remote
+from benchmarks.ledger import hostile_made, traffic
+from rose.accept.report import Report
+from rose.ledger.hosts.door import Door, Limits
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.tokens import of_secret
 
-FILE = ROOT / "benchmarks" / "hostile.sql"
 TIMEOUT_S, TIMEOUT_QUICK_S = 2.0, 0.25
 MEMORY_GB = 0.5
-#: At once, on the folder and through the gateway: they wait more than they work.
+#: At once, on the folder and through the door: they wait more than they work.
 _AT_ONCE = 2
 #: In a file that no statement may read.
 SECRET = "hunter2"
 #: With `--quick` each way tries one statement in so many; together they try these.
-_QUICK_STRIDE = 40
+_QUICK_STRIDE = 25
 Attempt = Callable[[str], object]
 
 
@@ -56,13 +56,15 @@ def measure(report: Report, folder: Path) -> None:
     )
     changed = before ^ _files(folder)
 
-    limits = gateway.Limits(timeout_s=timeout_s, memory_gb=MEMORY_GB, queries=_AT_ONCE, wait_s=60.0)
-    with gateway.serve(root, "127.0.0.1", 0, limits=limits) as url, remote.Gateway(url) as client:
+    limits = Limits(timeout_s=timeout_s, memory_gb=MEMORY_GB, queries=_AT_ONCE, wait_s=60.0)
+    reader = of_secret("hostile", "a-token-of-a-hostile-reader", ("read",))
+    with closing(Door(root, lambda _: reader, limits)) as door:
+        caller = door.caller("", "127.0.0.1:1")
         far = _try(
-            lambda text: client.query(text, limit=10_000, timeout_s=timeout_s),
+            lambda text: door.query(caller, text, 10_000, timeout_s),
             statements[_QUICK_STRIDE // 2 :: _QUICK_STRIDE] if report.quick else statements,
         )
-    # The gateway's own log grows, under its own name, and the catalog with it: verification compares what that defines.
+    # The door's own log grows, under its own name, and the catalog with it: verification compares what that defines.
     changed |= {(name, content) for name, content in before ^ _files(folder) if not _log(name)}
     unlogged = far.tried - int(query(root, "SELECT count(*) FROM access WHERE action = 'query'").rows[0][0])
     assert query(root, "SELECT count(*) FROM turn").rows == [(1000,)], "the ledger still answers"
@@ -71,26 +73,22 @@ def measure(report: Report, folder: Path) -> None:
     tried, passed = local.tried + far.tried, [*local.passed, *far.passed]
     report.claim(f"hostile statements let through, of {tried}", len(passed), "statements", 0, "lower")
     report.claim("  files they changed", len(changed), "files", 0, "lower")
-    report.claim("  through the gateway and not in its access log", unlogged, "statements", 0, "lower")
+    report.claim("  through the controller's door and not in its access log", unlogged, "statements", 0, "lower")
     slowest_s = max(local.slowest_s, far.slowest_s)
     report.claim(f"  longest until stopped, with a limit of {timeout_s:g} s", slowest_s, "s", 2 * TIMEOUT_S, "lower")
     report.detail["hostile"] = {
         "statements": len(statements),
         "tried_on_the_folder": local.tried,
-        "tried_through_a_gateway": far.tried,
+        "tried_through_the_door": far.tried,
         "let_through": passed,
         "slowest_on_the_folder_s": round(local.slowest_s, 2),
-        "slowest_through_a_gateway_s": round(far.slowest_s, 2),
+        "slowest_through_the_door_s": round(far.slowest_s, 2),
     }
 
 
 def hostile_statements(root: Path) -> list[str]:
-    """The statements of hostile.sql, paragraphs below a comment that says what each tries, and those of MADE.
-
-    They aim at the ledger `root` and the folder around it.
-    """
-    paragraphs = FILE.read_text(encoding="utf-8").split("\n\n")[1:]
-    texts = [paragraph.partition("\n")[2].strip("\n") for paragraph in paragraphs] + list(MADE.values())
+    """The statements, which aim at the ledger `root` and the folder around it."""
+    texts = hostile_made.statements().values()
     return [text.replace("{root}", str(root)).replace("{outside}", str(root.parent)) for text in texts]
 
 
@@ -121,6 +119,6 @@ def _files(folder: Path) -> set[tuple[str, str]]:
 
 
 def _log(name: str) -> bool:
-    """Whether a file changes because the gateway writes its log."""
+    """Whether a file changes because the door writes its log."""
     own = ("ledger/live/gateway/", "ledger/heads/gateway.", "ledger/ledger.duckdb", "ledger/writers.jsonl")
     return name.startswith(own)

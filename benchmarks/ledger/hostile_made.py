@@ -1,9 +1,12 @@
-"""Hostile statements that are too long, or too odd, for a file of SQL; see `benchmarks/hostile.sql` for the others."""
+"""Hostile statements: those of `benchmarks/hostile.sql`, and those too long or too odd for its lines."""
 
 from __future__ import annotations
 
+from rose.accept.report import ROOT
+
 #: What each tries, and its text.
 MADE: dict[str, str] = {
+    "A line end, and a second statement.": "SELECT 1 --\n; DROP VIEW lease",
     "A byte that ends texts in C.": "SELECT 1\0; DROP VIEW lease",
     "A byte that ends texts in C, in a path.": "SELECT * FROM read_text('{outside}/secret.csv\0.parquet')",
     "A byte that ends texts in C, in a name.": 'SELECT * FROM "lease\0{outside}/secret.csv"',
@@ -55,3 +58,9 @@ MADE: dict[str, str] = {
     + ", ".join(f"i % {n}" for n in range(2, 20))
     + ")",
 }
+
+
+def statements() -> dict[str, str]:
+    """Every hostile statement by what names it: itself in `benchmarks/hostile.sql`, what it tries in MADE."""
+    lines = (ROOT / "benchmarks" / "hostile.sql").read_text(encoding="utf-8").split("\n")
+    return {line: line for line in lines if line and not line.startswith("-- ")} | MADE

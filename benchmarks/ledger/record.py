@@ -7,6 +7,7 @@ does then falls on all of them.
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -16,13 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ledger import disk, traffic
+from benchmarks.ledger import traffic
 from rose.accept.report import Report
 from rose.events import Lease
 from rose.ledger.writer import LedgerWriter
 
 RATE = 2000
 ROUNDS = 5
+#: Of a segment with one event.
+SEGMENT_BYTES = 4096
 
 
 def measure(report: Report, folder: Path) -> None:
@@ -39,7 +42,7 @@ def measure(report: Report, folder: Path) -> None:
         row = (1, "r-gpu000-1", "gpu000", "gpu000-rollout", "granted", 8 << 30, 1.0, 1)
         ways: dict[str, Callable[[int], object]] = {
             "durable": lambda number: writer.record(_lease(number)),
-            "disk_alone": lambda number: disk.write_lasting(folder / "disk" / f"{number}"),
+            "disk_alone": lambda number: write_lasting(folder / "disk" / f"{number}"),
             "sqlite_wal_full": lambda _: sqlite.execute("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row),
         }
         for _ in range(ROUNDS):
@@ -118,3 +121,23 @@ def _sqlite(path: Path) -> sqlite3.Connection:
 
 def _percentiles(taken: Any, unit: float) -> dict[str, float]:
     return {f"p{point:g}": round(float(np.percentile(taken, point)) / unit, 3) for point in (50, 90, 99, 99.9, 100)}
+
+
+def write_lasting(path: Path) -> None:
+    """Write a file of SEGMENT_BYTES so that it outlasts a power cut: one fsync of its content, one of its name.
+
+    This is the least that any ledger of immutable files waits for.
+    """
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(bytes(SEGMENT_BYTES))
+    _sync(temporary)
+    temporary.rename(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -18,9 +18,9 @@ from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books, EngineChanged, Gap, LeaseChanged
 from benchmarks.faults.claims import Asked, Served
 from benchmarks.faults.plan import AWAY, Fault, Victim, faults
+from benchmarks.faults.processes import Sample
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, Ran, back_ns, lease_end_ns, overrun_ns
-from benchmarks.fleet.processes import Sample
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns, utc_us
 from rose.events import BUCKETS, DeviceSlice, Engine, Lease, Trajectory, Turn

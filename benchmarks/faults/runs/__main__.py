@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet`: two RL runs of two teams on two hosts, one killed and resumed, and the books of it.
+"""`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed, and its books.
 
 The hosts are namespaces of this machine. What is claimed is what the ledger says once the fleet is down: no step and no
 turn lost or twice, each nanosecond of a device and each nano-dollar accounted for. `--minutes` has it go on for that
@@ -16,11 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import setting
-from benchmarks.fleet.claims import Seen, claim
-from benchmarks.fleet.hosts import Fleet, FleetError, Program, until
-from benchmarks.fleet.processes import Watch
-from benchmarks.fleet.setting import KILLED, TEAMS, Engines, Team, make_models
+from benchmarks.faults.processes import Watch
+from benchmarks.faults.runs import setting
+from benchmarks.faults.runs.claims import Seen, claim
+from benchmarks.faults.runs.hosts import Fleet, FleetError, Program, until
+from benchmarks.faults.runs.setting import KILLED, TEAMS, Team
+from benchmarks.faults.setting import Engines, make_models
 from rose.accept.report import Report, arguments, finish, phase
 
 #: The killed trainer has finished so many steps, ...
@@ -204,8 +205,10 @@ class Round:
 
 def _read_books(fleet: Fleet, seen: Seen) -> None:
     """What the ledger has, on the first host, and the second one's part of it there."""
-    seen.books = fleet.asked("one", "-m", "benchmarks.fleet.books", setting.LEDGER)
-    seen.writers_there = fleet.asked("other", "-m", "benchmarks.fleet.books", setting.LEDGER, "--writers")["writers"]
+    seen.books = fleet.asked("one", "-m", "benchmarks.faults.runs.books", setting.LEDGER)
+    seen.writers_there = fleet.asked("other", "-m", "benchmarks.faults.runs.books", setting.LEDGER, "--writers")[
+        "writers"
+    ]
     book = ("--ledger", setting.LEDGER, "--price-book", setting.PRICE_BOOK, "--json")
     for by in ("run", "team"):
         seen.costs[by] = fleet.asked("one", "-m", "rose.cli", "cost", "--by", by, *book)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet.books LEDGER`: what a ledger has of the fleet, as JSON; with `--writers`, of whom."""
+"""`python -m benchmarks.faults.runs.books LEDGER`: what it has of the fleet, as JSON; with `--writers`, of whom."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from benchmarks.fleet.setting import PRICE_BOOK
+from benchmarks.faults.runs.setting import PRICE_BOOK
 from rose.clock import utc_us
 from rose.events import BUCKETS
 from rose.ledger import catalog

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fleet import claims, processes, setting
-from benchmarks.fleet.__main__ import measure
-from benchmarks.fleet.claims import Seen
-from benchmarks.fleet.processes import Sample
+from benchmarks.faults import processes
+from benchmarks.faults.processes import Sample
+from benchmarks.faults.runs import claims, setting
+from benchmarks.faults.runs.__main__ import measure
+from benchmarks.faults.runs.claims import Seen
 from rose.accept.report import Report
 from tests.runtime.service import hosts
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from benchmarks.faults.plan import HostName
+from benchmarks.faults.setting import Engines
 from rose.config import FleetConfig, TrainingConfig
-
-Engines = Literal["sglang", "stand-in"]
-HostName = Literal["one", "other"]
 
 NAME = "fleet"
 HOSTS: tuple[HostName, ...] = ("one", "other")
@@ -76,14 +74,6 @@ def config(engines: Engines) -> FleetConfig:
             "gateway": {"host": "0.0.0.0", "port": 30100, "token": TOKEN},
         }
     )
-
-
-def make_models(config: FleetConfig) -> None:
-    """Make the fleet's models in the cache of the user who starts it: the hosts can read that, and not write to it."""
-    from rose.runtime.engines import models
-
-    for name in (config.serving.model, config.rollout.model):
-        models.resolve(name, config.cache, lambda text: print(text, file=sys.stderr))
 
 
 def training(engines: Engines) -> dict[str, Any]:

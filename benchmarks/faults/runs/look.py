@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet.look URL TOKEN`: what the controller says of its runs and devices, every second.
+"""`python -m benchmarks.faults.runs.look URL TOKEN`: what the controller says of its runs and devices, every second.
 
 It runs on a host of the fleet, until it is ended, and prints a line of JSON each time that it is answered.
 """

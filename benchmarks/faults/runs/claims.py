@@ -6,11 +6,10 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.fleet import processes, setting
-from benchmarks.fleet.processes import Sample
+from benchmarks.faults import processes
+from benchmarks.faults.processes import GROWTH_MAX, Sample
+from benchmarks.faults.runs import setting
 from rose.accept.report import Report
-
-GROWTH_MAX = 1.05
 
 
 @dataclass(slots=True)

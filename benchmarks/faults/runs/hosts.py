@@ -17,8 +17,10 @@ from typing import IO, Any
 
 import psutil
 
-from benchmarks.fleet import setting
-from benchmarks.fleet.setting import Engines, HostName, Team
+from benchmarks.faults.plan import HostName
+from benchmarks.faults.runs import setting
+from benchmarks.faults.runs.setting import Team
+from benchmarks.faults.setting import Engines
 from rose.errors import UserError
 from rose.runtime.service import local_ray
 from tests.runtime.service.hosts import Host, Network, missing
@@ -193,7 +195,7 @@ class Fleet:
 
     def look(self) -> Program:
         """What the controller says, second by second."""
-        return Program(self.hosts["one"], "look", "-m", "benchmarks.fleet.look", setting.URL, setting.TOKEN)
+        return Program(self.hosts["one"], "look", "-m", "benchmarks.faults.runs.look", setting.URL, setting.TOKEN)
 
     def call(self, host: HostName, *arguments: str, timeout_s: float = 180.0) -> str:
         """What a Python program on a host prints. Raises FleetError with its errors."""
