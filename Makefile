@@ -7,11 +7,6 @@ BIN := $(VENV)/bin
 
 # Compiled modules are kept whatever the environment says: every worker, and every process that a test starts, needs them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-# Real processes on a busy host: what fails is run once more by itself, and said, and fails if it fails again.
-define tested
-$(PYTEST) $(1) $(2) || { echo "Once more, what failed, by itself:"; \
-	$(PYTEST) $(1) --last-failed --last-failed-no-failures none; }
-endef
 
 .PHONY: demo test test-long check dashboard gpu-kit format clean
 
@@ -21,9 +16,9 @@ demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its 
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
 test: $(READY)  ## the test suite, a short live deployment among it
-	@$(call tested,tests -m "not live and not hosts",$(SIDE_BY_SIDE))
-	@$(call tested,tests/runtime/service -m hosts,--numprocesses 2 --dist loadfile)
-	@$(call tested,tests/runtime tests/benchmarks tests/accept -m live,)
+	@$(PYTEST) tests -m "not live and not hosts" $(SIDE_BY_SIDE)
+	@$(PYTEST) tests/runtime/service -m hosts --numprocesses 2 --dist loadfile
+	@$(PYTEST) tests/runtime tests/benchmarks tests/accept -m live
 
 test-long: $(READY)  ## all tests over all of their cases: hours
 	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live and not hosts" --timeout 3600 $(SIDE_BY_SIDE)
