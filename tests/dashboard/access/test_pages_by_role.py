@@ -44,11 +44,6 @@ def words(app: AppTest) -> str:
     [
         ("viewer", "fleet", True),
         ("viewer", "bill", False),
-        pytest.param("finance", "books", True, marks=pytest.mark.long),
-        pytest.param("finance", "fleet", False, marks=pytest.mark.long),
-        pytest.param("infra", "fleet", True, marks=pytest.mark.long),
-        pytest.param("infra", "books", False, marks=pytest.mark.long),
-        pytest.param("approver", "risk", True, marks=pytest.mark.long),
         ("approver", "fleet", False),
     ],
 )

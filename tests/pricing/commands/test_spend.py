@@ -43,7 +43,6 @@ def data(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.long
 def test_a_period_by_team_and_bucket(folder: Path) -> None:
     by = ("--by", "team", "--by", "bucket")
     answer = data(cost(folder, *HOUR, *by, "--json"))
@@ -59,7 +58,6 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
     assert {row["currency"] for row in rows} == {"USD"}
 
 
-@pytest.mark.long
 def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
     cited = 'source = "board"\nsource_date = 2026-01-01\n'
     with (folder / "book.toml").open("a") as book:
@@ -91,7 +89,6 @@ def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
     assert answer["credits"] == [{"name": "vendor", "team": "ops", "nano": -(10**9), "rest_nano": 9 * 10**9}]
 
 
-@pytest.mark.long
 def test_a_team_of_the_price_book_that_no_run_names_is_said(folder: Path) -> None:
     cited = 'source = "board"\nsource_date = 2026-01-01\n'
     path = folder / "book.toml"
@@ -109,7 +106,6 @@ def test_a_team_of_the_price_book_that_no_run_names_is_said(folder: Path) -> Non
     assert cost(folder, *HOUR).stderr.count("tag team") == 0
 
 
-@pytest.mark.long
 def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> None:
     day = ("--untagged", "--period", "2026-06-01")
     shown = cost(folder, *day)
@@ -141,7 +137,6 @@ def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pyte
     assert "there is no price book" in wrong.output
 
 
-@pytest.mark.long
 def test_what_cannot_be_answered_is_said(folder: Path) -> None:
     for arguments, says in (
         (("--team", "reserch"), "did you mean 'research'?"),
@@ -156,7 +151,6 @@ def test_what_cannot_be_answered_is_said(folder: Path) -> None:
         assert says in " ".join(done.output.split()), done.output
 
 
-@pytest.mark.long
 def test_a_forecast_of_the_fleet_and_of_every_team(folder: Path) -> None:
     fleet, *teams = data(run(folder, "forecast", "--month", "2026-06", "--json"))
     assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
