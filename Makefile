@@ -7,28 +7,19 @@ BIN := $(VENV)/bin
 
 # Compiled modules are kept whatever the environment says: every worker, and every process that a test starts, needs them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-# Real processes on a busy host: what fails is run once more by itself, and said, and fails if it fails again.
-define tested
-$(PYTEST) $(1) $(2) || { echo "Once more, what failed, by itself:"; \
-	$(PYTEST) $(1) --last-failed --last-failed-no-failures none; }
-endef
 
 .PHONY: demo test test-long check dashboard gpu-kit format clean
 
 demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its cost report
 	@$(BIN)/rose demo
 
-SIDE_BY_SIDE := --numprocesses auto --dist loadfile
+SIDE_BY_SIDE := --numprocesses auto --dist loadgroup
 
 test: $(READY)  ## the test suite, a short live deployment among it
-	@$(call tested,tests -m "not live and not hosts",$(SIDE_BY_SIDE))
-	@$(call tested,tests/runtime/service -m hosts,--numprocesses 2 --dist loadfile)
-	@$(call tested,tests/runtime tests/benchmarks tests/accept -m live,)
+	@$(PYTEST) tests $(SIDE_BY_SIDE)
 
 test-long: $(READY)  ## all tests over all of their cases: hours
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live and not hosts" --timeout 3600 $(SIDE_BY_SIDE)
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime/service -m hosts --timeout 3600 --numprocesses 2 --dist loadfile
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks tests/accept -m live --timeout 3600
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests --timeout 3600 $(SIDE_BY_SIDE)
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .

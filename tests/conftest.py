@@ -76,6 +76,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
 LONGEST_FIRST = (
+    "runtime/service/test_two_hosts.py",
+    "runtime/service/test_one_host.py",
     "test_docs.py",
     "sql/test_queries.py",
     "runtime/service/test_vital.py",
@@ -101,12 +103,20 @@ WAITING = ("runtime/", "client/")
 
 def _by_length(items: list[pytest.Item]) -> Callable[[pytest.Item], float]:
     """The longest files first, then those that wait and those that compute, each kind evenly over the rest."""
-    names = list(dict.fromkeys(item.path.relative_to(TESTS).as_posix() for item in items))
+    names = list(dict.fromkeys(map(_file_of, items)))
     place = {name: float(number - len(LONGEST_FIRST)) for number, name in enumerate(LONGEST_FIRST)}
     for waiting in (False, True):
         kind = [name for name in names if name not in LONGEST_FIRST and name.startswith(WAITING) is waiting]
         place |= {name: (number + 0.5) / len(kind) for number, name in enumerate(kind)}
-    return lambda item: place[item.path.relative_to(TESTS).as_posix()]
+    return lambda item: place[_file_of(item)] - 1000 * _is_live(item)
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix()
+
+
+def _is_live(item: pytest.Item) -> bool:
+    return item.get_closest_marker("live") is not None
 
 
 def pytest_report_header() -> str:
@@ -114,12 +124,19 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it."""
+    """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it.
+
+    With `--dist loadgroup` one worker has all tests on real engines, which then load SGLang once; each other file is
+    one worker's.
+    """
     if not LONG:
         left_out = {item for item in items if item.get_closest_marker("long") is not None}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=_by_length(items))
+    if getattr(config.option, "loadgroup", False):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("live" if _is_live(item) else _file_of(item)))
     needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
     if needs_cuda:
         import torch

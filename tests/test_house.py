@@ -113,16 +113,6 @@ def test_text_is_shown_where_nothing_in_it_is_obeyed():
     assert printing(ast.parse("from rich.text import Text\ndef f():\n    print('x')")) == {"print", "rich.text.Text"}
 
 
-def test_live_tests_lie_where_the_makefile_looks_for_them():
-    mark = "mark" + ".live"
-    live = {relative(path) for path in (ROOT / "tests").rglob("*.py") if mark in path.read_text(encoding="utf-8")}
-    assert live
-    assert {
-        name for name in live if not name.startswith(("tests/runtime/", "tests/benchmarks/", "tests/accept/"))
-    } == set()
-    assert "tests/runtime tests/benchmarks tests/accept -m live" in (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
 def test_the_formatter_is_off_nowhere():
     marks = ("# fmt: " + "skip", "# fmt: " + "off")
     texts = {relative(path): path.read_text(encoding="utf-8") for path in kept_files() if path.suffix == ".py"}

@@ -168,7 +168,7 @@ def test_what_was_computed_after_a_wish_is_seen_when_the_gate_gives_way(page):
     page.open_span(Party.ROLLOUT, Span.ROLLOUT, monotonic_ns())
     (given,) = page.yields
     assert (given.on_device, given.left, given.after_wish) == (1, 0, 1)
-    assert given.free_ns > 0
+    assert given.free_ns >= 0
     assert page.taken == 0
 
 

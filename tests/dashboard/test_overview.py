@@ -82,7 +82,6 @@ def test_the_cards_are_pricing_s_figures(
     assert len(app.get("vega_lite_chart")) == 2
 
 
-@pytest.mark.long
 def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: Any, values: Any) -> None:
     bill = charges.price(ended, BOOK).frame
     app = open_page(ended, "overview")
@@ -98,7 +97,6 @@ def test_teams_sum_to_the_bill_and_the_filters_choose(ended: Path, open_page: An
     assert values(app)["Rollout cost"] == format_usd(int(loaded["loaded_nano"].sum()))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -124,7 +122,6 @@ def test_a_figure_opens_and_stays_open_in_the_address(
     assert words in page_text(again)
 
 
-@pytest.mark.long
 def test_a_period_is_compared_with_the_one_before(
     ended: Path,
     frame: pl.DataFrame,
@@ -161,7 +158,6 @@ def test_a_period_is_compared_with_the_one_before(
         assert last["text"] == money.text(made.total.cost_nano)
 
 
-@pytest.mark.long
 def test_a_budget_is_a_line_and_being_over_it_is_said(
     ended: Path, tmp_path: Path, open_page: Any, page_text: Any
 ) -> None:
@@ -176,7 +172,6 @@ def test_a_budget_is_a_line_and_being_over_it_is_said(
     assert f"**Over budget**: research, by {format_usd(spent - 10**7)} in 2026-06" in page_text(app)
 
 
-@pytest.mark.long
 def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
     ended: Path, tmp_path: Path, open_page: Any, page_text: Any
 ) -> None:
@@ -192,12 +187,10 @@ def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
     assert "chat" not in line
 
 
-@pytest.mark.long
 def test_days_are_named_as_they_were_chosen(ended: Path, open_page: Any, page_text: Any) -> None:
     assert "in 2026-05-31 to 2026-06-02" in page_text(open_page(ended, "overview", period="2026-05-31..2026-06-02"))
 
 
-@pytest.mark.long
 def test_amounts_in_another_currency(
     ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, values: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +202,6 @@ def test_amounts_in_another_currency(
     assert values(app)["Rollout cost"] == format_money(round(Fraction(rollout_nano(frame) * 4, 5)), "EUR")
 
 
-@pytest.mark.long
 def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
     ended: Path, open_page: Any, page_text: Any, choose: Any
 ) -> None:
@@ -225,7 +217,6 @@ def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
     assert "view" not in app.query_params
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("page", ["overview", "fleet", "cost", "cost_per_correct", "bill", "books"])
 def test_text_of_a_ledger_stays_text(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
     text = f"{HOSTILE} \u202egnp\u200f\x1b[2J"
@@ -267,7 +258,6 @@ def test_an_empty_ledger_and_a_run_that_has_only_begun(
     assert not app.metric
 
 
-@pytest.mark.long
 def test_what_is_not_known_is_called_unknown(
     tmp_path: Path, open_page: Any, kit: Any, values: Any, page_text: Any
 ) -> None:

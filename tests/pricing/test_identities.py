@@ -197,23 +197,24 @@ def test_identity_3_each_slice_lands_once(made: Made) -> None:
     assert seen <= set(slices) <= seen | small
 
 
-@pytest.mark.long
 @on_any_ledger
 def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: Made) -> None:
     for run_id, fleet in runs_reported(made).items():
         if (out := reported(made, run_id)) is None:
             continue
         leases = {name: figure["value"] for name, figure in out["leases"].items()}
-        # Of an RL run the leases that it had a part of.
-        own = {slice_.lease_id for *_, slice_ in made.facts(events.DeviceSlice) if slice_.rollout_run_id == run_id}
-        own |= {change.lease_id for *_, change in made.facts(events.Lease) if run_id in (change.rl_run_id, fleet)}
+        owner: dict[str | None, str] = {}
         last: dict[str | None, str] = {}
         for _, _, _, change in sorted(
-            (fact for fact in made.facts(events.Lease) if fact[2] == fleet and fact[3].lease_id in own),
+            (fact for fact in made.facts(events.Lease) if fact[2] == fleet),
             key=lambda record: (record[3].at_us, *record[:2]),
         ):
+            if change.rl_run_id is not None:
+                owner.setdefault(change.lease_id, change.rl_run_id)
             if last.get(change.lease_id) not in ("released", "preempted", "expired"):
                 last[change.lease_id] = change.action
+        # A lease counts for the RL run that it was first granted for.
+        last = {lease: action for lease, action in last.items() if run_id in (fleet, owner.get(lease))}
         counts = Counter(last.values())
         assert (
             leases["granted"] == len(last) == sum(leases[name] for name in ("released", "preempted", "expired", "open"))
@@ -223,7 +224,6 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         ]
 
 
-@pytest.mark.long
 @on_any_ledger
 def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
     fates: Counter[Key] = Counter()
@@ -382,7 +382,6 @@ def test_identity_10_a_drill_down_sums_to_its_parent(made: Made) -> None:
         assert team == (value if f'"{tag}"' in tags_json else "unallocated")
 
 
-@pytest.mark.long
 @on_any_ledger
 def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Made) -> None:
     frame, fleets = priced(made).frame, made.fleets()
@@ -413,7 +412,6 @@ def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Ma
             assert out["amortized"]["total"]["value"] == bill
 
 
-@pytest.mark.long
 @on_any_ledger
 def test_identity_11_the_same_ledger_and_book_give_the_same_bytes(made: Made) -> None:
     whole = priced(made)

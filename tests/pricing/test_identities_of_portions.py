@@ -35,7 +35,6 @@ from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
 pytestmark = pytest.mark.usefixtures("ledgers_folder")
 
 
-@pytest.mark.long
 @seed(SEED)
 @settings(QUIET, max_examples=EXAMPLES // 2)
 @given(made=ledgers())
@@ -66,7 +65,6 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
         assert content(then.charges.frame) == content(closed.frame)
 
 
-@pytest.mark.long
 @seed(SEED)
 @settings(QUIET, max_examples=EXAMPLES // 2)
 @given(made=ledgers(punctual=False))
@@ -142,7 +140,6 @@ def outcome(root: Path) -> bytes | str:
         return str(error).replace(str(root), "")
 
 
-@pytest.mark.long
 @seed(SEED)
 @settings(QUIET, max_examples=EXAMPLES // 2)
 @given(made=ledgers(portions=1), data=st.data())

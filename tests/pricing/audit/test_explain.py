@@ -72,7 +72,6 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
     assert [(span.writer, span.events, span.holds) for span in made.spans] == [("test", 8, True)]
 
 
-@pytest.mark.long
 def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet: Path) -> None:
     made = explain(fleet, Question(bucket="rollout", fate="rejected"), BOOK)
     assert made.amount.value == 287_234_043
@@ -110,7 +109,6 @@ def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
     assert "UNVERIFIED LEDGER" in str(made.amount.stamp)
 
 
-@pytest.mark.long
 def test_a_question_that_means_several_hours_names_them(weeks: Path) -> None:
     with pytest.raises(
         PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
@@ -120,7 +118,6 @@ def test_a_question_that_means_several_hours_names_them(weeks: Path) -> None:
         explain(weeks, Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
 
 
-@pytest.mark.long
 def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) -> None:
     note = explain(closed, HOUR, BOOK).notes[0]
     assert note == f"this hour is closed in {CLOSE_ID}; `--close {CLOSE_ID}` explains the booked figure"
@@ -159,7 +156,6 @@ def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_b
     assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
 
 
-@pytest.mark.long
 def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any) -> None:
     """Serving, rollout, and serving again: its time as serving is divided once, and its energy rounded once."""
     made = [

@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rose.pricing.audit.explain import Question, explain, explain_closed
 from rose.pricing.audit.sharing import Held, held
 from rose.pricing.charges import Stay
@@ -31,7 +29,6 @@ def test_time_is_cut_equally_where_it_is_shared_and_the_first_by_name_has_what_i
     assert held([stay("b", 0, H)], H) == {}
 
 
-@pytest.mark.long
 def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: Any) -> None:
     made = [slice_(0, serving=3600), slice_(3600, serving=1801, idle=1799)]
     root: Path = write_ledger([run(), device("joined", 0), *made, power(3600, 7200), device("left", 7200)])
@@ -49,7 +46,6 @@ def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: An
     assert (booked.faults, booked.amount.value) == ([], explained.amount.value)
 
 
-@pytest.mark.long
 def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: Any) -> None:
     """Two runs swap two GPUs at the half hour: neither ever holds what the other does."""
     root = None

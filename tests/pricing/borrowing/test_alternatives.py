@@ -64,7 +64,6 @@ def cash(way: Alternative) -> Fraction:
     return way.cash.usd
 
 
-@pytest.mark.long
 def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     comparison, borrow = compared(
         sample,
@@ -144,7 +143,6 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     assert ways["h100-sxm on demand"].basis == "assumed"
 
 
-@pytest.mark.long
 def test_where_it_flips_the_borrow_costs_the_same(sample: Path, tmp_path: Path) -> None:
     comparison, borrow = compared(sample, tmp_path)
     flip, way = comparison.flip, comparison.alternatives[0]

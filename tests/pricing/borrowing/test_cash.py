@@ -109,7 +109,6 @@ def test_recorded_decisions_are_charged_and_saved(write_ledger: Any, sample: Pat
     assert "no recorded decision of the run let a dedicated device go" in before.rests_on["cash_saved"]
 
 
-@pytest.mark.long
 def test_a_device_that_was_let_go_saves_the_price_of_its_own_class(write_ledger: Any, sample: Path) -> None:
     before = priced_savings(sample)
     presence = [device("joined", -7200, "r1", pool="rollout"), device("left", -3600, "r1", pool="rollout")]

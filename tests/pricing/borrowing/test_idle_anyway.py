@@ -3,14 +3,11 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-import pytest
-
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing.borrowing.test_marginal import T0_NS, S, book, priced
 
 
-@pytest.mark.long
 def test_a_probability_charges_its_share_and_its_range_is_in_the_charge(sample: Path) -> None:
     likely = book(("idle_anyway = true", "idle_anyway = 0.75\nidle_anyway_low = 0.5\nidle_anyway_high = 1"))
     borrow = priced(sample, likely, by_lease=True)

@@ -46,7 +46,6 @@ def priced(root: Path, prices: PriceBook, gave_back: Sequence[Span] = (), by_lea
         return marginal(connection, "run", allocation, prices, gave_back, by_lease=by_lease)
 
 
-@pytest.mark.long
 def test_the_sample_by_hand(sample: Path) -> None:
     result = priced(sample, book())
     assert result.borrowed_ns == 1440 * S
@@ -399,7 +398,6 @@ def test_leases_sum_to_the_run_and_an_equal_price_is_no_change(
         assert meter.energy_mw_ns == sum(r.power_mw * (r.t1_ns - r.t0_ns) for r in readings)
 
 
-@pytest.mark.long
 @given(borrows())
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_side_of_a_change_is_charged_at_its_own_price(

@@ -263,7 +263,6 @@ slices = st.lists(
 )
 
 
-@pytest.mark.long
 @given(slices, st.lists(st.tuples(st.integers(0, 360), st.booleans()), max_size=12))
 @settings(max_examples=usual(3, long=20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_windows_and_bursts_are_as_defined(

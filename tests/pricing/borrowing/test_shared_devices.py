@@ -145,7 +145,7 @@ def told(document: PriceDocument) -> Told:
     }
 
 
-@pytest.mark.parametrize(("first", "basis"), [(30, "measured"), pytest.param(54, "confounded", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("first", "basis"), [(30, "measured"), (54, "confounded")])
 def test_a_run_costs_what_its_own_time_does(
     write_ledger: WriteLedger, tmp_path: Path, book: Path, first: int, basis: str
 ) -> None:
@@ -181,7 +181,6 @@ def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger, b
     assert told(marginal.build(root, "blue", book)) == before
 
 
-@pytest.mark.long
 def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger, book: Path) -> None:
     """Whose lease a request meets is not drawn; what others' leases met is in no figure of the run."""
     document = marginal.build(write_ledger(fleet(by_turns), run_id="fleet"), "blue", book)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +67,6 @@ def test_the_sample_s_views_have_the_same_total_day_by_day(sample_kept: Path) ->
     assert loaded.columns == [*result.frame.columns, "work", "loaded_nano"]
 
 
-@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(

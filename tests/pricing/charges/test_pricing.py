@@ -236,7 +236,6 @@ def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledge
     assert charges.price(root, rented).frame.filter(kind="energy").is_empty()
 
 
-@pytest.mark.long
 def test_periods_partition_the_bill(write_ledger: Any) -> None:
     made = [*begin(), slice_(100, serving=5000, idle=5000), turn("a", 50, 3), slice_(10_100, rollout=901)]
     root = write_ledger(made)
@@ -264,7 +263,6 @@ def test_a_period_that_cannot_be_priced_is_refused(write_ledger: Any, asked: dic
         charges.price(root, BOOK, **asked)
 
 
-@pytest.mark.long
 def test_provenances_are_never_mixed(write_ledger: Any) -> None:
     root: Path = write_ledger([*begin(), slice_(0, idle=10)])
     write_ledger([*begin(), slice_(0, idle=20)], root=root, writer="b", run_id="made-up", provenance="simulated")

@@ -147,7 +147,6 @@ def test_an_export_names_the_device_and_counts_it_once(write_ledger: Any, tmp_pa
     assert used.select("ResourceId", "ResourceName").rows() == [(GPU, "a"), (GPU, "b")]
 
 
-@pytest.mark.long
 def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> None:
     """Two hours, the second of them with another run: $4.70, not $7.05. Each has half of what both hold."""
     made = [slice_(0, serving=3600), slice_(3600, serving=1800, idle=1800)]
@@ -226,7 +225,6 @@ def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_a
     }
 
 
-@pytest.mark.long
 def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:
     """A run with a cheaper class on the same hardware would cut the bill; one that comes after the other may be."""
     root = write_ledger([run(), device("joined", 0), slice_(0, serving=3600), device("left", 3600)])
@@ -281,7 +279,6 @@ def test_time_between_two_tenures_is_nobodys(write_ledger: Any) -> None:
         charges.price(write_ledger(made), BOOK)
 
 
-@pytest.mark.long
 def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
     write_ledger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,6 @@ from tests.pricing.closing.conftest import (
 DAY = Period(T0_NS, T0_NS + DAY_NS)
 
 
-@pytest.mark.long
 def test_open_hours_are_priced_and_closed_ones_are_as_booked(fleet: Path) -> None:
     open_bill = bill(fleet, FIRST_HOUR, DEARER)
     assert (open_bill.closes, set(open_bill.frame["closed"])) == ((), {False})
@@ -42,7 +41,6 @@ def test_open_hours_are_priced_and_closed_ones_are_as_booked(fleet: Path) -> Non
     assert bill(fleet, FIRST_HOUR, BOOK).frame["cost_nano"].sum() == BILL_NANO + 360_000_000
 
 
-@pytest.mark.long
 def test_a_period_between_two_closes_is_one_bill(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=3 * 3600)])
     for first in (0, 2):

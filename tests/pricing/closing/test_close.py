@@ -58,14 +58,12 @@ def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) ->
     assert not check(fleet).problems
 
 
-@pytest.mark.long
 def test_the_same_ledger_and_book_give_the_same_bytes(fleet: Path, closed: Path) -> None:
     close(fleet)
     for name in ("charges.parquet", "stays.parquet", "price_book.toml"):
         assert (fleet / "closes" / CLOSE_ID / name).read_bytes() == (closed / "closes" / CLOSE_ID / name).read_bytes()
 
 
-@pytest.mark.long
 def test_what_cannot_be_closed_is_refused(closed: Path) -> None:
     later = Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS)
     cases: list[tuple[Period, dict[str, Any], str]] = [
@@ -81,7 +79,6 @@ def test_what_cannot_be_closed_is_refused(closed: Path) -> None:
     assert [path.name for path in (closed / "closes").iterdir()] == [CLOSE_ID]
 
 
-@pytest.mark.long
 def test_a_run_that_goes_on_needs_to_be_said(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=7200)])
     with pytest.raises(PricingError, match=r"a run has not ended: run.*--with-open-runs"):
@@ -93,7 +90,6 @@ def test_a_run_that_goes_on_needs_to_be_said(tmp_path: Path) -> None:
     assert close(root, Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS), with_open_runs=True).close_id
 
 
-@pytest.mark.long
 def test_provenances_are_closed_apart(fleet: Path) -> None:
     write(fleet, [*begun(), slice_(0, serving=60), *ended(60)], "replayer", "replay")
     with pytest.raises(PricingError, match="different provenance"):
@@ -104,7 +100,6 @@ def test_provenances_are_closed_apart(fleet: Path) -> None:
     assert replay.charges.total_nano == 60_000_000
 
 
-@pytest.mark.long
 def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) -> None:
     segment = sorted((fleet / "live" / "test" / "000000").iterdir())[-1]
     (segment.parent / "foreign.txt").write_text("not ours")
@@ -136,7 +131,7 @@ close(Path(sys.argv[1]))
 @pytest.mark.parametrize(
     ("where", "stands"),
     [
-        pytest.param("before the event", False, marks=pytest.mark.long),
+        ("before the event", False),
         ("before the files have their names", True),
     ],
 )

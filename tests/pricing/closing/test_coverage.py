@@ -28,7 +28,6 @@ JULY_US = JUNE.to_ns // 1000 + 10**6
 DAY_NANO = 24 * 3_600_000_000
 
 
-@pytest.mark.long
 def test_a_month_is_closed_although_a_week_of_it_is(weeks: Path) -> None:
     close(weeks, WEEK, now_us=JULY_US)
     # Priced anew with the month: 10% more.
@@ -48,7 +47,6 @@ def test_a_month_is_closed_although_a_week_of_it_is(weeks: Path) -> None:
     assert shown.rows[0][:2] == (WEEK_ID, "0")
 
 
-@pytest.mark.long
 def test_what_was_closed_again_is_corrected_where_it_counts(weeks: Path) -> None:
     close(weeks, WEEK, now_us=JULY_US)
     assert restate(weeks, WEEK_ID, "contract 18", DEARER, now_us=JULY_US + 1)
@@ -66,7 +64,6 @@ def test_what_was_closed_again_is_corrected_where_it_counts(weeks: Path) -> None
     assert not check(weeks).problems
 
 
-@pytest.mark.long
 def test_a_week_across_two_months_counts_in_each_until_that_is_closed(weeks: Path) -> None:
     """Of the hours of an earlier close each is taken over by the first later one that has it."""
     across = Period(T0_NS + 4 * DAY_NS, T0_NS + 12 * DAY_NS)

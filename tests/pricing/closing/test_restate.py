@@ -48,7 +48,6 @@ def test_no_difference_is_not_posted(closed: Path) -> None:
     assert len(postings(closed)[CLOSE_ID]) == 1
 
 
-@pytest.mark.long
 def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path) -> None:
     frozen = (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
     write(closed, [late_slice()], "late")
@@ -78,7 +77,6 @@ def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path
     assert not check(closed).problems
 
 
-@pytest.mark.long
 def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed: Path) -> None:
     posting = again(closed, "contract 18", DEARER)
     assert posting is not None
@@ -98,7 +96,6 @@ def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed
     assert not check(closed).problems
 
 
-@pytest.mark.long
 def test_going_back_cancels_the_corrections(closed: Path) -> None:
     assert again(closed, "contract 18", DEARER)
     assert again(closed, "it was never signed", BOOK, hours=2)
@@ -121,7 +118,6 @@ def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason:
         restate(closed, close_id, reason)
 
 
-@pytest.mark.long
 def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) -> None:
     """Identity 9, and as-of questions that never change their answer."""
     known = [(NEXT_DAY_US, amounts(store.read(closed, CLOSE_ID).frame))]

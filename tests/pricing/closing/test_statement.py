@@ -22,7 +22,7 @@ def corrected(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return root
 
 
-@pytest.mark.parametrize("view", ["amortized", pytest.param("fully-loaded", marks=pytest.mark.long)])
+@pytest.mark.parametrize("view", ["amortized", "fully-loaded"])
 @pytest.mark.parametrize("by", BY)
 def test_rows_sum_to_the_total_by_every_dimension(corrected: Path, view: str, by: str) -> None:
     closed = store.read(corrected, CLOSE_ID)

@@ -68,7 +68,6 @@ def test_the_same_rows_are_the_same_bytes(closed: Path) -> None:
     assert store.parquet(frame) == (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
 
 
-@pytest.mark.long
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(frames_of_charges(), min_size=2, max_size=3),

@@ -69,7 +69,6 @@ def test_a_close_is_listed_shown_and_verified(folder: Path) -> None:
     assert str(path) in json.loads(wrong.stdout)["problems"][0]
 
 
-@pytest.mark.long
 def test_a_restatement_says_what_it_posted_or_that_it_did_not(folder: Path) -> None:
     assert "nothing differs, so nothing was posted" in books(folder, "restate", CLOSE_ID, "--reason", "x").output
     assert data(books(folder, "restate", CLOSE_ID, "--reason", "x", "--json"))["correction"] is None
@@ -81,7 +80,6 @@ def test_a_restatement_says_what_it_posted_or_that_it_did_not(folder: Path) -> N
     assert past["total"]["value"] == BILL_NANO
 
 
-@pytest.mark.long
 def test_budgets_on_the_command_line(folder: Path) -> None:
     assert "$1,000.00" in books(folder, "budget", "set", "chat", "1000", "--month", "2026-06").output
     assert (
@@ -99,7 +97,6 @@ def test_budgets_on_the_command_line(folder: Path) -> None:
     assert "no budget is set" in books(folder, "budget", "show").output
 
 
-@pytest.mark.long
 def test_anomalies_say_when_there_are_too_few_days(folder: Path) -> None:
     done = data(books(folder, "anomalies", "--month", "2026-06", "--json"))
     assert (done["judged"], done["not_enough_data"], done["anomalies"]) == ([], ["2026-06-01"], [])
@@ -107,7 +104,6 @@ def test_anomalies_say_when_there_are_too_few_days(folder: Path) -> None:
     assert "no day of 2126-06 is over yet" in books(folder, "anomalies", "--month", "2126-06").output
 
 
-@pytest.mark.long
 def test_explain_re_adds_and_shows_events(folder: Path) -> None:
     (made,) = data(run(folder, "explain", "--bucket", "rollout", "--events", "--json"))
     assert (made["amount"]["value"], made["faults"]) == (900_000_000, [])
@@ -128,7 +124,6 @@ def test_explain_fails_loudly_where_a_chain_does_not_hold(folder: Path) -> None:
     assert "ITS HASH CHAIN DOES NOT HOLD" in done.output
 
 
-@pytest.mark.long
 def test_what_is_wrong_is_named(folder: Path) -> None:
     write(folder / "ledger", [*begun(), slice_(0, serving=60)], "replayer", "replay")
     for arguments, says in (

@@ -21,7 +21,6 @@ def output(*arguments: str, code: int = 0) -> str:
     return " ".join(result.output.split())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -37,7 +36,6 @@ def test_each_command_prints_tables_with_their_stamp(sample_kept: Path, command:
     assert all(word in text for word in [*words, "USD, "]), text
 
 
-@pytest.mark.long
 def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample_kept: Path) -> None:
     document = json.loads(output("price", "--ledger", str(sample_kept), "--json"))
     total = document["total"]["in_all"]
@@ -45,7 +43,6 @@ def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample_kept: Pat
     assert (total["unit"], total["view"], total["provenance"]) == ("nano_usd", "marginal", "replay")
 
 
-@pytest.mark.long
 def test_a_span_file_is_charged_and_a_wrong_one_refused(sample_kept: Path, tmp_path: Path) -> None:
     file = tmp_path / "spans.csv"
     file.write_text("device_id,from,to\ns0,2026-06-01T00:00:00Z,2026-06-01T00:30:00Z\n", encoding="utf-8")
@@ -56,7 +53,6 @@ def test_a_span_file_is_charged_and_a_wrong_one_refused(sample_kept: Path, tmp_p
     )
 
 
-@pytest.mark.long
 def test_a_ledger_that_does_not_verify_is_refused_or_marked(sample: Path) -> None:
     segment = next(path for path in sorted(sample.rglob("*.parquet")) if path.name != "schema.parquet")
     head = next(sample.glob("heads/*.json"))

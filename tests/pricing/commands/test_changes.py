@@ -43,7 +43,6 @@ def data(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.long
 def test_a_day_of_more_rollouts_is_told_from_the_day_before(folder: Path) -> None:
     answer = data(changes(folder, *DAYS, "--by", "bucket", "--json"))
     groups = {group["group"]: group for group in answer["groups"]}
@@ -58,7 +57,6 @@ def test_a_day_of_more_rollouts_is_told_from_the_day_before(folder: Path) -> Non
         assert text in shown.output
 
 
-@pytest.mark.long
 def test_the_period_before_is_as_long_and_few_lines_are_shown(folder: Path) -> None:
     answer = data(changes(folder, "--period", "2026-06-15..2026-06-16", "--json"))
     assert answer["before"]["period"]["from"].startswith("2026-06-13T00")
@@ -66,7 +64,6 @@ def test_the_period_before_is_as_long_and_few_lines_are_shown(folder: Path) -> N
     assert "1 others" in shown.output
 
 
-@pytest.mark.long
 def test_rows_and_another_currency_are_given_as_by_cost(folder: Path) -> None:
     book = folder / "book.toml"
     book.write_text(f"{BOOK_TOML}\n{RATE}")

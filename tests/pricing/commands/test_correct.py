@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -21,7 +20,6 @@ def output(*arguments: str, fails: bool = False) -> str:
     return " ".join(result.output.split()) if fails else result.output
 
 
-@pytest.mark.long
 def test_show_prints_lines_c3_levers_and_a_breakdown(sample_kept: Path) -> None:
     shown = output("show", "--ledger", str(sample_kept), "--by", "step")
     for title in ("Measured: dollars", "C3 = CPM x R", "Which lever moves it most", "By step", "unallocated"):
@@ -30,7 +28,6 @@ def test_show_prints_lines_c3_levers_and_a_breakdown(sample_kept: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 100
 
 
-@pytest.mark.long
 def test_frontier_says_what_it_cannot_tell(sample_kept: Path) -> None:
     shown = output("frontier", "--ledger", str(sample_kept), "--run", "run")
     assert "threshold with three (kappa3)" in shown
@@ -47,7 +44,6 @@ def test_verifiers_are_shown_with_names_as_they_are(sample_kept: Path, tmp_path:
     assert "0.8 to 0.9" in shown
 
 
-@pytest.mark.long
 def test_what_is_wrong_is_named_and_fails(sample_kept: Path, tmp_path: Path) -> None:
     assert "no run 'nope'" in output("show", "--ledger", str(sample_kept), "--run", "nope", fails=True)
     assert "is not a ledger" in output("frontier", "--ledger", str(tmp_path / "nowhere"), fails=True)

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -38,7 +37,6 @@ def test_report_names_what_is_wrong_and_fails(sample_kept: Path, tmp_path: Path)
         assert "Traceback" not in result.output
 
 
-@pytest.mark.long
 def test_what_a_ledger_s_names_would_have_a_terminal_do_is_shown_and_not_done(
     write_ledger: Any, sample_made: list[events.Event]
 ) -> None:

@@ -47,7 +47,6 @@ def data(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.long
 def test_a_period_by_team_and_bucket(folder: Path) -> None:
     by = ("--by", "team", "--by", "bucket")
     answer = data(cost(folder, *HOUR, *by, "--json"))
@@ -63,7 +62,6 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
     assert {row["currency"] for row in rows} == {"USD"}
 
 
-@pytest.mark.long
 def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> None:
     day = ("--untagged", "--period", "2026-06-01")
     shown = cost(folder, *day)
@@ -142,7 +140,6 @@ def test_a_page_that_cannot_be_made_is_refused(half_closed: Path, arguments: tup
     assert says in " ".join(done.output.split())
 
 
-@pytest.mark.long
 def test_what_cannot_be_answered_is_said(folder: Path) -> None:
     for arguments, says in (
         (("--team", "reserch"), "did you mean 'research'?"),
@@ -157,7 +154,6 @@ def test_what_cannot_be_answered_is_said(folder: Path) -> None:
         assert says in " ".join(done.output.split()), done.output
 
 
-@pytest.mark.long
 def test_a_forecast_of_the_fleet_and_of_every_team(folder: Path) -> None:
     fleet, *teams = data(run(folder, "forecast", "--month", "2026-06", "--json"))
     assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)

@@ -68,7 +68,6 @@ def command(*arguments: object) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.long
 def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample: Path) -> None:
     with pytest.raises(
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price adopt.*ROSE_PRICE_BOOK=F"
@@ -112,7 +111,6 @@ def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
     assert choose_for_new_run(sample, "example") == choose(sample, "example").model_copy(update={"chosen": RUNS_OWN})
 
 
-@pytest.mark.long
 def test_a_run_that_names_made_up_prices_has_none_of_its_own(
     write_ledger: Callable[..., Path],
     sample_made: list[events.Event],
@@ -257,7 +255,6 @@ def test_the_command_refuses_to_close_with_made_up_prices(sample: Path) -> None:
     assert not (sample / "closes").exists()
 
 
-@pytest.mark.long
 def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:
     asked = ("--ledger", sample, "-b", "example")
     for words in (["report"], ["borrow", "price"], ["correct", "show"], ["price", "show"]):

@@ -15,7 +15,6 @@ from rose.pricing.stats.bootstrap import Interval
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 
 
-@pytest.mark.long
 def test_a_run_is_priced_as_the_report_prices_it(sample_kept: Path, sample_report: Report) -> None:
     with priced(sample_kept) as run:
         assert (run.run, run.stamp) == (sample_report.run, sample_report.stamp)
@@ -68,7 +67,6 @@ def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[.
         pass
 
 
-@pytest.mark.long
 def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path) -> None:
     segment = sorted((sample / "live").rglob("*.parquet"))[-1]
     # A byte that no reader of Parquet minds: it is in the name of the software that wrote the file.

@@ -31,7 +31,6 @@ def figures(node: Any) -> list[dict[str, Any]]:
     return [figure for child in node for figure in figures(child)] if isinstance(node, list) else []
 
 
-@pytest.mark.long
 def test_the_report_of_the_sample(sample_report: Report) -> None:
     out = json.loads(json.dumps(sample_report.to_json()))
     assert out["run"]["status"] == "running"
@@ -104,7 +103,6 @@ def test_every_figure_says_what_it_is(sample_report: Report) -> None:
         assert figure["value"] is not None or figure["why"]
 
 
-@pytest.mark.long
 def test_sums_of_the_json_are_exact(sample_report: Report) -> None:
     out = sample_report.to_json()
     for view in ("amortized", "fully_loaded"):
@@ -169,7 +167,6 @@ def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_
     assert out["savings"]["cash_saved"]["value"] == 164_500_000 - 940_000_000 - 62_715_000
 
 
-@pytest.mark.long
 def test_a_stated_probability_charges_in_proportion_and_silence_shows_both_ends(sample_kept: Path) -> None:
     likely = EXAMPLE.replace("idle_anyway = true", "idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1")
     out = report.build(sample_kept, price_book=pricebook.parse(likely, "book.toml")).to_json()
@@ -187,7 +184,6 @@ def test_a_stated_probability_charges_in_proportion_and_silence_shows_both_ends(
     assert "cash saved if it would not" in text
 
 
-@pytest.mark.long
 def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Path, write_ledger: Any) -> None:
     assert report.build(sample).to_json()["engines"]["ends"] == []
     lives: Any = [
@@ -233,7 +229,6 @@ def test_an_unknown_run_and_an_empty_ledger_are_refused(sample_kept: Path, write
         report.build(write_ledger([], root=tmp_path / "empty"))
 
 
-@pytest.mark.long
 def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) -> None:
     made = [
         events.Run(action="started", name="later"),
@@ -250,7 +245,6 @@ def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) 
     assert report.build(sample, "run").amortized["total"].value == 4_740_000_000
 
 
-@pytest.mark.long
 def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path) -> None:
     segment = sorted((sample / "live").rglob("*.parquet"))[-1]
     content = bytearray(segment.read_bytes())
@@ -274,7 +268,6 @@ def test_the_tables_fit_and_show_view_currency_and_provenance(sample_kept: Path)
     assert "$0.102 (partly assumed)" in text
 
 
-@pytest.mark.long
 def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(sample: Path, tmp_path: Path) -> None:
     whole = report.build(sample).to_json()
     writer = next(name for name in layout.writers(sample) if layout.epochs(sample, name))
@@ -292,7 +285,6 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(s
     assert report.build(sample, "run").to_json() == whole
 
 
-@pytest.mark.long
 def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) -> None:
     assert not report.build(sample).run.native_kernels
     assert tables.NATIVE_KERNELS[:40] not in shown(tables.tables(report.build(sample)))
@@ -306,7 +298,6 @@ def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) 
     assert shown(tables.tables(built)).startswith(tables.NATIVE_KERNELS[:40])
 
 
-@pytest.mark.long
 def test_a_run_on_a_fleet_of_stand_ins_for_kernels_says_so_too(sample: Path) -> None:
     """Engines are the fleet's: what they are is on record under its run."""
     fleet = report.build(sample).run.run_id

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from rose import events
@@ -16,7 +15,6 @@ from rose.pricing.run import report
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT
 
 
-@pytest.mark.long
 def test_where_no_run_is_named_it_is_the_newest_fleets_own_or_for_answers_the_newest(root: Path) -> None:
     assert report.build(root, None, BOOK).run.run_id == "fleet"
     book = ("--price-book", str(root.parent / "book.toml"))

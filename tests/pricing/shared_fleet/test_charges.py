@@ -50,7 +50,6 @@ def _cost(frame: pl.DataFrame, by: str) -> dict[str, int]:
     return dict(frame.group_by(by).agg(pl.col("cost_nano").sum()).iter_rows())
 
 
-@pytest.mark.long
 def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path) -> None:
     bill = charges.price(root, BOOK).total_nano
     assert bill == charges.price(root, BOOK, run_id="fleet").total_nano == 2 * 3_600_000_000 + 40_000_000
@@ -60,7 +59,6 @@ def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path) -> None:
     assert {(stay.run_id, stay.device_id) for stay in own["red"].stays} == {("fleet", "s0"), ("fleet", "t0")}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("run_id", RUNS)
 def test_every_charge_of_a_shared_device_re_adds_to_its_events(root: Path, run_id: str) -> None:
     for device_id in ("s0", "t0"):

@@ -33,7 +33,6 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(root: Path) -> None
     assert json.dumps(made.to_json())
 
 
-@pytest.mark.long
 def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path: Path) -> None:
     assert report.build(root, "fleet", BOOK).accept_by_step == {}
     alone = tmp_path / "ledger"

@@ -18,7 +18,6 @@ from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, us
 
 
-@pytest.mark.long
 def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Path) -> None:
     command = ["saved", "--json", "--ledger", str(root), "--price-book", str(root.parent / "book.toml")]
     done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)

@@ -42,7 +42,6 @@ def asked(root: Path, book: str, *by: str, period: Period = TEN_DAYS, **fields: 
     return ask(root, Question(period=period, by=by, **fields), book)
 
 
-@pytest.mark.long
 def test_closed_days_are_those_of_the_books_and_open_ones_live(half_closed: Path, book: str) -> None:
     made = asked(half_closed / "ledger", book, "day")
     day = 8640 * USD // 100
@@ -63,7 +62,6 @@ def test_closed_hours_without_a_charge_cost_nothing(fleet: Path, book: str) -> N
         assert asked(fleet, book, *by, period=night).total.cost_nano == 0
 
 
-@pytest.mark.long
 def test_by_any_two_dimensions_the_lines_sum_to_the_bill(half_closed: Path, book: str) -> None:
     root, closed_days = half_closed / "ledger", Period(T0_NS, T0_NS + 7 * DAY_NS)
     for period, pairs in ((closed_days, zip(BY[::2], BY[1::2], strict=True)), (TEN_DAYS, [("hardware", "bucket")])):
@@ -84,7 +82,6 @@ def test_what_has_no_value_is_a_line_of_its_own(fleet: Path, book: str) -> None:
     assert made.lines[0].values[0] == "unallocated", "the dearest first, and what belongs together stays together"
 
 
-@pytest.mark.long
 def test_lines_of_one_team_or_tag_only(fleet: Path, book: str) -> None:
     research = asked(fleet, book, "bucket", period=HOUR, only={"team": "research"})
     assert research.bill_nano == BILL_NANO > research.total.cost_nano > 0
@@ -93,7 +90,6 @@ def test_lines_of_one_team_or_tag_only(fleet: Path, book: str) -> None:
     assert tagged.total.cost_nano == BILL_NANO
 
 
-@pytest.mark.long
 def test_a_tag_is_read_once_whatever_its_name_and_of_the_runs_that_are_charged(tmp_path: Path, book: str) -> None:
     """A key given twice counts as its first, which `team` does too; a simulated run of the same id has its own tags."""
     tags = '{"team": "research", "team": "chat", "serving_team": "research", '
@@ -149,7 +145,6 @@ def tagged_book(*entries: str) -> PriceBook:
     return pricebook.parse(BOOK_TOML + "".join(f"\n[[device_tag]]\n{entry}\n{cited}" for entry in entries), "tags.toml")
 
 
-@pytest.mark.long
 def test_a_device_s_tag_holds_where_its_run_has_none(half_closed: Path) -> None:
     root = half_closed / "ledger"
     entries = 'pool = "serving"\ntags = { site = "fra", team = "ops" }', 'hardware = "*/s0"\ntags = { rack = "7" }'

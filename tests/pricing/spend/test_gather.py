@@ -19,7 +19,6 @@ from tests.pricing.conftest import WriteLedger, us
 PART = Period(T0_NS + 5 * DAY_NS + HOUR_NS, T0_NS + 8 * DAY_NS - 3 * HOUR_NS)
 
 
-@pytest.mark.long
 def test_hours_are_those_of_the_bill_closed_and_open(half_closed: Path) -> None:
     book = str(half_closed / "book.toml")
     gathered = gather(half_closed / "ledger", PART, book)
@@ -32,7 +31,6 @@ def test_hours_are_those_of_the_bill_closed_and_open(half_closed: Path) -> None:
     assert (gathered.stamp.provenance, gathered.stamp.verified, gathered.stamp.currency) == ("live", True, "USD")
 
 
-@pytest.mark.long
 def test_an_hour_that_was_closed_twice_counts_once(half_closed: Path) -> None:
     root, book = half_closed / "ledger", pricebook.load(half_closed / "book.toml")
     # From within the week, on an hour that begins no day.

@@ -47,7 +47,6 @@ def test_a_run_counts_in_the_period_in_which_it_ended(ended: Path) -> None:
         saved(ended, DAY, "example", now_ns=T0_NS + 1, team="reserch")
 
 
-@pytest.mark.long
 def test_a_live_run_that_fell_silent_counts_when_it_was_last_heard_of(write_ledger: WriteLedger) -> None:
     config = '{"expires_s": 900}'
     begun = events.Run(action="started", name="lost", at_us=us(0), config_json=config)
@@ -71,7 +70,6 @@ def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.M
         saved(ended, DAY, now_ns=T0_NS + 1)
 
 
-@pytest.mark.long
 def test_runs_of_different_books_are_not_added_up(
     sample_made: list[events.Event], write_ledger: WriteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

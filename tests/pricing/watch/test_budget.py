@@ -49,7 +49,6 @@ def test_what_is_no_budget_is_refused(fleet: Path, team: str, usd: str, says: st
     assert budget.budgets(fleet, JUNE) == {}
 
 
-@pytest.mark.long
 def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     close(weeks, Period(T0_NS, T0_NS + 5 * DAY_NS), now_us=at_us(6))
     budget.set_budget(weeks, "research", "100", JUNE)
@@ -72,7 +71,6 @@ def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     assert research.to_json()["spent"]["value"] == 64_800_000_000
 
 
-@pytest.mark.long
 def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Path) -> None:
     budget.set_budget(weeks, "chat", "1000", JUNE)
     (chat,) = budget.show(weeks, JUNE, BOOK, now_us=at_us(2.5))
@@ -115,7 +113,6 @@ def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
     assert chat.forecast.why == "not enough days: 2 of 28 are known, each from midnight to midnight UTC"
 
 
-@pytest.mark.long
 def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(weeks: Path) -> None:
     july = period.of_month("2026-07")
     fleet, chat, research = budget.expected(weeks, july, BOOK, now_us=at_us(32))

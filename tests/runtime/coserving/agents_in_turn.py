@@ -92,7 +92,7 @@ class Host:
         self.process.wait()
 
     def next_agent(self, **changes):
-        """In this process; returns how long it took to start."""
+        """Start the next agent in this process."""
         spec = replace(self.spec, **changes)
         # As a process that begins anew would: its own reading of the clocks, another free port.
         spec = replace(spec, anchor=self.same_anchor(Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND)))
@@ -106,9 +106,7 @@ class Host:
             before=before,
             last_lease=last_lease(self.ledger, "fleet", "d0"),
         )
-        began_ns = monotonic_ns()
         self.agent.start()
-        return monotonic_ns() - began_ns
 
     def same_anchor(self, anchor):
         return same_anchor(self.spec.page, self.ledger, "fleet", "d0", anchor)

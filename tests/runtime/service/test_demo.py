@@ -152,27 +152,40 @@ def test_its_ledger_is_whole(stopped_run):
     assert 0 < scale <= 1
 
 
-def test_every_step_borrowed_yielded_and_synced(stopped_run):
+def test_every_step_was_played_on_versions_that_are_new_enough(stopped_run):
+    """An engine may skip a version, so the syncs of a step are not counted."""
     ledger, output, _ = stopped_run
+    staleness_max = demo([0, 1], ledger=ledger).training.staleness_max
     with catalog.connect(ledger) as connection:
         steps = [row[0] for row in connection.execute("select step from step order by step").fetchall()]
-        assert steps == list(range(int(re.search(r"stopped after (\d+) steps", output)[1])))
-        # Steps overlap, and a lease goes on from one to the next.
-        assert connection.execute("select count(*) from lease").fetchone()[0] >= 1
-        for step in steps:
-            count = connection.execute
-            assert count("select count(*) from sync where ok and policy_version = ?", [step]).fetchone()[0] == 2
-            pools = count(
-                "select distinct pool from turn join device using (device_id) where step = ? and outcome = 'completed'",
-                [step],
-            ).fetchall()
-            assert {pool for (pool,) in pools} == {"serving", "rollout"}
-        assert connection.execute("select count(*) from preemption").fetchone()[0] >= 1
-        assert connection.execute("select count(*) from request where outcome = 'completed'").fetchone()[0] >= 1
+        turns = connection.execute(
+            "select step, device_id, policy_version from turn where outcome = 'completed'"
+        ).fetchall()
+        syncs = connection.execute(
+            "select device_id, policy_version from sync where ok and source <> 'audit' order by event_time"
+        ).fetchall()
+    assert steps == list(range(int(re.search(r"stopped after (\d+) steps", output)[1])))
+    assert {step for step, _, _ in turns} >= set(steps)
+    assert min(version - (step - staleness_max) for step, _, version in turns) >= 0
+    assert {(device_id, version) for _, device_id, version in turns} <= set(syncs)
+    for device in {device_id for device_id, _ in syncs}:
+        versions = [version for device_id, version in syncs if device_id == device]
+        assert versions == sorted(versions)
+
+
+def test_the_run_borrowed_yielded_and_synced(stopped_run):
+    ledger, _, _ = stopped_run
+    with catalog.connect(ledger) as connection:
+        pools = connection.execute(
+            "select distinct pool from turn join device using (device_id) where outcome = 'completed'"
+        ).fetchall()
+        assert {pool for (pool,) in pools} == {"serving", "rollout"}
+        for view in ("lease", "preemption"):
+            assert connection.execute(f"select count(*) from {view}").fetchone()[0] >= 1
         ratio = connection.execute(
             "select sum(dense_bytes) / sum(wire_bytes) from sync where ok and encoding = 'delta'"
         ).fetchone()[0]
-        assert ratio > 1.5
+    assert ratio > 1.5
 
 
 def test_device_time_sums_to_provisioned_time_exactly(stopped_run):
@@ -211,13 +224,10 @@ def test_every_token_has_one_version_and_one_owner(stopped_run):
 
 
 def test_its_report_prices_it(stopped_run):
-    ledger, _, _ = stopped_run
-    priced = report.build(ledger).to_json()
+    priced = report.build(stopped_run[0]).to_json()
     assert (priced["stamp"]["provenance"], priced["stamp"]["verified"]) == ("live", True)
     assert priced["token_cost"]["borrowed"]["marginal"]["value"] > 0
     assert priced["token_cost"]["dedicated"]["amortized"]["value"] > 0
-    done = subprocess.run([ROSE, "report", "--ledger", ledger, "--json"], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["amortized"] == priced["amortized"]
 
 
 @pytest.mark.long

@@ -91,7 +91,6 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
     assert document.total.per_device_hour.text == "not enough data: no rollout ran on a serving device"
 
 
-@pytest.mark.long
 def test_the_same_ledger_gives_the_same_bytes(sample_kept: Path, every_term: Path) -> None:
     first = to_json(marginal.build(sample_kept, "run", every_term, by_lease=True))
     assert first == to_json(marginal.build(sample_kept, "run", every_term, by_lease=True))

@@ -78,7 +78,6 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
     document = provision.build(write_ledger(bursty()), "run", book, by_lease=True)
     half = document.rates[2]
@@ -112,7 +111,6 @@ def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
     assert "confounded" in text
 
 
-@pytest.mark.long
 def test_too_little_is_said_and_nothing_is_booked(sample_kept: Path, book: Path) -> None:
     document = provision.build(sample_kept, "run", book)
     # The sample's slices carry no lease, so nothing was lent by them.

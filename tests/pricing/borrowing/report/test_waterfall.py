@@ -36,7 +36,6 @@ def running(parts: tuple[Part, ...]) -> dict[str, int]:
     return sums
 
 
-@pytest.mark.long
 def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Waterfall, sample_kept: Path) -> None:
     wholes = {part.name: part.nano for part in made.parts if part.whole}
     assert running(made.parts) == {name: wholes[name] for name in (BORROWED, ADDED)}
@@ -75,7 +74,6 @@ def test_why_fully_loaded_differs_multiplies_to_the_ratio(made: Waterfall) -> No
     assert all(one.name != other.name for one, other in pairwise(made.loaded))
 
 
-@pytest.mark.long
 def test_without_dedicated_devices_speed_and_waste_are_assumed(write_ledger: Any, sample_made: Any) -> None:
     own = [event for event in sample_made if getattr(event, "device_id", None) != "r0"]
     made = waterfall.build(write_ledger(own))

@@ -66,8 +66,7 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     assert page.lease().number == 1, "what it said stays on the page"
     assert not page.alive(Party.AGENT)
     time.sleep(0.5)
-    took_ns = host.next_agent()
-    assert took_ns < 2 * SECOND
+    host.next_agent()
     assert not page.replaced()
     assert host.agent._lives.engine.pid == record.pid
     assert host.agent._lives.engine.spec.port == record.port
@@ -316,9 +315,8 @@ def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_an
             assert made(process) == ("one/1", True)
             gateway.aim()
             host.kill_agent()
-            took_ns = host.next_agent()
+            host.next_agent()
             assert host.agent._lives.engine.pid == record.pid
-            assert took_ns < 3 * SECOND
             assert host.agent._lives.held == ("one", 1), "found by a hash of what it holds"
             assert host.agent._lives.fault is None
             until(lambda: ArbiterPage(page).lease().number == 2)
