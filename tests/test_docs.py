@@ -75,7 +75,7 @@ ENDLESS = {
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
 NEED_SERVER = (["attach", "--url"], ["alerts", "send"], ["alerts", "run"])
 #: Those that price the recorded ledger for seconds, as others do: all the same, they are parsed in the suite.
-LONG = r"rose (borrow compare --ledger|correct (frontier|verifiers)|reconcile .* --json$)"
+LONG = r"rose (borrow --only compare --ledger|correct .*--only (frontier|verifiers)|reconcile .* --json$)"
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
@@ -226,6 +226,8 @@ def check_rose(arguments: list[str]) -> None:
     """Parse as the command line itself would, without running anything."""
     command = COMMANDS
     while isinstance(command, TyperGroup) and arguments != ["--help"]:
+        if command.invoke_without_command and (not arguments or arguments[0].startswith("-")):
+            break
         name, *arguments = arguments
         assert name in command.commands, f"rose has no command {name!r}"
         command = command.commands[name]
