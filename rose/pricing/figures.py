@@ -259,9 +259,9 @@ def why_no_interval(figures: Iterable[Figure]) -> str:
 
 
 def missing(figures: Iterable[Figure]) -> str:
-    """`Not known: ` and every reason among these figures, once; empty where all are known."""
+    """`No value: ` and every reason among these figures, once; empty where all are known."""
     reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
-    return f"Not known: {'. '.join(reasons)}." if reasons else ""
+    return f"No value: {'. '.join(reasons)}." if reasons else ""
 
 
 def _why(value: float | None, why: str | None) -> str | None:
