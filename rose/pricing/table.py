@@ -121,7 +121,7 @@ class Table:
                 cells.append([value.short_interval if isinstance(value, Figure) else None for value in values])
         texts = tuple(zip(*cells, strict=True))
         # A reason that stands in its row needs no note.
-        said = {cell for row in rows for cell in row if isinstance(cell, str)}
+        shown = {cell for row in rows for cell in row if isinstance(cell, str)}
         return dataclasses.replace(
             self,
             columns=tuple(columns),
@@ -129,7 +129,7 @@ class Table:
             footer=texts[len(self.rows) :],
             notes=notes(
                 *self.notes,
-                missing(figure for figure in self.figures if figure.why not in said),
+                missing(figure for figure in self.figures if figure.why not in shown),
                 why_no_interval(self.figures),
             ),
         )

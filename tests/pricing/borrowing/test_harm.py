@@ -195,9 +195,9 @@ def test_every_term_is_measured_against_withheld_windows(write_ledger: WriteLedg
     assert harm.low < harm.value < harm.high
     late = [sum(one["ttft_ms"] > BUDGET_MS for one in side) for side in (lent, alone)]
     extra = late[0] - late[1] * len(lent) / len(alone)
-    said = rests_on(document, "provision")
-    assert f"{extra:+.1f} missed budgets against {sum(WITHHELD)} windows" in said
-    assert f"latency within the budget by the book's curve; {len(lent):,} requests compared" in said
+    reason = rests_on(document, "provision")
+    assert f"{extra:+.1f} missed budgets against {sum(WITHHELD)} windows" in reason
+    assert f"latency within the budget by the book's curve; {len(lent):,} requests compared" in reason
     # Half a prompt is cached, and of it some fell out: $1 a million.
     out = Fraction(sum(one["cached"] for one in alone), len(alone)) * len(lent) - sum(one["cached"] for one in lent)
     cache = in_all(document, "prefix cache")

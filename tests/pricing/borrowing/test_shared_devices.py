@@ -140,7 +140,7 @@ def book(tmp_path: Path) -> Path:
 def told(answer: Section) -> Told:
     """What is said of each term, without the period that it is stamped with."""
     table = answer.table("terms")
-    return {name: (figure.value, figure.low, figure.high, figure.basis, said) for name, figure, _, said in table.rows}
+    return {name: (figure.value, figure.low, figure.high, figure.basis, reason) for name, figure, _, reason in table.rows}
 
 
 @pytest.mark.parametrize(("first", "basis"), [(30, "measured"), pytest.param(54, "confounded", marks=pytest.mark.long)])
@@ -154,9 +154,9 @@ def test_a_run_costs_what_its_own_time_does(
     document = section(shared, price, "blue", book)
     cut = write_ledger(alone(range(first, WINDOWS)), root=tmp_path / "alone")
     assert told(document) == told(section(cut, price, "run", book))
-    provision, said = document.figure("terms", "provision", "in all"), rests_on(document, "provision")
+    provision, reason = document.figure("terms", "provision", "in all"), rests_on(document, "provision")
     assert provision.value
-    assert (provision.low is None) == (basis == "confounded") == said.startswith("confounded")
+    assert (provision.low is None) == (basis == "confounded") == reason.startswith("confounded")
     assert document.figure("meters", "h100-sxm", "metered").value == sum(
         reading.power_mw * (reading.t1_ns - reading.t0_ns)
         for reading in windows(range(first, WINDOWS), lambda _: None)
