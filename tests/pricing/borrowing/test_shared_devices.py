@@ -140,7 +140,9 @@ def book(tmp_path: Path) -> Path:
 def told(answer: Section) -> Told:
     """What is said of each term, without the period that it is stamped with."""
     table = answer.table("terms")
-    return {name: (figure.value, figure.low, figure.high, figure.basis, reason) for name, figure, _, reason in table.rows}
+    return {
+        name: (figure.value, figure.low, figure.high, figure.basis, reason) for name, figure, _, reason in table.rows
+    }
 
 
 @pytest.mark.parametrize(("first", "basis"), [(30, "measured"), pytest.param(54, "confounded", marks=pytest.mark.long)])
