@@ -9,6 +9,8 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
+from dashboard import amounts
+from rose.pricing.figures import Figure
 from rose.text import visible
 
 #: Bucket to colour, in the order in which buckets are stacked.
@@ -149,6 +151,26 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
         + base.mark_point(filled=True, size=80, color=ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
         + base.mark_tick(color=budget(), thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
+
+
+def interval_rows(figures: Mapping[str, Figure], count: int = 1) -> pl.DataFrame:
+    """Amounts for so many, for `intervals`."""
+
+    def units(nano: float | None) -> float | None:
+        return None if nano is None else nano * count / 1e9
+
+    def text(nano: float) -> str:
+        return amounts.amount(round(nano * count), currency)
+
+    rows = []
+    for name, figure in figures.items():
+        currency = figure.stamp.currency
+        spread = figure.no_interval or "no interval"
+        if figure.low is not None:
+            spread = f"{text(figure.low)} to {'unbounded' if figure.high is None else text(figure.high)}"
+        ends = {"usd": units(figure.value), "low": units(figure.low), "high": units(figure.high)}
+        rows.append({"name": name, **ends, "text": text(figure.value or 0), "range": spread})
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64))
 
 
 def intervals(frame: pl.DataFrame, title: str) -> alt.LayerChart:

@@ -30,10 +30,12 @@ from rose.pricing import charges
 from rose.pricing.charges import Charges
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report
+from rose.pricing.figures import Stamp
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
 from rose.pricing.run import heard, report
+from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.spend.cost import UNALLOCATED, tags_of
 from rose.pricing.spend.currency import OWN
 
@@ -396,22 +398,18 @@ def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]
     )
 
 
-def document(
-    ledger: Path, run: Run, build: Callable[[Path, str, PriceBook, bool, Seen], T], *, unverified: bool
-) -> Priced[T]:
-    """What `build`, a function of a module, makes of a run at its price book's prices, or why there is nothing."""
+def answer(ledger: Path, run: Run, make: Callable[[PricedRun], T], *, unverified: bool) -> Priced[tuple[T, Stamp]]:
+    """What `make`, a function of a module, makes of a run at its price book's prices, or why there is nothing."""
     chosen = price_book(ledger, run)
     if (book := chosen.value) is None:
         return Priced(None, chosen.error)
-    return kept(
-        lambda: build(ledger, run.run_id, book, unverified, seen(str(ledger))),
-        ledger,
-        build.__module__,
-        build.__qualname__,
-        run.run_id,
-        *book_key(book),
-        unverified,
-    )
+
+    def build() -> tuple[T, Stamp]:
+        with priced(ledger, run.run_id, book, unverified, seen(str(ledger))) as priced_run:
+            return make(priced_run), priced_run.stamp
+
+    key = (make.__module__, make.__qualname__, run.run_id, *book_key(book), unverified)
+    return kept(build, ledger, *key)
 
 
 def book_key(book: PriceBook) -> tuple[str, str]:

@@ -294,6 +294,7 @@ def show_table(made: Table, source: str) -> None:
 
     Money is shown as numbers, which sort as numbers; all else as text.
     """
+    made = made.plain()
     rows, shown, written = [*made.rows, *made.footer], [], {}
     for index, column in enumerate(made.columns):
         cells = [row[index] for row in rows]

@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 
 #: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
+_DIFFERENT_MIN = 6
 #: What a mode gives to group and others.
 _OTHERS = 0o077
 
@@ -25,6 +26,11 @@ def check_token(token: str, name: str = "the token") -> str:
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(
             f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
+        )
+    if len(set(token)) < _DIFFERENT_MIN or any(char.isspace() for char in token):
+        raise SecretError(
+            f"{name} holds blanks, or fewer than {_DIFFERENT_MIN} different characters; "
+            "`openssl rand -hex 32` makes one"
         )
     return token
 

@@ -8,6 +8,16 @@ from collections.abc import Callable
 #: Line and paragraph separators; with all categories that begin with C (controls, formats such as those that turn text
 #: around, surrogates, private use, unassigned) they are what a screen obeys, hides or draws as it likes.
 _SEPARATORS = ("Zl", "Zp")
+#: Letters, marks and symbols that leave no ink: fillers, joiners, and variation selectors but that of emoji.
+_BLANK = frozenset(
+    map(
+        chr,
+        (
+            *(0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
+            *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0)),
+        ),
+    )
+)
 
 
 class Escapes(dict[int, str]):
@@ -20,7 +30,7 @@ class Escapes(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         category = unicodedata.category(char)
-        hidden = category.startswith("C") or category in _SEPARATORS
+        hidden = category.startswith("C") or category in _SEPARATORS or char in _BLANK
         self[code] = self._escape(char) if hidden else char
         return self[code]
 

@@ -70,15 +70,8 @@ ENDLESS = {
     ("ledger", "metrics"): "--listen",
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
-#: And those that send messages, which tests/pricing/commands/test_alerts.py runs, and those that price the recorded
-#: ledger for seconds, which tests/pricing/commands/test_correct.py runs on a small one.
-ELSEWHERE = (
-    ["attach", "--url"],
-    ["alerts", "test"],
-    ["alerts", "check"],
-    ["correct", "frontier"],
-    ["correct", "verifiers"],
-)
+#: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
+ELSEWHERE = (["attach", "--url"], ["alerts", "test"], ["alerts", "check"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
@@ -243,6 +236,8 @@ def check_rose(arguments: list[str]) -> None:
     """Parse as the command line itself would, without running anything."""
     command = COMMANDS
     while isinstance(command, TyperGroup) and arguments != ["--help"]:
+        if command.invoke_without_command and (not arguments or arguments[0].startswith("-")):
+            break
         name, *arguments = arguments
         assert name in command.commands, f"rose has no command {name!r}"
         command = command.commands[name]

@@ -121,7 +121,10 @@ def test_what_an_older_version_left_open_is_closed_before_it_is_opened(tmp_path,
 def test_a_short_token_is_refused_and_not_shown():
     with pytest.raises(SecretError, match="the token has 5 characters and needs 16; `openssl rand -hex 32` makes one"):
         secret_file.check_token("guess")
-    assert secret_file.check_token("x" * 16) == "x" * 16
+    assert secret_file.check_token("0123456789abcdef") == "0123456789abcdef"
+    for weak in ("x" * 16, " " * 16, "0123456789 abcdef"):
+        with pytest.raises(secret_file.SecretError, match="blanks, or fewer than 6 different"):
+            secret_file.check_token(weak)
 
 
 def test_a_file_that_others_may_use_is_said_to_be_so_with_the_way_out(tmp_path):

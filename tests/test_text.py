@@ -24,6 +24,7 @@ def obeyed(text: str) -> set[str]:
         ("\u202etxt.exe \u200f\u200e\u2066\u2069\u061c", r"\u202etxt.exe \u200f\u200e\u2066\u2069\u061c"),
         ("soft\u00adhyphen, \u200b\ufeff\u2060", r"soft\xadhyphen, \u200b\ufeff\u2060"),
         ("tags \U000e0000\U000e0041", r"tags \U000e0000\U000e0041"),
+        ("no\u3164ink\u2800\u034f\ufe00", r"no\u3164ink\u2800\u034f\ufe00"),
         ("\ud800 \ue000 \u2028\u2029\x85", r"\ud800 \ue000 \u2028\u2029\x85"),
     ],
 )

@@ -22,6 +22,7 @@ from dashboard.costs.groups import GROUPS, Group
 from dashboard.data import Run
 from dashboard.link import Link
 from dashboard.spending import Spending
+from rose.pricing.borrowing.report.waterfall import waterfall
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.document import Report, to_csv
 from rose.pricing.money import NS_PER_HOUR
@@ -228,11 +229,11 @@ def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) 
     # Whether an unverified ledger will do was asked for the figures above.
     unverified = not spent.bill.verified
     with st.spinner("Comparing with dedicated devices …"):
-        made = why.ask(ledger, run, unverified=unverified)
+        made = data.answer(ledger, run, waterfall, unverified=unverified)
     if made.value is None:
         st.error(escape.prose(made.error or words.NOT_ENOUGH_DATA))
         return
-    why.show(made.value, run)
+    why.show(*made.value, run)
     _download(ledger, run, unverified=unverified)
 
 

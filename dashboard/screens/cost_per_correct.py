@@ -8,9 +8,11 @@ import polars as pl
 import streamlit as st
 
 from dashboard import charts, data, display, frame
-from dashboard.answers import course, decide, documents, prices
-from dashboard.answers.documents import Documents
+from dashboard.answers import course, decide, prices
 from dashboard.data import Priced, Run
+from rose.pricing.answers import report
+from rose.pricing.figures import Stamp
+from rose.pricing.table import Section
 
 _BLUE, _GREEN, _ORANGE, _PURPLE = "#0072B2", "#009E73", "#B87A00", "#8E4585"
 #: Charts of how the run went stand below the others, and are smaller.
@@ -24,22 +26,23 @@ def show(ledger: Path, run: Run) -> None:
         return
     course.show(ledger, run)
 
-    def ask(unverified: bool) -> Priced[Documents]:
-        return data.document(ledger, run, documents.build, unverified=unverified)
+    def ask(unverified: bool) -> Priced[tuple[dict[str, Section], Stamp]]:
+        return data.answer(ledger, run, report.sections, unverified=unverified)
 
     # Prices take longest: what needs none is drawn meanwhile, below their place.
     place = st.container()
     _went(run, steps)
     with place:
         with st.spinner("Pricing the run …"):
-            made = frame.asked(ledger, ask, f"answers-{run.run_id}")
-        if made is None:
+            answer = frame.asked(ledger, ask, f"answers-{run.run_id}")
+        if answer is None:
             return
-        frame.stamp(made.answers.stamp)
-        prices.show(made, steps)
-        decide.levers(made.answers)
-        decide.frontier(made.ahead)
-        decide.verifiers(made.verifiers)
+        made, stamp = answer
+        frame.stamp(stamp)
+        prices.show(made["cost"], steps)
+        decide.levers(made["cost"])
+        decide.frontier(made["frontier"])
+        decide.verifiers(made["verifiers"])
 
 
 def _went(run: Run, steps: pl.DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import streamlit as st
@@ -10,11 +11,10 @@ from dashboard import data, escape, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
 from dashboard.risk import sections, serving
+from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report import risk
-from rose.pricing.borrowing.report.risk import RiskDocument
-from rose.pricing.price_books.pricebook import PriceBook
-
-_PRICED = (sections.saved, sections.depends, sections.added, sections.bursts, sections.together)
+from rose.pricing.figures import Stamp
+from rose.pricing.table import Section
 
 
 def show(ledger: Path, run: Run) -> None:
@@ -23,17 +23,25 @@ def show(ledger: Path, run: Run) -> None:
         _harm_alone(ledger, run)
         serving.without_prices(book.error or words.NOT_ENOUGH_DATA)
         return
-    document = _document(ledger, run, book.value)
-    if document is None:
+
+    def ask(unverified: bool) -> Priced[tuple[Mapping[str, Section], Stamp]]:
+        return data.answer(ledger, run, report.sections, unverified=unverified)
+
+    answer = frame.asked(ledger, ask, f"risk-{run.run_id}")
+    if answer is None:
         if data.verifies(ledger):
             _harm_alone(ledger, run)
         return
-    frame.stamp(document.head.stamp)
-    sections.verdicts(document)
-    sections.harm(document)
+    made, stamp = answer
+    frame.stamp(stamp)
+    sections.verdicts(made)
+    sections.harm(made)
     serving.show(ledger, run)
-    for section in _PRICED:
-        section(document)
+    sections.saved(made["compare"])
+    sections.depends(made)
+    sections.added(made["price"])
+    sections.bursts(made["provision"])
+    sections.together(made["spikes"])
 
 
 def _harm_alone(ledger: Path, run: Run) -> None:
@@ -42,24 +50,11 @@ def _harm_alone(ledger: Path, run: Run) -> None:
     if measured.value is None:
         st.error(escape.prose(measured.error or words.NOT_ENOUGH_DATA))
         return
-    sections.told(measured.value.told)(escape.prose(measured.value.says))
-    sections.not_told(measured.value.told)
+    harmful = risk.harmful(measured.value)
+    sections.told(harmful)(escape.prose(risk.says(measured.value)))
+    sections.not_told(harmful)
     sections.windows(f"{measured.value.withheld:,}", f"{measured.value.windows:,}", run.provenances[0])
     serving.show(ledger, run)
-
-
-def _document(ledger: Path, run: Run, book: PriceBook) -> RiskDocument | None:
-    def ask(unverified: bool) -> Priced[RiskDocument]:
-        return data.kept(
-            lambda: risk.build(ledger, run.run_id, book, unverified, seen=data.seen(str(ledger))),
-            ledger,
-            "risk",
-            run.run_id,
-            *data.book_key(book),
-            unverified,
-        )
-
-    return frame.asked(ledger, ask, f"risk-{run.run_id}")
 
 
 frame.page(

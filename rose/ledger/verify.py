@@ -197,14 +197,15 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
             way_out = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
             if signer.key in endorsed_for:
                 continue
-            if signer.key not in standing.keys:
-                first_use.setdefault(signer.key, []).append(report.writer)
-            elif endorsed_for and not spool.is_local(report.writer):
+            if endorsed_for and not spool.is_upkeep(report.writer):
                 # Upkeep of one folder is done by whoever has it.
                 problems.append(
                     f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
-                    f"{signer.key}, which is endorsed for other writers and not for this one: it was forged; {way_out}"
+                    f"{signer.key}, which is not endorsed for this writer, while another key is: it was forged, or its "
+                    f"host has a new key; {way_out}"
                 )
+            elif signer.key not in standing.keys:
+                first_use.setdefault(signer.key, []).append(report.writer)
             else:
                 notes.append(
                     f"writer {report.writer} is signed by {signer.key}, which no known key endorsed for this writer: "

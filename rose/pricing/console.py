@@ -44,6 +44,7 @@ def rendered(part: Element, width: int = WIDTH) -> RenderableType:
 
 
 def _table(table: Table, width: int) -> TerminalTable:
+    table = table.plain()
     title = f"{table.title}  [{table.terms}]" if table.terms else table.title
     notes = " ".join(table.notes)
     made = TerminalTable(

@@ -178,7 +178,7 @@ def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
 
 def to_json(document: Any) -> dict[str, Any]:
     """Plain values of a document's fields, with the version of their layout."""
-    return {"schema": SCHEMA, **{f.name: _json(getattr(document, f.name)) for f in dataclasses.fields(document)}}
+    return {"schema": SCHEMA, **_json(document)}
 
 
 def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

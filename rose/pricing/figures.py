@@ -151,6 +151,11 @@ class Figure:
         return "-" if self.value is None else self.text
 
     @property
+    def marked_short_text(self) -> str:
+        """`marked_text`, or a dash."""
+        return "-" if self.value is None else self.marked_text
+
+    @property
     def short_interval(self) -> str:
         """`interval_text`, or a dash."""
         return self.interval_text or "-"
@@ -189,30 +194,63 @@ class Figures:
         no_interval: str | None = None,
     ) -> Figure:
         """Dollars, each `per` something if said; the interval is in dollars too, `no_interval` why there is none."""
-        value = None if usd is None else nano_usd_of(usd)
+        nano = None if usd is None else nano_usd_of(usd)
+        return self.amount(nano, view, per=per, basis=basis, why=why, interval=interval, no_interval=no_interval)
+
+    def amount(
+        self,
+        nano_usd: int | None,
+        view: str,
+        *,
+        per: str | None = None,
+        basis: str = "measured",
+        why: str | None = None,
+        interval: Interval | None = None,
+        no_interval: str | None = None,
+    ) -> Figure:
+        """Whole nano-dollars, with an interval in dollars."""
         low = None if interval is None else round(interval.low * NANO_USD_PER_USD)
         high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
-        unit = "nano_usd" if per is None else f"nano_usd/{per}"
         return Figure(
-            value=value,
-            unit=unit,
+            value=nano_usd,
+            unit="nano_usd" if per is None else f"nano_usd/{per}",
             view=view,
             stamp=self.stamp,
             basis=basis,
-            why=_why(value, why),
+            why=_why(nano_usd, why),
             low=low,
             high=high,
-            no_interval=no_interval if value is not None and low is None else None,
+            no_interval=no_interval if nano_usd is not None and low is None else None,
         )
-
-    def amount(self, nano_usd: int, view: str) -> Figure:
-        """Whole nano-dollars."""
-        return Figure(value=nano_usd, unit="nano_usd", view=view, stamp=self.stamp)
 
     def number(self, value: int | None, unit: str, *, why: str | None = None) -> Figure:
         """A count, a duration or a size."""
         value = None if value is None else int(value)
         return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
+
+    def measure(
+        self,
+        value: float | None,
+        unit: str = "ratio",
+        *,
+        basis: str = "measured",
+        why: str | None = None,
+        interval: Interval | None = None,
+        no_interval: str | None = None,
+    ) -> Figure:
+        """A share, a ratio or another measure with its interval, or why there is none."""
+        spread = None if value is None else interval
+        return Figure(
+            value=value,
+            unit=unit,
+            view=COUNT,
+            stamp=self.stamp,
+            basis=basis,
+            why=_why(value, why),
+            low=None if spread is None else spread.low,
+            high=None if spread is None else spread.high,
+            no_interval=no_interval if value is not None and interval is None else None,
+        )
 
     def part(
         self,
@@ -230,6 +268,12 @@ def why_no_interval(figures: Iterable[Figure]) -> str:
     """`No interval: ` and every reason among these figures, once; empty where none has one."""
     reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
     return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
+
+
+def missing(figures: Iterable[Figure]) -> str:
+    """`No value: ` and every reason among these figures, once; empty where all are known."""
+    reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
+    return f"No value: {'. '.join(reasons)}." if reasons else ""
 
 
 def _why(value: float | None, why: str | None) -> str | None:
@@ -250,4 +294,6 @@ def _text(value: float, unit: str) -> str:
             if value >= size:
                 return f"{value / size:,.2f} {name}"
         return f"{value} B"
-    return f"{value:,}"
+    if unit == "mW*ns":
+        return f"{value / 3.6e18:,.6g} kWh"
+    return f"{value:,}" if type(value) is int else f"{value:,.1f}"

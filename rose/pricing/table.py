@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from rose.pricing.figures import Figure, missing, why_no_interval
 from rose.pricing.money import format_money, format_ns
 
 if TYPE_CHECKING:
     from rose.pricing.figures import Stamp
 
-#: What a column holds: text, text that stands for a number, nano-units of a currency, nanoseconds, a count, bytes,
-#: mW*ns, or a price as text.
+#: What a column holds: text, a `Figure` or text that stands for a number, nano-units of a currency, nanoseconds, a
+#: count, bytes, mW*ns, or a price as text.
 Kind = Literal["text", "figure", "money", "hours", "count", "gb", "kwh", "price"]
 #: Kinds of whole numbers, which can be added up.
 SUMMED: frozenset[Kind] = frozenset({"money", "hours", "count", "gb", "kwh"})
@@ -43,7 +44,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of plain values below columns: text where a column holds text, whole numbers where it is `SUMMED`, or None.
+    """Rows of values below columns: text where a column holds text, whole numbers where it is `SUMMED`, or None.
+
+    A `Figure` stands in a column of the kind `figure`; `plain` turns it to text.
 
     `view` says of which view its money is, or what else its figures are; `stamp` is what they all have in common. The
     `footer` are totals below the rows. A table that is `grouped` has a line where the first column changes, and shows a
@@ -94,6 +97,64 @@ class Table:
         ]
         return dataclasses.replace(self, footer=(("total", *sums[1:]),))
 
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Its figures, row by row."""
+        return tuple(cell for row in (*self.rows, *self.footer) for cell in row if isinstance(cell, Figure))
+
+    def plain(self) -> Table:
+        """Return the table with its figures as text.
+
+        A column whose figures have intervals is followed by one of intervals. Notes say why figures or intervals are
+        missing.
+        """
+        if not self.figures:
+            return self
+        columns, cells = [], []
+        rows = [*self.rows, *self.footer]
+        for index, column in enumerate(self.columns):
+            values = [row[index] for row in rows]
+            columns.append(column)
+            cells.append([value.marked_short_text if isinstance(value, Figure) else value for value in values])
+            if any(isinstance(value, Figure) and value.low is not None for value in values):
+                columns.append(Column(f"95% of {column.name}", "figure"))
+                cells.append([value.short_interval if isinstance(value, Figure) else None for value in values])
+        texts = tuple(zip(*cells, strict=True))
+        # A reason that stands in its row needs no note.
+        shown = {cell for row in rows for cell in row if isinstance(cell, str)}
+        return dataclasses.replace(
+            self,
+            columns=tuple(columns),
+            rows=texts[: len(self.rows)],
+            footer=texts[len(self.rows) :],
+            notes=notes(
+                *self.notes,
+                missing(figure for figure in self.figures if figure.why not in shown),
+                why_no_interval(self.figures),
+            ),
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as cells by the name of their column, the footer's last."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in (*self.rows, *self.footer)]
+
+    def row(self, key: str) -> dict[str, Any]:
+        """The cells, by column, of the row or footer whose first cell is `key`. Raises KeyError for another key."""
+        return {row[self.columns[0].name]: row for row in self.records()}[key]
+
+    def to_json(self) -> dict[str, Any]:
+        """Rows by column; figures with their exact values, intervals and reasons."""
+        return {
+            "title": self.title,
+            "view": self.view,
+            "rows": [
+                {name: cell.to_json() if isinstance(cell, Figure) else cell for name, cell in record.items()}
+                for record in self.records()
+            ],
+            "notes": list(self.notes),
+        }
+
     def starts_group(self, number: int) -> bool:
         """Whether row `number` is the first one with its value in the first column."""
         return not self.grouped or number == 0 or self.rows[number][0] != self.rows[number - 1][0]
@@ -127,6 +188,15 @@ class Paragraph:
         first, *more = [*lines] or [""]
         return cls(first, more=tuple(more))
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Its lines as text."""
+        return f"{self.lead}{self.text}", *self.more
+
+    def to_json(self) -> list[str]:
+        """Its lines."""
+        return list(self.lines)
+
 
 #: What a document is shown as, one after the other; plain text is a line whose ids and paths stay whole.
 Element = Table | Paragraph | str
@@ -156,6 +226,42 @@ def cell_text(column: Column, value: Any) -> str:
         case "kwh":
             return f"{value / 3.6e18:,.4f}"
     return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The tables and paragraphs of one question by name, in the order in which they are shown."""
+
+    parts: Mapping[str, Table | Paragraph]
+
+    def table(self, name: str) -> Table:
+        """A table of it. Raises KeyError for another name."""
+        part = self.parts[name]
+        assert isinstance(part, Table)
+        return part
+
+    def text(self, name: str) -> str:
+        """The lines of a paragraph of it as one text. Raises KeyError for another name."""
+        part = self.parts[name]
+        assert isinstance(part, Paragraph)
+        return " ".join(part.lines)
+
+    def figure(self, name: str, key: str, column: str = "value") -> Figure:
+        """A figure of a table by its row and column. Raises KeyError for an unknown name, row or column."""
+        cell = self.table(name).row(key)[column]
+        assert isinstance(cell, Figure)
+        return cell
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values of its parts by name."""
+        return {name: part.to_json() for name, part in self.parts.items()}
+
+
+def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, **more: Any) -> Table:
+    """Return a table of one figure a row, named by its key."""
+    return Table(
+        title=title, view=view, stamp=stamp, columns=columns("what", "value"), rows=(*figures.items(),), **more
+    )
 
 
 def notes(*texts: str) -> tuple[str, ...]:

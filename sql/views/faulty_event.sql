@@ -93,8 +93,12 @@ named AS (
     WHERE event_id IS NOT NULL
 ),
 contradicting AS (
-    SELECT *, first_value(content) OVER (PARTITION BY run_id, kind, event_id ORDER BY n) AS first_content
+    SELECT
+        *,
+        first_value(content) OVER same_id AS first_content,
+        first_value(writer || '/' || seq) OVER same_id AS counted
     FROM named
+    WINDOW same_id AS (PARTITION BY run_id, kind, event_id ORDER BY n)
 ),
 slice AS (
     SELECT
@@ -115,7 +119,9 @@ FROM (
     WHERE fault IS NOT NULL
     UNION ALL BY NAME
     SELECT
-        *, 'event_id must be that of one event, and the first with it has other content' AS fault, event_id AS value
+        * EXCLUDE (counted),
+        'event_id must be that of one event, and ' || counted || ', which counts, has other content' AS fault,
+        event_id AS value
     FROM contradicting
     WHERE content <> first_content
     UNION ALL BY NAME

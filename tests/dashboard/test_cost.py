@@ -16,11 +16,12 @@ from dashboard.costs.groups import GROUPS, PLACES
 from dashboard.spending import ROLLOUT_BUCKETS
 from rose import events
 from rose.pricing import charges
-from rose.pricing.borrowing.report import waterfall
-from rose.pricing.borrowing.report.waterfall import Waterfall
+from rose.pricing.borrowing.report.waterfall import waterfall
 from rose.pricing.document import Report
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.price_books import pricebook
+from rose.pricing.run.priced import priced
+from rose.pricing.table import Section
 
 RATES = """
 [[exchange_rate]]
@@ -50,8 +51,9 @@ def rollouts(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def steps(ended: Path) -> Waterfall:
-    return waterfall.build(ended)
+def steps(ended: Path) -> Section:
+    with priced(ended) as run:
+        return waterfall(run)
 
 
 def test_the_address_knows_every_way_to_divide() -> None:
@@ -102,7 +104,7 @@ def test_the_model_is_the_one_of_the_engines(tmp_path: Path, kit: Any) -> None:
     assert data.models(kit.write(tmp_path / "ledger", [kit.started(), *made])) == {"run": "little"}
 
 
-def test_bars_of_the_waterfall_begin_where_the_one_before_ends(steps: Waterfall) -> None:
+def test_bars_of_the_waterfall_begin_where_the_one_before_ends(steps: Section) -> None:
     rows = why.rows(steps).to_dicts()
     assert rows[0]["from"] == 0
     for before, row in itertools.pairwise(rows):

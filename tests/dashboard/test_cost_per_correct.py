@@ -9,8 +9,8 @@ from dashboard import amounts, data
 from dashboard.answers import course
 from rose.pricing.answers import learned
 from rose.pricing.answers.learned import Stretch
-from rose.pricing.answers.report.cost_per_correct import answers
-from rose.pricing.answers.report.frontier import outlook
+from rose.pricing.answers.report.cost_per_correct import C3, cost
+from rose.pricing.answers.report.frontier import frontier
 from rose.pricing.run.priced import priced
 
 
@@ -65,21 +65,21 @@ def test_the_page_has_pricing_s_figures(ended: Path, open_page: Any, values: Any
     app = open_page(ended, "cost_per_correct", axis="versions")
     assert not app.exception
     assert not app.error
-    with priced(ended) as of:
-        found, ahead = answers(of), outlook(of)
-    paid = found.lines["blended"].measured
-    count, _ = amounts.scale(paid.value)
-    shown = values(app)
-    assert shown[f"{count:,} accepted answers" if count > 1 else "Accepted answer"] == amounts.amount(
-        int((paid.value or 0) * count)
-    )
-    assert f"C3 is {found.c3.text}" in page_text(app)
-    assert found.c3.interval_text in page_text(app)
+    with priced(ended) as priced_run:
+        made, ahead = cost(priced_run), frontier(priced_run)
+    paid = made.table("lines").row("blended")["per accepted"].value or 0
+    count, _ = amounts.scale(paid)
+    name = f"{count:,} accepted answers" if count > 1 else "Accepted answer"
+    assert values(app)[name] == amounts.amount(int(paid * count))
+    c3 = made.figure("c3", C3)
+    assert f"C3 is {c3.text}" in page_text(app)
+    assert c3.interval_text in page_text(app)
     tables = [frame.value for frame in app.dataframe]
-    assert list(next(table for table in tables if "lever" in table)["lever"]) == [row.what for row in found.levers]
-    assert found.in_words in page_text(app)
-    answered = next(table for table in tables if "answer" in table)
-    assert list(answered["answer"]) == [answer.side for answer in ahead.answers.values()]
-    assert ahead.rollouts in page_text(app)
+    levers = next(table for table in tables if "lever" in table)
+    assert list(levers["lever"]) == [row[0] for row in made.table("levers").rows]
+    assert made.text("says") in page_text(app)
+    answered = next(table for table in tables if "side" in table)
+    assert list(answered["side"]) == [row["side"] for row in ahead.table("answers").records()]
+    assert ahead.text("rollouts") in page_text(app)
     assert "Only lake judged the probes" in page_text(app)
     assert "policy version" in page_text(app) or "oldest version" in page_text(app)

@@ -63,7 +63,7 @@ def test_the_cards_are_pricing_s_figures(
     app = open_page(ended, "overview")
     assert not app.exception
     assert not app.error
-    saved = alternatives.build(ended, "run", BOOK).savings.cash_saved
+    saved = alternatives.build(ended, "run", BOOK).cash_saved
     time = frame.filter(pl.col("bucket") == "rollout")
     lent = time.filter((pl.col("pool") == "serving") & pl.col("lease_id").is_not_null())
     accepted = sum(1 + step * 6 // 8 for step in range(8))

@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
+from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report import risk
+from rose.pricing.borrowing.report.alternatives import PER_HOUR
+from rose.pricing.borrowing.report.provision import BREAK_EVEN_TIME
 from rose.pricing.price_books import pricebook
+from rose.pricing.run.priced import priced
 
 
 def table(app: Any, column: str) -> Any:
@@ -17,33 +21,32 @@ def table(app: Any, column: str) -> Any:
 def test_both_answers_come_first_in_words_and_then_the_evidence(
     ended: Path, open_page: Any, page_text: Any, values: Any
 ) -> None:
-    of, app = risk.build(ended), open_page(ended, "risk")
+    with priced(ended) as run:
+        made = report.sections(run)
+    app = open_page(ended, "risk")
     assert not app.exception
     assert not app.error
-    assert of.harm.says in page_text(app)
-    assert "is not known: leases were never withheld at random" in of.harm.says
-    assert of.compare.in_short in page_text(app)
+    assert made["risk"].text("says") in page_text(app)
+    assert "is not known: leases were never withheld at random" in made["risk"].text("says")
+    assert made["risk"].text("saves") in page_text(app)
     assert "Late requests of lent devices and of others are not set side by side" in page_text(app)
+    bill = made["compare"].table("bill").plain()
     ways = table(app, "cash saved")
-    assert dict(zip(ways["way"], ways["95% interval"], strict=True)) | {"borrowed": ""} == {
-        **{name: way.cash_saved.short_interval for name, way in of.compare.ways.items() if "loaded" not in name},
-        "borrowed": "",
-    }
-    terms = table(app, "rests on").set_index("term")
-    for name, row in of.price.terms.items():
-        told = terms.loc[name.replace("_", " ")]
-        assert (told["in all"], told["rests on"]) == (row.in_all.short_text, row.rests_on.replace("`", ""))
-    assert values(app)["Break-even provision against device time"] == of.provision.break_even.text
+    assert list(ways["way"]) == [row[0] for row in (*bill.rows, *bill.footer)]
+    assert list(ways["cash saved"]) == [row["cash saved"] or "" for row in bill.records()]
+    terms = made["price"].table("terms").plain()
+    told = table(app, "term")
+    for column in ("term", "in all", "per device-hour"):
+        assert list(told[column]) == [row[column] or "" for row in terms.records()]
+    break_even = made["provision"].figure("totals", BREAK_EVEN_TIME)
+    assert values(app)["Break-even provision against device time"] == break_even.text
     # The example's price book has no penalty for a missed budget.
     assert (values(app)["Accrued"], values(app)["Realised"]) == ("not set", "not set")
     assert "state one, `violation_usd`, in [lending]" in page_text(app)
+    flip = made["compare"].figure("flips", PER_HOUR, "stops paying at")
     flips = table(app, "stops paying at").set_index("what")
-    assert (
-        flips.loc["charge for a device-hour", "stops paying at"]
-        == of.compare.flips["charge for a device-hour"].flips_at.text
-    )
+    assert flips.loc[PER_HOUR, "stops paying at"] == flip.marked_text
     assert "not enough data: 4 windows of 60 s" in page_text(app)
-    assert "not enough data" not in "".join(str(ways[column].tolist()) for column in ways)
 
 
 @pytest.mark.long
@@ -62,11 +65,10 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
 def test_harm_needs_no_prices_and_the_rest_says_that_it_does(
     ended: Path, open_page: Any, page_text: Any, values: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    priced = risk.build(ended)
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     app = open_page(ended, "risk")
     assert not app.exception
-    assert priced.harm.says in page_text(app)
+    assert risk.says(risk.without_prices(ended, "run")) in page_text(app)
     assert values(app)["Missed a latency budget"] == "3.3%"
     assert values(app)["First token, p99"] == "2.6 s"
     assert "48 yields" in page_text(app)

@@ -177,7 +177,7 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(
     count, (fault,) = faults.listed(root)
     assert (count, fault.seq) == (1, 2)
     assert str(fault) == (
-        "w/2: event 'lease': event_id must be that of one event, and the first with it has other content, got same"
+        "w/2: event 'lease': event_id must be that of one event, and w/0, which counts, has other content, got same"
     )
     with catalog.connect(root) as connection:
         assert connection.execute("SELECT kv_budget_bytes FROM lease_event").fetchall() == [(1,)]

@@ -16,7 +16,8 @@ from rose.pricing.closing.restate import restate
 from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.run import report
-from rose.pricing.table import Element
+from rose.pricing.run.priced import priced
+from rose.pricing.table import Element, Section
 from rose.terminal import Screen
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
 
@@ -43,6 +44,19 @@ def shown(parts: Iterable[Element]) -> str:
 def printed(parts: Iterable[Element]) -> str:
     """The same as words with one blank between them."""
     return " ".join(shown(parts).split())
+
+
+def rests_on(answer: Section, term: str) -> str:
+    """What a row of the terms of m rests on."""
+    return str(answer.table("terms").row(term)["rests on"])
+
+
+def section(
+    root: Path, answer: Callable[..., Section], run_id: str | None = None, book: Any = None, **options: Any
+) -> Section:
+    """The answer to one question on a run."""
+    with priced(root, run_id, book) as run:
+        return answer(run, **options)
 
 
 @pytest.fixture

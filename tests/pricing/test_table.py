@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
+from rose.pricing.figures import AMORTIZED
+from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Column, Paragraph, Table, columns
 from tests.pricing.conftest import printed, shown
+from tests.pricing.test_figures import MAKE, STAMP
 
 HOUR_NS = 3600 * 10**9
 BY_TEAM = Table(
@@ -71,3 +76,25 @@ def test_nothing_in_a_ledger_is_obeyed_by_a_terminal() -> None:
     text = printed([table, Paragraph(hostile, lead=hostile), hostile])
     assert text.count("[bold]x[/bold] :smile: \\x1b[2Jgone") == 8
     assert "\x1b" not in text
+
+
+def test_figures_keep_their_values_and_are_text_where_they_are_shown() -> None:
+    known = MAKE.money(Fraction(1), AMORTIZED, basis="assumed", interval=Interval(low=0.5, high=2))
+    guessed = MAKE.money(Fraction(2), AMORTIZED, no_interval="a guess")
+    absent, explained = (MAKE.money(None, AMORTIZED, why=why) for why in ("too few", "said beside it"))
+    table = Table(
+        title="Terms",
+        stamp=STAMP,
+        columns=columns("term", "cost", "each", "why", text=("why",)),
+        rows=(("a", known, guessed, ""), ("b", absent, explained, "said beside it")),
+    )
+    assert table.row("a")["cost"] is known
+    first, second = table.to_json()["rows"]
+    assert (first["cost"]["value"], first["cost"]["low"], first["cost"]["basis"]) == (10**9, 500_000_000, "assumed")
+    assert (second["cost"]["value"], second["cost"]["why"]) == (None, "too few")
+    plain = table.plain()
+    assert [column.name for column in plain.columns] == ["term", "cost", "95% of cost", "each", "why"]
+    assert plain.rows[0] == ("a", "$1.00 (assumed)", "$0.500 to $2.00", "$2.00", "")
+    assert plain.rows[1][:4] == ("b", "-", "-", "-")
+    assert plain.notes == ("No value: too few.", "No interval: a guess.")
+    assert BY_TEAM.plain() is BY_TEAM

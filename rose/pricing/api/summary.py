@@ -163,7 +163,7 @@ def _borrowing(made: Saved | str, stamp: Stamp) -> dict[str, Figure]:
     cash = sums["cash_saved_nano"] or dict.fromkeys(ENDS)
     added = [run.added_nano for run in made.runs if run.added_nano is not None]
     single = made.runs[0] if len(made.runs) == 1 else None
-    no_interval = saved.NO_INTERVAL if single is None else "`rose saved` and `rose borrow compare` say what it rests on"
+    no_interval = saved.NO_INTERVAL if single is None else "`rose saved` and `rose borrow` say what it rests on"
     return {
         **{
             f"cash_saved_{end}": figure(cash[end], MARGINAL, single.cash_interval if single else None, no_interval)

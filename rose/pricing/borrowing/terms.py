@@ -42,8 +42,8 @@ class Term:
 
     @property
     def unknown(self) -> str | None:
-        """Why there is no figure; None where there is one. What is absent is explained."""
-        return "absent" if self.basis == "absent" else self.missing
+        """Why there is no figure; None where there is one."""
+        return self.explained if self.basis == "absent" else self.missing
 
 
 def term(

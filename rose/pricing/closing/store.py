@@ -230,9 +230,13 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
     temporary = staged(root, posting.close_id)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        layout.make_folder(temporary)
-        for name, stored in contents.items():
-            layout.write_file(temporary / name, stored)
+        try:
+            layout.make_folder(temporary)
+            for name, stored in contents.items():
+                layout.write_file(temporary / name, stored)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         event = Ledger(
             action=RESTATED if posting.number else CLOSED,
             at_us=posting.posted_us,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rose.pricing.commands.borrow import borrow_app
-from rose.pricing.commands.correct import correct_app
+from rose.pricing.commands.correct import correct_command
 from rose.pricing.commands.price import price_app
 from rose.pricing.commands.report import report_command
 
-__all__ = ["borrow_app", "correct_app", "price_app", "report_command"]
+__all__ = ["borrow_app", "correct_command", "price_app", "report_command"]

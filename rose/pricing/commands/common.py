@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,10 @@ from rose.ledger.commands.common import unreadable
 from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:
+    from rose.pricing.document import RunFacts
+    from rose.pricing.figures import Stamp
     from rose.pricing.spend.currency import Rate
-    from rose.pricing.table import Element
+    from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
     str | None,
@@ -71,6 +73,19 @@ def print_answer(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]
     from rose.pricing import console
 
     console.show(shown())
+
+
+def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section], as_json: bool) -> None:
+    """Print the answers on a run: plain values by question, or tables one after the other."""
+    from rose.pricing import console
+    from rose.pricing.document import heading, to_json
+
+    if as_json:
+        head = {"stamp": stamp, "run": run, "price_book": stamp.book}
+        echo_data(json.dumps({**to_json(head), **{name: part.to_json() for name, part in sections.items()}}, indent=2))
+        return
+    parts = (part for section in sections.values() for part in section.parts.values())
+    console.show((heading(run, stamp), *parts), spaced=True)
 
 
 def check_format(as_csv: bool, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
-from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, BookFacts, Figure, Figures, Stamp
+from rose.pricing.figures import BookFacts, Figures, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
@@ -27,7 +27,6 @@ from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import token_spread, tokens
 from rose.pricing.run.token_spread import Spread
 from rose.pricing.run.tokens import Tokens
-from rose.pricing.stats.bootstrap import Interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,29 +54,6 @@ class PricedRun:
     def cpm_usd(self) -> float:
         """Dollars per million tokens when the run began. Raises PriceBookError where the book has no such price."""
         return cost_per_correct.cpm(self.book, self.began_ns)
-
-    def number(
-        self,
-        value: float | None,
-        unit: str = "ratio",
-        *,
-        interval: Interval | None = None,
-        why: str | None = None,
-        no_interval: str | None = None,
-        basis: str = "measured",
-    ) -> Figure:
-        """A share or a ratio with its interval; `why` says what is missing where there is no value."""
-        return Figure(
-            value=value,
-            unit=unit,
-            view=COUNT,
-            stamp=self.stamp,
-            basis=basis,
-            why=(why or NOT_ENOUGH_DATA) if value is None else None,
-            no_interval=no_interval if value is not None and interval is None else None,
-            low=None if value is None or interval is None else interval.low,
-            high=None if value is None or interval is None else interval.high,
-        )
 
     @property
     def book_facts(self) -> BookFacts:

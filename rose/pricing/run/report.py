@@ -16,22 +16,21 @@ from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.report.marginal import per_device_hour
 from rose.pricing.borrowing.report.savings import savings
 from rose.pricing.borrowing.terms import Term
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.document import Borrow, DeviceRow, Report, RunShare
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
+from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
 from rose.pricing.run import price_lines
 from rose.pricing.run.operations import engines, latency, leases, preemptions, syncs
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import FATES, Tokens
-from rose.pricing.stats.bootstrap import Interval
 
 _MILLION = 10**6
-_NO_BORROW = "not enough data: no rollout ran on a serving device"
 _FLEETS_IDLE = "the idle time is that of the fleet, which it shares with others: the report of the fleet's run has it"
 _DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be made there"
 
@@ -166,28 +165,13 @@ def _term(make: Figures, term: Term) -> Figure:
 
 
 def _borrow(make: Figures, borrow: Marginal) -> Borrow:
-    def per_hour(
-        usd: Fraction | None, basis: str, interval: Interval | None, no_interval: str | None, why: str | None
-    ) -> Figure:
-        hours = Fraction(borrow.borrowed_ns, NS_PER_HOUR)
-        return make.money(
-            usd / hours if usd is not None and hours else None,
-            MARGINAL,
-            per="device-hour",
-            basis=basis,
-            why=why or _NO_BORROW,
-            interval=interval.over(float(hours)) if interval is not None and hours else None,
-            no_interval=no_interval,
-        )
-
-    per = {
-        name: per_hour(None if term.unknown else term.usd, term.basis, term.interval, term.no_interval, term.unknown)
-        for name, term in borrow.terms.items()
-    }
     return Borrow(
         idle_anyway=None if borrow.idle_anyway is None else float(borrow.idle_anyway),
         borrowed=make.number(borrow.borrowed_ns, "ns"),
-        per_device_hour={**per, "total": per_hour(borrow.usd, borrow.basis, borrow.interval, borrow.no_interval, None)},
+        per_device_hour={
+            **{name: per_device_hour(make, borrow, name) for name in borrow.terms},
+            "total": per_device_hour(make, borrow),
+        },
         explained={name: term.explained for name, term in borrow.terms.items()},
     )
 

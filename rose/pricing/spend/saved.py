@@ -262,7 +262,7 @@ def _of_run(
     try:
         if let_go_alone:
             return _let_go(root, row, book, seen, allow_unverified=allow_unverified)
-        document = alternatives.build(root, row["run_id"], book, allow_unverified, seen=seen)
+        made = alternatives.build(root, row["run_id"], book, allow_unverified, seen=seen)
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
@@ -279,7 +279,6 @@ def _of_run(
             verified=None,
             book=None,
         )
-    made = document.savings
     capacity, cash, added = made.capacity_avoided, made.cash_saved, made.added
     ends = [made.cash_saved_if[end] for end in (WOULD, WOULD_NOT)] if made.cash_saved_if else [cash, cash]
     amounts = [int(end.value) for end in ends if end.value is not None]

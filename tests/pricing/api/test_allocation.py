@@ -130,7 +130,7 @@ def test_marginal_cost_is_what_borrowing_added(fleet: Path, serve: Serve) -> Non
     asked = {"window": "2026-06-01", "costBasis": "marginal", "aggregate": "team,run"}
     answer = serve(fleet, price_book="example").get("/allocation", **asked)
     ((line,), (about,)) = answer.data[0].values(), answer.json["sets"]
-    added = alternatives.build(fleet, "run", "example").savings.added
+    added = alternatives.build(fleet, "run", "example").added
     assert (line["total_nano"], line["low_nano"], line["high_nano"]) == (added.value, added.low, added.high)
     assert (line["name"], line["runs_unknown"]) == ("research/run", 0)
     assert about["bill_nano"] is None

@@ -29,7 +29,7 @@ def test_the_figures_of_a_period_are_those_of_the_reports(sample: Path, serve: S
     figures = summary["figures"]
     values = {name: figure["value"] for name, figure in figures.items()}
     book = pricebook.load("example")
-    made, saved = report.build(sample, "run", book), alternatives.build(sample, "run", book).savings
+    made, saved = report.build(sample, "run", book), alternatives.build(sample, "run", book)
     period = Period(T0_NS, T0_NS + DAY_NS)
     lines = ask(sample, Question(period=period, by=("pool", "bucket")), book).lines
     rollout = {line.values[0]: line for line in lines if line.values[1] == "rollout"}

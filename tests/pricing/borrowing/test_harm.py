@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report import marginal, provision
-from rose.pricing.borrowing.report.marginal import PriceDocument
-from tests.pricing.conftest import T0_NS, S, WriteLedger, us
+from rose.pricing.borrowing.report.marginal import price
+from rose.pricing.borrowing.report.provision import REALISED, provision
+from rose.pricing.table import Section
+from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
@@ -178,13 +179,13 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def in_all(document: PriceDocument, term: str) -> Any:
-    return document.terms[term].in_all
+def in_all(answer: Section, term: str) -> Any:
+    return answer.figure("terms", term, "in all")
 
 
 def test_every_term_is_measured_against_withheld_windows(write_ledger: WriteLedger, book: Path) -> None:
     root = write_ledger(run())
-    document = marginal.build(root, "run", book, by_lease=True)
+    document = section(root, price, "run", book, by_lease=True)
     lent = [one for one in ASKED if not one["clean"]]
     alone = [one for one in ASKED if one["clean"]]
     usd = sum(cost(one["ttft_ms"]) for one in lent)
@@ -194,12 +195,12 @@ def test_every_term_is_measured_against_withheld_windows(write_ledger: WriteLedg
     assert harm.low < harm.value < harm.high
     late = [sum(one["ttft_ms"] > BUDGET_MS for one in side) for side in (lent, alone)]
     extra = late[0] - late[1] * len(lent) / len(alone)
-    rests_on = document.terms["provision"].rests_on
-    assert f"{extra:+.1f} missed budgets against {sum(WITHHELD)} windows" in rests_on
-    assert f"latency within the budget by the book's curve; {len(lent):,} requests compared" in rests_on
+    reason = rests_on(document, "provision")
+    assert f"{extra:+.1f} missed budgets against {sum(WITHHELD)} windows" in reason
+    assert f"latency within the budget by the book's curve; {len(lent):,} requests compared" in reason
     # Half a prompt is cached, and of it some fell out: $1 a million.
     out = Fraction(sum(one["cached"] for one in alone), len(alone)) * len(lent) - sum(one["cached"] for one in lent)
-    cache = in_all(document, "prefix_cache")
+    cache = in_all(document, "prefix cache")
     assert cache.value == round(out * 1000)
     assert cache.low < cache.value < cache.high
     # 40 s of 100 in lent windows, with the half of the overlap that slices give to rollouts, and 30 s in others.
@@ -207,17 +208,19 @@ def test_every_term_is_measured_against_withheld_windows(write_ledger: WriteLedg
     assert slowed.value > 0
     assert slowed.low < slowed.value < slowed.high
     held_s = sum(WITHHELD) * WINDOW_S
-    assert in_all(document, "held_memory").value == round(Fraction(2 * held_s * 10**7, 3600))
+    assert in_all(document, "held memory").value == round(Fraction(2 * held_s * 10**7, 3600))
     assert in_all(document, "publishing").value == 750_000_000
-    for term in document.terms:
-        assert sum(lease.terms[term].value or 0 for lease in document.leases) == (in_all(document, term).value or 0)
-    assert document.total.in_all.low is not None
-    assert "absent" not in document.total.rests_on
-    set_aside = provision.build(root, "run", book)
-    assert set_aside.realised == harm
-    assert sum(day.realised.value or 0 for day in set_aside.days) == harm.value
-    for row in set_aside.rates.values():
-        assert row.extra_misses.low is None
+    leases = document.table("leases").records()
+    for term in document.table("terms").records():
+        by_lease = [lease[term["term"]].value for lease in leases if term["term"] in lease]
+        assert not by_lease or sum(by_lease) == term["in all"].value
+    assert in_all(document, "m").low is not None
+    assert "absent" not in rests_on(document, "m")
+    set_aside = section(root, provision, "run", book)
+    assert set_aside.figure("totals", REALISED) == harm
+    assert sum(day["realised"].value or 0 for day in set_aside.table("days").records()) == harm.value
+    for row in set_aside.table("rates").records():
+        assert row["extra misses of a burst"].low is None
 
 
 @pytest.mark.long
@@ -225,20 +228,20 @@ def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(
     write_ledger: WriteLedger, book: Path
 ) -> None:
     root = write_ledger(run(windows=[]))
-    document = marginal.build(root, "run", book)
+    document = section(root, price, "run", book)
     harm = in_all(document, "provision")
     assert harm.value is not None
     assert (harm.low, harm.high) == (None, None)
     assert harm.no_interval.startswith("confounded: leases were never withheld at random")
-    assert document.terms["provision"].rests_on.startswith("confounded")
-    assert "provision: confounded" in document.total.in_all.no_interval
-    cache = in_all(document, "prefix_cache")
-    assert (cache.value, cache.basis, cache.text) == (None, "absent", "absent")
-    assert document.terms["prefix_cache"].rests_on.startswith("confounded")
+    assert rests_on(document, "provision").startswith("confounded")
+    assert "provision: confounded" in in_all(document, "m").no_interval
+    cache = in_all(document, "prefix cache")
+    assert (cache.value, cache.basis) == (None, "absent")
+    assert rests_on(document, "prefix cache").startswith("confounded")
     # Half of the overlap, as the slices divide it.
     slowed = in_all(document, "interference")
     assert (slowed.basis, slowed.value) == ("assumed", round(WITHHELD.count(False) * 5 * Fraction(2 * 10**9, 3600)))
-    assert "without prefix cache: absent" in document.total.rests_on
+    assert "without prefix cache: absent" in rests_on(document, "m")
 
 
 WRONG = [
@@ -271,7 +274,7 @@ WRONG = [
 def test_windows_that_were_not_drawn_or_are_few_say_nothing(
     write_ledger: WriteLedger, book: Path, windows: list[events.Holdout], why: str
 ) -> None:
-    harm = in_all(marginal.build(write_ledger(run(windows=windows)), "run", book), "provision")
+    harm = in_all(section(write_ledger(run(windows=windows)), price, "run", book), "provision")
     assert harm.low is None
     assert harm.no_interval.startswith("confounded: ")
     assert why in harm.no_interval
@@ -297,7 +300,7 @@ def test_a_lease_in_a_withheld_window_is_said(
     granted = events.Lease(
         action="granted", at_us=us(n * WINDOW_S + from_s), expires_at_us=us(n * WINDOW_S + to_s), **terms
     )
-    harm = in_all(marginal.build(write_ledger([*run(), granted]), "run", book), "provision")
+    harm = in_all(section(write_ledger([*run(), granted]), price, "run", book), "provision")
     assert harm.no_interval == (
         f"confounded: a lease was in force in 1 of {sum(WITHHELD)} windows in which leases were to be withheld"
         if confounded
@@ -307,10 +310,11 @@ def test_a_lease_in_a_withheld_window_is_said(
 
 @pytest.mark.long
 def test_what_serving_did_not_say_and_the_book_does_not_price_is_absent_and_not_0(write_ledger: WriteLedger) -> None:
-    document = marginal.build(write_ledger(run(says=False)), "run")
-    absent = {name for name, row in document.terms.items() if row.in_all.basis == "absent"}
-    assert absent == {"provision", "prefix_cache", "interference", "held_memory", "publishing"}
-    assert all(document.terms[name].in_all.value is None for name in absent)
-    assert "--enable-cache-report" in document.terms["prefix_cache"].rests_on
-    assert "held_memory_usd_per_gib_hour" in document.terms["held_memory"].rests_on
-    assert "without provision, prefix cache, interference, held memory, publishing: absent" in document.total.rests_on
+    document = section(write_ledger(run(says=False)), price, "run")
+    figures = {row["term"]: row["in all"] for row in document.table("terms").records()}
+    absent = {name for name, figure in figures.items() if figure.basis == "absent"}
+    assert absent == {"provision", "prefix cache", "interference", "held memory", "publishing"}
+    assert all(figures[name].value is None for name in absent)
+    assert "--enable-cache-report" in rests_on(document, "prefix cache")
+    assert "held_memory_usd_per_gib_hour" in rests_on(document, "held memory")
+    assert "without provision, prefix cache, interference, held memory, publishing: absent" in rests_on(document, "m")

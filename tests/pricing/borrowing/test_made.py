@@ -14,8 +14,8 @@ from rose.pricing.answers import frontier
 from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
 from rose.pricing.borrowing.made import Made, made, together
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report import provision
 from rose.pricing.borrowing.report.marginal import charged
+from rose.pricing.borrowing.report.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
@@ -23,6 +23,7 @@ from rose.pricing.run.report import build
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
 from tests.pricing.charges.test_tenures import device, run
+from tests.pricing.conftest import section
 
 LENT_NS = 1200 * S
 #: A tenth of a cent for 1 s of serving devices: no nano-dollar is rounded.
@@ -118,7 +119,9 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(w
         assert was_way.bought == way.bought
     assert not isinstance(after.slack, str)
     assert after.slack == before.slack
-    break_even = [provision.build(run, "run", BOOK).break_even.value for run in (alone, root)]
+    break_even = [
+        section(ledger, provision, "run", BOOK).figure("totals", BREAK_EVEN_TIME).value for ledger in (alone, root)
+    ]
     assert break_even[0] is not None
     assert break_even[0] == break_even[1]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report import marginal
-from rose.pricing.borrowing.report.marginal import PriceDocument
+from rose.pricing.borrowing.report.marginal import price
+from rose.pricing.table import Section
 from tests.pricing.borrowing.test_harm import (
     ASKED,
     EXAMPLE,
@@ -23,7 +23,7 @@ from tests.pricing.borrowing.test_harm import (
     request,
     run,
 )
-from tests.pricing.conftest import T0_NS, S, WriteLedger, us
+from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
 
 END_S = WINDOWS * WINDOW_S
 Told = dict[str, tuple[Any, ...]]
@@ -137,11 +137,11 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def told(document: PriceDocument) -> Told:
+def told(answer: Section) -> Told:
     """What is said of each term, without the period that it is stamped with."""
+    table = answer.table("terms")
     return {
-        name: (row.in_all.value, row.in_all.low, row.in_all.high, row.in_all.basis, row.rests_on)
-        for name, row in document.terms.items()
+        name: (figure.value, figure.low, figure.high, figure.basis, reason) for name, figure, _, reason in table.rows
     }
 
 
@@ -153,13 +153,13 @@ def test_a_run_costs_what_its_own_time_does(
     assert not WITHHELD[first]
     assert not WITHHELD[WINDOWS - 1]
     shared = write_ledger(fleet(lambda n: "red" if n < first else "blue"), run_id="fleet")
-    document = marginal.build(shared, "blue", book)
+    document = section(shared, price, "blue", book)
     cut = write_ledger(alone(range(first, WINDOWS)), root=tmp_path / "alone")
-    assert told(document) == told(marginal.build(cut, "run", book))
-    provision = document.terms["provision"]
-    assert provision.in_all.value
-    assert (provision.in_all.low is None) == (basis == "confounded") == provision.rests_on.startswith("confounded")
-    assert document.metered["h100-sxm"].metered.value == sum(
+    assert told(document) == told(section(cut, price, "run", book))
+    provision, reason = document.figure("terms", "provision", "in all"), rests_on(document, "provision")
+    assert provision.value
+    assert (provision.low is None) == (basis == "confounded") == reason.startswith("confounded")
+    assert document.figure("meters", "h100-sxm", "metered").value == sum(
         reading.power_mw * (reading.t1_ns - reading.t0_ns)
         for reading in windows(range(first, WINDOWS), lambda _: None)
         if isinstance(reading, events.Power) and reading.power_mw is not None
@@ -172,28 +172,28 @@ def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger, b
     assert WITHHELD[45]
     ended = events.Run(action="ended", name="grpo", run_id="blue", at_us=us(4500))
     root = write_ledger([*fleet(lambda _: "blue", range(45)), ended], run_id="fleet")
-    before = told(marginal.build(root, "blue", book))
+    before = told(section(root, price, "blue", book))
     later: list[events.Event] = list(windows(range(45, WINDOWS), lambda n: "blue" if n == 45 else "red"))
     later.append(
         events.Engine(at_us=us(5000), device_id="s0", engine_id="r-s0", action="died", role="rollout", model="m")
     )
     write_ledger(later, root=root, writer="later", run_id="fleet")
-    assert told(marginal.build(root, "blue", book)) == before
+    assert told(section(root, price, "blue", book)) == before
 
 
 def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger, book: Path) -> None:
     """Whose lease a request meets is not drawn; what others' leases met is in no figure of the run."""
-    document = marginal.build(write_ledger(fleet(by_turns), run_id="fleet"), "blue", book)
-    harm = document.terms["provision"]
-    assert harm.in_all.low is None
-    assert str(harm.in_all.no_interval).startswith("confounded: other runs borrowed 1 of the run's devices")
+    document = section(write_ledger(fleet(by_turns), run_id="fleet"), price, "blue", book)
+    harm = document.figure("terms", "provision", "in all")
+    assert harm.low is None
+    assert str(harm.no_interval).startswith("confounded: other runs borrowed 1 of the run's devices")
     own = {n for n in range(WINDOWS) if not WITHHELD[n] and by_turns(n) == "blue"}
     met = sum(one["second"] // WINDOW_S in own for one in ASKED)
-    assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in harm.rests_on
-    assert document.terms["prefix_cache"].in_all.basis == "absent"
-    assert document.terms["interference"].in_all.basis == "assumed"
+    assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in rests_on(document, "provision")
+    assert document.figure("terms", "prefix cache", "in all").basis == "absent"
+    assert document.figure("terms", "interference", "in all").basis == "assumed"
     numbers = {n for n in range(min(own), max(own) + 1) if WITHHELD[n]} | own
-    assert document.metered["h100-sxm"].metered.value == sum(
+    assert document.figure("meters", "h100-sxm", "metered").value == sum(
         reading.power_mw * (reading.t1_ns - reading.t0_ns)
         for reading in windows(sorted(numbers), by_turns)
         if isinstance(reading, events.Power) and reading.power_mw is not None
@@ -206,7 +206,7 @@ def test_memory_that_is_held_for_one_run_is_not_held_for_another(write_ledger: W
     for run_id in ("red", "blue"):
         lent = [n for n in range(WINDOWS) if not WITHHELD[n] and by_turns(n) == run_id]
         held_s = WINDOW_S * sum(WITHHELD[n] and by_turns(n) == run_id for n in range(lent[0], lent[-1]))
-        in_all = marginal.build(root, run_id, book).terms["held_memory"].in_all
+        in_all = section(root, price, run_id, book).figure("terms", "held memory", "in all")
         # 2 GiB at one cent for a GiB and hour.
         assert in_all.value == round(Fraction(2 * held_s * 10**7, 3600))
 
@@ -228,18 +228,23 @@ def handed_over(event: events.Event) -> Iterator[events.Event]:
 def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLedger, book: Path) -> None:
     made = [part for event in fleet(lambda _: "red") for part in handed_over(event)]
     root = write_ledger(made, run_id="fleet")
-    red, blue = (marginal.build(root, run_id, book, by_lease=True) for run_id in ("red", "blue"))
-    leased = [{row.lease_id: row.leased.value for row in one.leases if row.lease_id} for one in (red, blue)]
+    red, blue = (section(root, price, run_id, book, by_lease=True) for run_id in ("red", "blue"))
+    leased = [
+        {row["lease"]: row["leased"].value for row in one.table("leases").records() if row["lease"] != "no lease"}
+        for one in (red, blue)
+    ]
     lent = [n for n in range(WINDOWS) if not WITHHELD[n]]
     assert leased == [dict.fromkeys(sorted(f"L{n}" for n in lent), seconds * S) for seconds in (80, 20)]
     # A tenth of a cent for a second.
-    assert red.terms["scheduler"].in_all.value == len(lent) * 80 * 10**6
-    assert blue.terms["scheduler"].in_all.value == len(lent) * 20 * 10**6
+    assert red.figure("terms", "scheduler", "in all").value == len(lent) * 80 * 10**6
+    assert blue.figure("terms", "scheduler", "in all").value == len(lent) * 20 * 10**6
     # Memory is held while nothing is lent, and then for red.
-    assert red.terms["held_memory"].in_all.value == round(Fraction(2 * sum(WITHHELD) * WINDOW_S * 10**7, 3600))
-    assert blue.terms["held_memory"].in_all.value == 0
+    assert red.figure("terms", "held memory", "in all").value == round(
+        Fraction(2 * sum(WITHHELD) * WINDOW_S * 10**7, 3600)
+    )
+    assert blue.figure("terms", "held memory", "in all").value == 0
     met = sum(one["second"] // WINDOW_S in lent and 40 <= one["second"] % WINDOW_S < 60 for one in ASKED)
-    assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in blue.terms["provision"].rests_on
+    assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in rests_on(blue, "provision")
 
 
 def test_weights_for_a_lease_that_runs_had_in_turn_are_divided_by_what_was_each_runs_own(
@@ -267,6 +272,6 @@ def test_weights_for_a_lease_that_runs_had_in_turn_are_divided_by_what_was_each_
         source="relay",
         route="inter-region",
     )
-    document = marginal.build(write_ledger([*made, sent], run_id="fleet"), "red", book, by_lease=True)
-    parts = {row.lease_id: row.terms["transfer"].value for row in document.leases}
-    assert parts[f"L{first}"] * 5 == parts[f"L{second}"] * 4 > 0  # type: ignore[operator]
+    document = section(write_ledger([*made, sent], run_id="fleet"), price, "red", book, by_lease=True)
+    parts = {row["lease"]: row["transfer"].value for row in document.table("leases").records()}
+    assert parts[f"L{first}"] * 5 == parts[f"L{second}"] * 4 > 0

@@ -24,10 +24,10 @@ def test_a_run_is_priced_as_the_report_prices_it(sample_kept: Path, sample_repor
         assert run.allocation.cost_nano_usd == sample_report.amortized["total"].value
         blended = sample_report.cost_per_correct["blended"].measured
         assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
-        figure = run.number(0.5, "share", interval=Interval(low=0.25, high=None))
+        figure = run.make.measure(0.5, "share", interval=Interval(low=0.25, high=None))
         assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
         assert figure.interval_text == "25.0% to unbounded"
-        nothing = run.number(None, interval=Interval(low=0.25, high=1))
+        nothing = run.make.measure(None, interval=Interval(low=0.25, high=1))
         assert (nothing.text, nothing.interval_text) == ("not enough data", "")
 
 

@@ -55,7 +55,7 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
             at_us=us(1),
         )
         writer.record(decided)
-    made = {run_id: alternatives.build(root, run_id, BOOK).savings for run_id in RUNS}
+    made = {run_id: alternatives.build(root, run_id, BOOK) for run_id in RUNS}
     whole, red, blue = (one.cash_saved.value or 0 for one in made.values())
     assert "$3.60 of dedicated devices that recorded decisions let go" in made["fleet"].rests_on["cash_saved"]
     counted = "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"

@@ -94,7 +94,7 @@ def test_runs_of_different_books_are_not_added_up(
 def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(
     ended: Path, fleet_saved: Saved
 ) -> None:
-    compared = alternatives.build(ended, "run", "example").savings
+    compared = alternatives.build(ended, "run", "example")
     run, new = fleet_saved.runs
     assert run.capacity_nano == compared.capacity_avoided.value
     assert run.cash_nano is not None

@@ -1,1 +1,44 @@
-"""The cost of a correct answer as documents: figures under names, for JSON and for tables, of one run of a ledger."""
+"""What a correct answer costs, question by question, as tables and sentences of one run of a ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rose.pricing.money import PricingError
+from rose.pricing.table import Paragraph, Section
+
+if TYPE_CHECKING:
+    from rose.pricing.answers.breakdown import By
+    from rose.pricing.run.priced import PricedRun
+
+#: The questions, in the order in which they are answered.
+QUESTIONS = ("cost", "frontier", "verifiers")
+
+
+def sections(
+    run: PricedRun,
+    only: str | None = None,
+    by: By | None = None,
+    probes: Path | None = None,
+    threshold: float | None = None,
+) -> dict[str, Section]:
+    """Return the answers to QUESTIONS, or to one of them, by name.
+
+    Raises PricingError for probes that cannot be used, and where only verifiers are asked for and there are no probes.
+    """
+    from rose.pricing.answers.report import cost_per_correct, frontier, verifiers
+
+    made = {}
+    if only in (None, "cost"):
+        made["cost"] = cost_per_correct.cost(run, by)
+    if only in (None, "frontier"):
+        made["frontier"] = frontier.frontier(run)
+    if only in (None, "verifiers"):
+        try:
+            made["verifiers"] = verifiers.procurement(run, probes, threshold)
+        except PricingError as error:
+            if only is not None or probes is not None or threshold is not None:
+                raise
+            made["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
+    return made

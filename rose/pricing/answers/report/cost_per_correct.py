@@ -1,112 +1,119 @@
-"""What a correct answer of one run cost, as a document: price lines, C3 with its interval, levers, and a breakdown."""
+"""What a correct answer of one run cost, as tables: price lines, C3 with its interval, levers, and a breakdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from rose.pricing.answers import breakdown, cost_per_correct, levers
-from rose.pricing.answers.breakdown import By, Part
-from rose.pricing.answers.cost_per_correct import Resamples
+from rose.pricing.answers.breakdown import By
 from rose.pricing.answers.levers import Lever, Move
-from rose.pricing.document import PriceLine, RunFacts, to_json
-from rose.pricing.figures import AMORTIZED, BLENDED, BookFacts, Figure, Stamp
+from rose.pricing.document import PriceLine
+from rose.pricing.figures import AMORTIZED, BLENDED, Figure
 from rose.pricing.run import price_lines
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
+from rose.pricing.table import Paragraph, Row, Section, Table, columns
 
 _PER = "million answer tokens"
+#: The factors of C3 in words.
+FACTORS = {
+    "cpm": "price of a million serving tokens (CPM)",
+    "r": "output tokens for each answer token (R)",
+    "rho": "rollouts beyond the one that is kept (rho)",
+    "alpha": "share of groups with an accepted answer (alpha)",
+    "accept_rate": "share of single trajectories accepted",
+    "phi": "share of rollout tokens made on borrowed devices (phi)",
+    "ppv": "correct among audited accepted ones (PPV)",
+}
+C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct ones"
+TOKENS = "useful tokens"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeverRow:
-    """One lever of C3. `tenth_*` is the move by a tenth, `error_*` that by one bootstrap standard error: to what, and
-    the dollars it saves on a million answer tokens."""
-
-    name: str
-    what: str
-    value: Figure
-    derivative: Figure
-    elasticity: Figure
-    tenth_to: Figure
-    tenth_saves: Figure
-    standard_error: Figure
-    error_to: Figure
-    error_saves: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartRow:
-    """One row of a breakdown; the rows sum to the run's dollars and accepted trajectories."""
-
-    key: str
-    cost: Figure
-    accepted: Figure
-    per_accepted: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answers:
-    """What `rose correct show` shows."""
-
-    stamp: Stamp
-    run: RunFacts
-    price_book: BookFacts
-    #: cpm, r, rho, alpha, accept_rate, phi, ppv.
-    factors: Mapping[str, Figure]
-    #: By price line.
-    lines: Mapping[str, PriceLine]
-    #: CPM * R * (1 + pi * rho) / alpha at the prices rollout tokens really had, and the same over PPV.
-    c3: Figure
-    c3_per_correct: Figure
-    #: The one that saves most first; empty where C3 is not known.
-    levers: tuple[LeverRow, ...]
-    in_words: str
-    by: By | None
-    parts: tuple[PartRow, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`; amounts are whole nano-dollars."""
-        return to_json(self)
-
-
-def answers(run: PricedRun, by: By | None = None) -> Answers:
-    """The document of a run, with a breakdown if `by` names one."""
+def cost(run: PricedRun, by: By | None = None) -> Section:
+    """Return the cost of a run's answers, with a breakdown if `by` names one."""
     drawn = cost_per_correct.resample(run.groups)
-    ranked, words = _levers(run, drawn)
+    lines, factors = price_lines.price_lines(run, drawn), price_lines.factors(run, drawn)
     c3, c3_per_correct = price_lines.c3(run, drawn)
-    return Answers(
+    parts: dict[str, Table | Paragraph] = {
+        "lines": _lines(run, lines),
+        "c3": Table(
+            title="C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price",
+            view=BLENDED,
+            stamp=run.stamp,
+            columns=columns("what", "value"),
+            rows=tuple((words, factors[name]) for name, words in FACTORS.items()),
+            footer=(
+                (C3, c3),
+                (C3_PER_CORRECT, c3_per_correct),
+                (TOKENS, run.make.number(int(run.cost.useful), "tokens")),
+            ),
+        ),
+    }
+    at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
+    if at is None or not at.cost:
+        parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
+    else:
+        ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
+        parts["levers"] = _levers(run, ranked)
+        parts["says"] = Paragraph(levers.in_words(ranked))
+    if by is not None:
+        parts["parts"] = _parts(run, by, lines["blended"])
+    return Section(parts)
+
+
+def _lines(run: PricedRun, lines: Mapping[str, PriceLine]) -> Table:
+    """The price lines, as measured and as the formula has them."""
+    return Table(
+        title="By what rollout tokens are priced at; the formula is hypothetical, at list price",
+        view="view by line",
         stamp=run.stamp,
-        run=run.run,
-        price_book=run.book_facts,
-        factors=price_lines.factors(run, drawn),
-        lines=price_lines.price_lines(run, drawn),
-        c3=c3,
-        c3_per_correct=c3_per_correct,
-        levers=ranked,
-        in_words=words,
-        by=by,
-        parts=_parts(run, breakdown.by(run.connection, run.run.run_id, by, run.cost)) if by else (),
+        columns=columns(
+            "rollout tokens priced at",
+            "a million of them",
+            "pi",
+            "per accepted",
+            "per correct",
+            "formula",
+            "view",
+            text=("view",),
+        ),
+        rows=tuple(
+            (name, line.token_cost, line.pi, line.measured, line.per_correct, line.formula, line.measured.view)
+            for name, line in lines.items()
+        ),
     )
 
 
-def _levers(run: PricedRun, drawn: Resamples | None) -> tuple[tuple[LeverRow, ...], str]:
-    at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
-    if at is None or not at.cost:
-        return (), "No lever can be weighed: a factor of C3 is not known, or C3 is nothing."
-    ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
-    return tuple(_lever(run, lever) for lever in ranked), levers.in_words(ranked)
+def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> Table:
+    """What each factor moved alone would save, the one that saves most first."""
+    return Table(
+        title="Which lever moves it most, dollars per million answer tokens",
+        view=BLENDED,
+        stamp=run.stamp,
+        columns=columns(
+            "lever",
+            "value",
+            "derivative",
+            "elasticity",
+            "a tenth better",
+            "saves",
+            "standard error",
+            "one standard error better",
+            "saves then",
+        ),
+        rows=tuple(_lever(run, lever) for lever in ranked),
+        notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
+    )
 
 
-def _lever(run: PricedRun, lever: Lever) -> LeverRow:
+def _lever(run: PricedRun, lever: Lever) -> Row:
     unit = "share" if lever.name in ("alpha", "phi", "waste") else "ratio"
     no_error = "does not apply: a price" if lever.name == "cpm" else "none: it did not vary between groups"
 
     def value(amount: float | None, why: str | None = None) -> Figure:
         if lever.name != "cpm":
-            return run.number(amount, unit, why=why)
+            return run.make.measure(amount, unit, why=why)
         usd = None if amount is None else Fraction(amount)
         return run.make.money(usd, AMORTIZED, per="million tokens", basis="price book", why=why)
 
@@ -114,36 +121,51 @@ def _lever(run: PricedRun, lever: Lever) -> LeverRow:
         usd = None if move is None else Fraction(bootstrap.rounded(move.saves))
         return run.make.money(usd, BLENDED, per=_PER, basis="price book", why=no_error)
 
-    return LeverRow(
-        name=lever.name,
-        what=levers.WORDS[lever.name],
-        value=value(lever.value),
-        derivative=run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book"),
-        elasticity=run.number(bootstrap.rounded(lever.elasticity)),
-        tenth_to=value(lever.tenth.to),
-        tenth_saves=saves(lever.tenth),
-        standard_error=value(lever.standard_error, no_error),
-        error_to=value(None if lever.error is None else lever.error.to, no_error),
-        error_saves=saves(lever.error),
+    return (
+        levers.WORDS[lever.name],
+        value(lever.value),
+        run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book"),
+        run.make.measure(bootstrap.rounded(lever.elasticity)),
+        value(lever.tenth.to),
+        saves(lever.tenth),
+        value(lever.standard_error, no_error),
+        value(None if lever.error is None else lever.error.to, no_error),
+        saves(lever.error),
     )
 
 
-def _parts(run: PricedRun, parts: tuple[Part, ...]) -> tuple[PartRow, ...]:
-    return tuple(
-        PartRow(
-            key=part.key,
-            cost=run.make.amount(part.cost_nano_usd, BLENDED),
-            accepted=run.make.number(part.accepted, "trajectories"),
-            per_accepted=run.make.money(
-                part.usd_per_accepted,
-                BLENDED,
-                per="accepted trajectory",
-                why="does not apply: belongs to no row"
-                if part.key == breakdown.UNALLOCATED
-                else "not enough data: nothing was accepted",
-                interval=part.interval if part.usd_per_accepted is not None else None,
-                no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
+def _parts(run: PricedRun, by: By, whole: PriceLine) -> Table:
+    """What the run is divided into; dollars and accepted trajectories sum to the run's."""
+    parts = breakdown.by(run.connection, run.run.run_id, by, run.cost)
+    return Table(
+        title=f"By {by}",
+        view=BLENDED,
+        stamp=run.stamp,
+        columns=columns(by, "cost", "accepted", "per accepted"),
+        rows=tuple(
+            (
+                part.key,
+                run.make.amount(part.cost_nano_usd, BLENDED),
+                run.make.number(part.accepted, "trajectories"),
+                run.make.money(
+                    part.usd_per_accepted,
+                    BLENDED,
+                    per="accepted trajectory",
+                    why="does not apply: belongs to no row"
+                    if part.key == breakdown.UNALLOCATED
+                    else "not enough data: nothing was accepted",
+                    interval=part.interval if part.usd_per_accepted is not None else None,
+                    no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
+                ),
+            )
+            for part in parts
+        ),
+        footer=(
+            (
+                "run",
+                run.make.amount(sum(part.cost_nano_usd for part in parts), BLENDED),
+                run.make.number(sum(part.accepted for part in parts), "trajectories"),
+                whole.measured,
             ),
-        )
-        for part in parts
+        ),
     )

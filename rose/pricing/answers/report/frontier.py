@@ -1,92 +1,99 @@
-"""The frontier of one run as a document: elasticities, dollars, thresholds, and where the next dollar belongs."""
+"""The frontier of one run as tables: elasticities, dollars, thresholds, and where the next dollar belongs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from rose.pricing import formulas
-from rose.pricing.answers import elasticity, frontier
+from rose.pricing.answers import elasticity
+from rose.pricing.answers import frontier as compute
 from rose.pricing.answers.elasticity import Elasticity
 from rose.pricing.answers.frontier import Answer, Slack, Spend
-from rose.pricing.document import RunFacts, to_json
-from rose.pricing.figures import AMORTIZED, BLENDED, BookFacts, Figure, Stamp
+from rose.pricing.figures import AMORTIZED, BLENDED, Figure
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
+from rose.pricing.table import Paragraph, Row, Section, Table, columns, values
 
-#: The questions, in the order they are shown.
+#: What the next one is priced by, in the order in which they are shown.
 TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
+#: Rows of the elasticities.
+N, ETA_N, INDEPENDENT = (
+    "rollouts for each answer (n)",
+    "elasticity of alpha in rollouts (eta_n)",
+    "the same, if tries were independent",
+)
+ETA_T, LEFT = "elasticity of alpha in training (eta_T)", "(eta_n - 1) / eta_T"
+_SPEND = {
+    "inference_usd": "inference: time spent serving (D_I)",
+    "training_usd": "training, rollouts at the dedicated price (D_T)",
+    "training_with_borrowing_usd": "training, as it was paid for (D_T')",
+    "rollout_share": "rollouts' share of training (psi)",
+    "borrowed_share": "borrowed share of rollout tokens (phi)",
+    "cost_ratio": "borrowed over dedicated price of a token (c_O / c_D)",
+    "threshold": "threshold with two price lines (D_I / D_T)",
+    "kappa3": "threshold with three (kappa3)",
+}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerRow:
-    """An answer: `inference`, `training`, `neither` or `not enough data to tell`, in a word and in a sentence.
-
-    The gains are relative falls in cost per correct, for each dollar more or for each slack second.
-    """
-
-    side: str
-    says: str
-    gain_inference: Figure
-    gain_training: Figure
-    #: Inference less training.
-    difference: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outlook:
-    """What `rose correct frontier` shows."""
-
-    stamp: Stamp
-    run: RunFacts
-    price_book: BookFacts
-    #: n, eta_n, eta_t, independent (best of n by the accept rate), left.
-    elasticities: Mapping[str, Figure]
-    #: What eta_n and eta_t were worked out from, or what is missing.
-    rests_on: Mapping[str, str]
-    #: inference, training, training_with_borrowing (dollars), psi, phi, cost_ratio, threshold, kappa3.
-    spend: Mapping[str, Figure]
-    #: What more rollouts do to cost per correct, in words.
-    rollouts: str
-    answers: Mapping[str, AnswerRow]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`; amounts are whole nano-dollars."""
-        return to_json(self)
-
-
-def outlook(run: PricedRun) -> Outlook:
-    """The document of a run."""
+def frontier(run: PricedRun) -> Section:
+    """Return where the next dollar, or slack second, lowers the cost of a correct answer."""
     eta_n = elasticity.of_rollouts(run.groups)
     eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
-    dollars = frontier.spend(run.allocation, run.cost)
-    yields = frontier.slack(run.allocation, run.tokens, run.groups)
+    dollars = compute.spend(run.allocation, run.cost)
+    yields = compute.slack(run.allocation, run.tokens, run.groups)
     independent = _independent(run)
-    return Outlook(
-        stamp=run.stamp,
-        run=run.run,
-        price_book=run.book_facts,
-        elasticities={
-            "n": run.make.part(
-                None if run.groups.rho is None else 1 + run.groups.rho,
-                unit="ratio",
-                why="not enough data: no verdict yet",
+    n = None if run.groups.rho is None else 1 + run.groups.rho
+    return Section(
+        {
+            "answers": Table(
+                title="Where the next one belongs",
+                view="relative fall in cost per correct",
+                stamp=run.stamp,
+                columns=columns(
+                    "priced by",
+                    "per",
+                    "side",
+                    "inference",
+                    "training",
+                    "difference",
+                    "answer",
+                    text=("per", "side", "answer"),
+                ),
+                rows=_answers(run, eta_n, eta_t, dollars, yields),
             ),
-            "eta_n": run.number(eta_n.value, interval=eta_n.interval, why=eta_n.says, no_interval=bootstrap.TOO_FEW),
-            "eta_t": run.number(eta_t.value, interval=eta_t.interval, why=eta_t.says, no_interval=bootstrap.TOO_FEW),
-            "independent": run.number(
-                independent, why="not enough data: all or none of the trajectories were accepted"
+            "rollouts": Paragraph(_rollouts(eta_n, independent)),
+            "elasticities": Table(
+                title="How alpha grows",
+                view="elasticities",
+                stamp=run.stamp,
+                columns=columns("what", "value", "rests on", text=("rests on",)),
+                rows=(
+                    (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
+                    (ETA_N, _elasticity(run, eta_n), eta_n.says),
+                    (
+                        INDEPENDENT,
+                        run.make.measure(
+                            independent, why="not enough data: all or none of the trajectories were accepted"
+                        ),
+                        "",
+                    ),
+                    (ETA_T, _elasticity(run, eta_t), eta_t.says),
+                    (LEFT, _left(run, eta_n, eta_t, dollars), ""),
+                ),
             ),
-            "left": _left(run, eta_n, eta_t, dollars),
-        },
-        rests_on={"eta_n": eta_n.says, "eta_t": eta_t.says},
-        spend=_spend(run, dollars),
-        rollouts=_rollouts(eta_n, independent),
-        answers=_answers(run, eta_n, eta_t, dollars, yields),
+            "spend": values(
+                "What was spent on either side",
+                {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
+                run.stamp,
+                "amortized; D_T' marginal for borrowed",
+            ),
+        }
     )
+
+
+def _elasticity(run: PricedRun, eta: Elasticity) -> Figure:
+    return run.make.measure(eta.value, interval=eta.interval, why=eta.says, no_interval=bootstrap.TOO_FEW)
 
 
 def _independent(run: PricedRun) -> float | None:
@@ -98,29 +105,22 @@ def _independent(run: PricedRun) -> float | None:
 
 def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
     if isinstance(dollars, str):
-        return run.number(None, why=dollars)
+        return run.make.measure(None, why=dollars)
     known = eta_n.value is not None and eta_t.value is not None
-    value = frontier.left(eta_n, eta_t, dollars, float(1 + (run.groups.rho or 0)))
-    return run.number(
+    value = compute.left(eta_n, eta_t, dollars, float(1 + (run.groups.rho or 0)))
+    return run.make.measure(
         value,
         why="does not apply: training did not raise alpha" if known else "not enough data: an elasticity is not known",
     )
 
 
-def _spend(run: PricedRun, dollars: Spend | str) -> dict[str, Figure]:
-    names = ("inference", "training", "training_with_borrowing", "psi", "phi", "cost_ratio", "threshold", "kappa3")
+def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
     if isinstance(dollars, str):
-        return {name: run.number(None, why=dollars) for name in names}
-    return {
-        "inference": run.make.money(dollars.inference_usd, AMORTIZED),
-        "training": run.make.money(dollars.training_usd, AMORTIZED),
-        "training_with_borrowing": run.make.money(Fraction(dollars.training_with_borrowing_usd), BLENDED),
-        "psi": run.make.part(dollars.rollout_share),
-        "phi": run.make.part(dollars.borrowed_share),
-        "cost_ratio": run.make.part(dollars.cost_ratio, unit="ratio"),
-        "threshold": run.number(dollars.threshold),
-        "kappa3": run.number(dollars.kappa3),
-    }
+        return run.make.measure(None, why=dollars)
+    value = getattr(dollars, name)
+    if name.endswith("_usd"):
+        return run.make.money(Fraction(value), BLENDED if "borrowing" in name else AMORTIZED)
+    return run.make.measure(float(value), "share" if name.endswith("_share") else "ratio")
 
 
 def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
@@ -142,43 +142,30 @@ def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
 
 def _answers(
     run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str, yields: Slack | str
-) -> dict[str, AnswerRow]:
-    made: dict[str, AnswerRow] = {}
-    for name in (TWO_LINES, THREE_LINES):
-        if isinstance(dollars, str):
-            made[name] = _no_answer(run, dollars)
-            continue
-        training = float(dollars.training_usd) if name == TWO_LINES else dollars.training_with_borrowing_usd
-        made[name] = _answer(run, frontier.next_dollar(eta_n, eta_t, float(dollars.inference_usd), training))
-    if isinstance(yields, str):
-        made[FREE] = _no_answer(run, yields)
-    else:
-        made[FREE] = _answer(run, frontier.next_second(eta_n, eta_t, float(1 + (run.groups.rho or 0)), yields))
-    return made
-
-
-def _answer(run: PricedRun, answer: Answer) -> AnswerRow:
-    inference, training = answer.gain_inference, answer.gain_training
-    unknown = "not enough data: its elasticity is not known"
-    return AnswerRow(
-        side=answer.side,
-        says=answer.says,
-        gain_inference=run.number(inference, why=unknown),
-        gain_training=run.number(training, why=unknown),
-        difference=run.number(
-            None if inference is None or training is None else inference - training,
-            interval=answer.interval,
-            why="not enough data: an elasticity is not known",
-        ),
+) -> tuple[Row, ...]:
+    answers: dict[str, Answer | str] = {TWO_LINES: str(dollars), THREE_LINES: str(dollars), FREE: str(yields)}
+    if not isinstance(dollars, str):
+        inference = float(dollars.inference_usd)
+        answers[TWO_LINES] = compute.next_dollar(eta_n, eta_t, inference, float(dollars.training_usd))
+        answers[THREE_LINES] = compute.next_dollar(eta_n, eta_t, inference, dollars.training_with_borrowing_usd)
+    if not isinstance(yields, str):
+        answers[FREE] = compute.next_second(eta_n, eta_t, float(1 + (run.groups.rho or 0)), yields)
+    return tuple(
+        (name, "slack second" if name == FREE else "dollar", *_answer(run, answer)) for name, answer in answers.items()
     )
 
 
-def _no_answer(run: PricedRun, why: str) -> AnswerRow:
-    none = run.number(None, why=why)
-    return AnswerRow(
-        side=frontier.UNKNOWN,
-        says=why[0].upper() + why[1:] + ".",
-        gain_inference=none,
-        gain_training=none,
-        difference=none,
+def _answer(run: PricedRun, answer: Answer | str) -> Row:
+    """Its side, the relative falls in cost per correct on each side and their difference, and its sentence."""
+    if isinstance(answer, str):
+        none = run.make.measure(None, why=answer)
+        return compute.UNKNOWN, none, none, none, f"{answer[0].upper()}{answer[1:]}."
+    inference, training = answer.gain_inference, answer.gain_training
+    apart = None if inference is None or training is None else inference - training
+    return (
+        answer.side,
+        run.make.measure(inference, why="not enough data: its elasticity is not known"),
+        run.make.measure(training, why="not enough data: its elasticity is not known"),
+        run.make.measure(apart, interval=answer.interval, why="not enough data: an elasticity is not known"),
+        answer.says,
     )

@@ -1,85 +1,29 @@
-"""Verifiers side by side as a document: scores, rates, prices, and which makes a correct answer cheapest."""
+"""Verifiers side by side as tables: scores, rates, prices, and which makes a correct answer cheapest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from rose.pricing.answers import cost_per_correct, probes, verifiers
 from rose.pricing.answers.probes import Probe
 from rose.pricing.answers.verifiers import Verifier
-from rose.pricing.document import RunFacts, to_json
-from rose.pricing.figures import BLENDED, BookFacts, Figure, Stamp
+from rose.pricing.figures import BLENDED, Figure
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
+from rose.pricing.table import Paragraph, Row, Section, Table, columns
 
 _NO_TRAJECTORY = "not enough data: the run has no judged trajectory to take the cost of an answer from"
+#: The row of what the run paid for each judged trajectory before its verdict.
+JUDGED = "a judged trajectory, before its verdict"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrationRow:
-    """Probes reported within [low, high): the mean report beside the share that was correct."""
-
-    low: float
-    high: float
-    probes: Figure
-    reported: Figure
-    correct: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifierRow:
-    """One verifier. Scores and rates are on the shared probes; `saw` counts all that it judged."""
-
-    name: str
-    saw: Figure
-    probes: Figure
-    brier: Figure
-    logarithmic: Figure
-    reliability: Figure
-    resolution: Figure
-    uncertainty: Figure
-    within_bins: Figure
-    accept_rate: Figure
-    tpr: Figure
-    fpr: Figure
-    ppv: Figure
-    price: Figure
-    per_correct: Figure
-    chance_cheapest: Figure
-    calibration: tuple[CalibrationRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Procurement:
-    """What `rose correct verifiers` shows: verifiers in the order of their Brier scores."""
-
-    stamp: Stamp
-    run: RunFacts
-    price_book: BookFacts
-    #: Where the probes are from.
-    probes: str
-    #: Probes that all verifiers judged.
-    shared: Figure
-    #: What the run paid for each judged trajectory, before its verdict.
-    per_trajectory: Figure
-    verifiers: tuple[VerifierRow, ...]
-    cheapest: str | None
-    in_words: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`; amounts are whole nano-dollars."""
-        return to_json(self)
-
-
-def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Procurement:
-    """The document on the probes of `file`, or on the run's verdicts whose truth is known.
+def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
+    """Return the verifiers, best Brier score first, on probes of `file` or on verdicts of the run with known truth.
 
     `threshold` is what `rose.pricing.answers.probes.from_file` takes. Raises PricingError for probes that cannot be
     used, or where there are none.
@@ -110,19 +54,60 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
         None if held or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
     )
     compared = verifiers.compare(judgements, trajectory_usd, prices, per_judged)
-    return Procurement(
-        stamp=run.stamp,
-        run=run.run,
-        price_book=run.book_facts,
-        probes=source,
-        shared=run.make.number(compared.shared, "probes"),
-        per_trajectory=run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY),
-        verifiers=tuple(
-            _row(run, verifier, source, _NO_TRAJECTORY if trajectory_usd is None else why.get(verifier.name), held)
-            for verifier in compared.verifiers
-        ),
-        cheapest=compared.cheapest,
-        in_words=compared.says,
+    made = compared.verifiers
+    missing = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in made}
+    before = run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY)
+    return Section(
+        {
+            "says": Paragraph(compared.says),
+            "cost": Table(
+                title="What a correct answer costs with each",
+                view=BLENDED,
+                stamp=run.stamp,
+                columns=columns("verifier", "accepts", "TPR", "FPR", "PPV", "a verdict", "per correct", "cheapest in"),
+                rows=tuple(_cost(run, v, source, missing[v.name], held) for v in made),
+                footer=((JUDGED, None, None, None, None, None, before, None),),
+            ),
+            "scores": Table(
+                title="How well each reports probabilities: 0 is best for both",
+                view=source,
+                stamp=run.stamp,
+                columns=columns(
+                    "verifier",
+                    "saw",
+                    "scored on",
+                    "Brier",
+                    "logarithmic",
+                    "reliability",
+                    "resolution",
+                    "uncertainty",
+                    "within bins",
+                ),
+                rows=tuple(_scores(run, v, source) for v in made),
+                notes=(
+                    f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
+                    "judged by all.",
+                ),
+            ),
+            "calibration": Table(
+                title="Calibration",
+                view="reported against what came true",
+                stamp=run.stamp,
+                columns=columns("verifier", "reported in", "probes", "mean report", "correct"),
+                rows=tuple(
+                    (
+                        v.name,
+                        f"{part.low:.1f} to {part.high:.1f}",
+                        run.make.number(part.probes, "probes"),
+                        run.make.measure(part.reported, "share", basis=source),
+                        run.make.measure(part.correct, "share", basis=source),
+                    )
+                    for v in made
+                    for part in v.scores.calibration
+                ),
+                grouped=True,
+            ),
+        }
     )
 
 
@@ -138,36 +123,37 @@ def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Frac
     return prices, why
 
 
-def _row(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> VerifierRow:
-    """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
+def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
     scores = verifier.scores
+    infinite = f"infinite: {scores.certain_and_wrong} reported as certain turned out otherwise"
+    return (
+        verifier.name,
+        run.make.number(verifier.saw, "probes"),
+        run.make.number(scores.probes, "probes"),
+        run.make.measure(scores.brier, basis=source),
+        run.make.measure(scores.logarithmic, basis=source, why=infinite),
+        *(
+            run.make.measure(value, basis=source)
+            for value in (scores.reliability, scores.resolution, scores.uncertainty, scores.within_bins)
+        ),
+    )
 
-    def number(value: float | None, why: str | None = None) -> Figure:
-        return run.number(value, basis=source, why=why)
+
+def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> Row:
+    """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
+    scores, usd = verifier.scores, verifier.usd_per_correct
 
     def rate(value: Fraction | None, why: str) -> Figure:
-        return run.number(None if value is None else float(value), "share", basis=source, why=why)
+        return run.make.measure(None if value is None else float(value), "share", basis=source, why=why)
 
-    usd = verifier.usd_per_correct
-    return VerifierRow(
-        name=verifier.name,
-        saw=run.make.number(verifier.saw, "probes"),
-        probes=run.make.number(scores.probes, "probes"),
-        brier=number(scores.brier),
-        logarithmic=number(
-            scores.logarithmic,
-            f"infinite: {scores.certain_and_wrong} reported as certain turned out otherwise",
-        ),
-        reliability=number(scores.reliability),
-        resolution=number(scores.resolution),
-        uncertainty=number(scores.uncertainty),
-        within_bins=number(scores.within_bins),
-        accept_rate=rate(scores.accept_rate, ""),
-        tpr=rate(scores.tpr, "not enough data: no probe was correct"),
-        fpr=rate(scores.fpr, "not enough data: no probe was wrong"),
-        ppv=rate(scores.ppv, "not enough data: it accepted nothing"),
-        price=run.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
-        per_correct=run.make.money(
+    return (
+        verifier.name,
+        rate(scores.accept_rate, ""),
+        rate(scores.tpr, "not enough data: no probe was correct"),
+        rate(scores.fpr, "not enough data: no probe was wrong"),
+        rate(scores.ppv, "not enough data: it accepted nothing"),
+        run.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
+        run.make.money(
             usd,
             BLENDED,
             per="correct answer",
@@ -175,17 +161,7 @@ def _row(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, h
             interval=verifier.interval if usd is not None and not held else None,
             no_interval=held or bootstrap.TOO_FEW,
         ),
-        chance_cheapest=run.number(
+        run.make.measure(
             verifier.chance_cheapest, "share", basis=source, why="does not apply: they cannot be compared"
-        ),
-        calibration=tuple(
-            CalibrationRow(
-                low=of_bin.low,
-                high=of_bin.high,
-                probes=run.make.number(of_bin.probes, "probes"),
-                reported=rate(Fraction(of_bin.reported), ""),
-                correct=rate(Fraction(of_bin.correct), ""),
-            )
-            for of_bin in scores.calibration
         ),
     )

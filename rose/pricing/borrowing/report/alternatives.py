@@ -1,9 +1,8 @@
-"""The borrow against its alternatives as figures, and in sentences: was it worth it, and what would change that."""
+"""The borrow against its alternatives as tables, and in sentences: was it worth it, and what would change that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,73 +10,29 @@ from rose.ledger.examine import Seen
 from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report.common import MILLION, Head, head
 from rose.pricing.borrowing.report.marginal import charged
+from rose.pricing.borrowing.report.provision import BREAK_EVEN_CASH, BREAK_EVEN_TIME
 from rose.pricing.borrowing.report.savings import NO_TOKENS, Savings, both_ends, condition, purchase, savings
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.table import Paragraph, Row, Section, Table, columns
 
 _NOT_BOTH = (
     "not enough data: it takes useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
 )
-#: Names of what is moved until borrowing stops paying.
+_MILLION = 10**6
+_DOES_NOT_APPLY = "does not apply: none would be made"
+#: Names of what is moved until borrowing stops paying, beside the provision.
 PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
-PER_GB, PROVISION = "price of a GB sent", "provision for a device-hour"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WayRow:
-    """Another way to the same tokens; what was saved is below zero where borrowing cost more.
-
-    `cost`, `per_million` and `less` are amortized (fully loaded for `LOADED`), `added` and `cash_saved` marginal: in
-    each view the borrow is compared with the other way in that view.
-    """
-
-    cost: Figure
-    per_million: Figure
-    #: `cost` less what the borrowed tokens cost in the same view.
-    less: Figure
-    #: What it would have added to the bill, and that less what borrowing added.
-    added: Figure
-    cash_saved: Figure
-    explained: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlipRow:
-    """One figure as it is, and where it would have to be for borrowing to add as much to the bill as the first way."""
-
-    now: Figure
-    flips_at: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompareDocument:
-    head: Head
-    #: Useful tokens made on borrowed devices; what the borrow added to the bill for them (marginal), and what their
-    #: device time cost (amortized).
-    tokens: Figure
-    charged: Figure
-    charged_per_million: Figure
-    borrowed_cost: Figure
-    borrowed_per_million: Figure
-    savings: Savings
-    #: What the marginal figures hold under.
-    condition: str
-    ways: Mapping[str, WayRow]
-    flips: Mapping[str, FlipRow]
-    #: Whether borrowing saved cash against the first way, and what that leaves out.
-    in_short: str
-    #: [D] M = (1 + cost_ratio) / throughput_gain.
-    throughput_gain: Figure
-    cost_ratio: Figure
-    multiplier: Figure
-    says: tuple[str, ...]
+PER_GB = "price of a GB sent"
+#: Rows of the savings.
+CAPACITY, CASH, ADDED = "capacity avoided", "cash saved", "added by borrowing"
 
 
 def build(
@@ -86,65 +41,127 @@ def build(
     price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     *,
-    gave_back: Sequence[Span] = (),
     seen: Seen | None = None,
-) -> CompareDocument:
-    """The comparison of a run. Raises what `rose.pricing.borrowing.report.marginal.build` raises."""
+) -> Savings:
+    """Return what borrowing saved in a run. Raises what `rose.pricing.run.priced.priced` raises."""
     with priced(root, run_id, price_book, allow_unverified, seen) as run:
-        return document(run, gave_back)
+        return savings(run.make, _compared(run, run.borrow), run.borrow)
 
 
-def document(run: PricedRun, gave_back: Sequence[Span] = ()) -> CompareDocument:
-    """The comparison of a run that is priced. Raises PricingError for a span of a device that is no serving one."""
+def comparison(run: PricedRun, gave_back: Sequence[Span] = ()) -> Section:
+    """Return the comparison of a run. Raises PricingError for a span of a device that is no serving one."""
     m = charged(run, gave_back)
-    comparison = alternatives.compare(
-        run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
+    compared = _compared(run, m)
+    make, tokens, times = run.make, compared.tokens, compared.multiplier
+    made = savings(make, compared, m)
+    borrowed = make.money(
+        compared.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
     )
-    make, times = run.make, comparison.multiplier
-    return CompareDocument(
-        head=head(run),
-        tokens=make.number(comparison.tokens, "tokens"),
-        charged=make.money(
-            comparison.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
+    title = f"The same {tokens:,} useful tokens otherwise"
+    parts: dict[str, Table | Paragraph] = {
+        "savings": Table(
+            title="What borrowing saved; the two figures are never added",
+            view="marginal, but capacity avoided amortized",
+            stamp=run.stamp,
+            columns=columns("what", "value", "rests on", text=("rests on",)),
+            rows=(
+                (CASH, made.cash_saved, made.rests_on["cash_saved"]),
+                *((f"{CASH} {end}", figure, "") for end, figure in made.cash_saved_if.items()),
+                (CAPACITY, made.capacity_avoided, made.rests_on["capacity_avoided"]),
+                ("added on dedicated devices", made.added_there, ""),
+                (ADDED, made.added, ""),
+                ("dedicated device time needed", made.needed, ""),
+                ("idle time of dedicated devices", made.idle, ""),
+                ("useful tokens borrowed", make.number(tokens, "tokens"), ""),
+            ),
         ),
-        charged_per_million=_per_million(make, comparison.charged_usd, comparison.tokens, MARGINAL, m.basis),
-        borrowed_cost=make.money(comparison.borrowed.usd, AMORTIZED),
-        borrowed_per_million=_per_million(make, comparison.borrowed.usd, comparison.tokens, AMORTIZED, "measured"),
-        savings=savings(make, comparison, m),
-        condition=f"Borrowed: what borrowing added to the bill{condition(m)}.",
-        ways={way.name: _way(make, way, comparison.tokens, m) for way in comparison.alternatives},
-        flips=_flips(make, m, comparison),
-        in_short=in_short(comparison, m),
-        throughput_gain=make.part(times.throughput_gain if times else None, unit="ratio", why=_NOT_BOTH),
-        cost_ratio=make.part(times.cost_ratio if times else None, unit="ratio", why=_NOT_BOTH),
-        multiplier=make.part(Fraction(times.m) if times else None, unit="ratio", why=_NOT_BOTH),
-        says=says(comparison, m),
-    )
+        "bill": Table(
+            title=f"{title}: on the bill",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns("way", "added to the bill", "cash saved"),
+            rows=tuple(_on_the_bill(make, way, m) for way in compared.alternatives if way.name != LOADED),
+            footer=(("borrowed", borrowed, None),),
+            notes=(f"Borrowed: what borrowing added to the bill{condition(m)}.",),
+        ),
+        "device_time": Table(
+            title=f"{title}: device time",
+            view="amortized; hypothetical but for what was borrowed",
+            stamp=run.stamp,
+            columns=columns("way", "cost", "per million", "less by borrowing"),
+            rows=tuple(_device_time(make, way, tokens) for way in compared.alternatives if way.name != NOTHING),
+            footer=(
+                (
+                    "borrowed",
+                    make.money(compared.borrowed.usd, AMORTIZED),
+                    _per_million(make, compared.borrowed.usd, tokens, AMORTIZED, "measured"),
+                    None,
+                ),
+            ),
+            notes=("The first row is the capacity avoided; it is no saving.",),
+        ),
+        "how": Table(
+            title="How each was worked out",
+            view="both views",
+            stamp=run.stamp,
+            columns=columns("way", "how", text=("how",)),
+            rows=tuple(
+                (
+                    way.name,
+                    way.explained
+                    + (f"; {purchase(way.bought)}" if way.bought is not None and way.name == DEDICATED else ""),
+                )
+                for way in compared.alternatives
+            ),
+        ),
+        "multiplier": Table(
+            title="M = (1 + cost ratio) / throughput gain",
+            view="ratios",
+            stamp=run.stamp,
+            columns=columns("what", "value"),
+            rows=(
+                (
+                    "throughput gain",
+                    make.part(None if times is None else times.throughput_gain, unit="ratio", why=_NOT_BOTH),
+                ),
+                ("cost ratio", make.part(None if times is None else times.cost_ratio, unit="ratio", why=_NOT_BOTH)),
+                ("M", make.measure(None if times is None else times.m, why=_NOT_BOTH)),
+            ),
+        ),
+        "says": Paragraph.of_lines(says(compared, m)),
+    }
+    if compared.flip is not None:
+        parts["flips"] = _flips(run, m, compared)
+    return Section(parts)
+
+
+def _compared(run: PricedRun, m: Marginal) -> Comparison:
+    turns = rows(run.connection, "borrowing/turn_lengths")
+    return alternatives.compare(run.charged, run.allocation, m, run.groups, turns, run.cost.spreads)
 
 
 def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, basis: str) -> Figure:
-    per_million = None if usd is None or not tokens else usd * MILLION / tokens
+    per_million = None if usd is None or not tokens else usd * _MILLION / tokens
     return make.money(per_million, view, per="million useful tokens", basis=basis, why=NO_TOKENS)
 
 
-def _way(make: Figures, way: Alternative, tokens: int, m: Marginal) -> WayRow:
+def _on_the_bill(make: Figures, way: Alternative, m: Marginal) -> Row:
+    cash = None if m.unstated_usd else way.cash
+    return (
+        way.name,
+        make.money(way.added_usd, MARGINAL, basis=way.basis, why=way.why),
+        _saving(make, cash, MARGINAL, basis_of([way.basis, m.basis]), both_ends(way.cash, m) or way.why),
+    )
+
+
+def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
+    """Amortized, but fully loaded for `LOADED`: the borrow is compared with a way in the same view."""
     view = FULLY_LOADED if way.name == LOADED else AMORTIZED
-    per_million = _per_million(make, way.usd, tokens, view, way.basis)
-    if way.name == NOTHING:
-        per_million = make.money(None, view, per="million useful tokens", why="does not apply: none would be made")
-    why = way.why or ("does not apply: the same devices" if way.name == LOADED else None)
-    added = way.added_usd
-    return WayRow(
-        cost=make.money(
-            way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval
-        ),
-        per_million=per_million,
-        less=_saving(make, way.less, view, way.basis, way.why or "does not apply: none would be made"),
-        added=make.money(added, MARGINAL, basis=way.basis, why=why),
-        cash_saved=_saving(
-            make, None if m.unstated_usd else way.cash, MARGINAL, way.basis, both_ends(way.cash, m) or why
-        ),
-        explained=way.explained + (f"; {purchase(way.bought)}" if way.bought and way.name == DEDICATED else ""),
+    return (
+        way.name,
+        make.money(way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval),
+        _per_million(make, way.usd, tokens, view, way.basis),
+        _saving(make, way.less, view, way.basis, way.why or _DOES_NOT_APPLY),
     )
 
 
@@ -154,10 +171,10 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
     return make.money(saving.usd, view, basis=basis, interval=saving.interval, no_interval=saving.no_interval)
 
 
-def _flips(make: Figures, m: Marginal, comparison: Comparison) -> dict[str, FlipRow]:
-    flip = comparison.flip
-    if flip is None:
-        return {}
+def _flips(run: PricedRun, m: Marginal, compared: Comparison) -> Table:
+    """Each figure as it is, and where borrowing would add as much to the bill as dedicated devices."""
+    flip, make = compared.flip, run.make
+    assert flip is not None
     hours = Fraction(m.borrowed_ns, NS_PER_HOUR)
     sent_gb = Fraction(m.sent_bytes, 10**9)
     provision = m.terms["provision"]
@@ -165,32 +182,45 @@ def _flips(make: Figures, m: Marginal, comparison: Comparison) -> dict[str, Flip
     def money(usd: Fraction | None, per: str, why: str | None = None) -> Figure:
         return make.money(usd, MARGINAL, per=per, basis=m.basis, why=why)
 
-    return {
-        PER_MILLION: FlipRow(
-            now=_per_million(make, comparison.charged_usd, comparison.tokens, MARGINAL, m.basis),
-            flips_at=money(flip.usd_per_million_useful, "million useful tokens"),
-        ),
-        PER_HOUR: FlipRow(
-            now=money(comparison.charged_usd / hours, "device-hour"),
-            flips_at=money(flip.usd_per_device_hour, "device-hour"),
-        ),
-        WASTED: FlipRow(
-            now=make.part(comparison.borrowed.wasted_share),
-            flips_at=make.part(flip.wasted_share, why="no share of waste by itself"),
-        ),
-        PER_GB: FlipRow(
-            now=money(m.terms["transfer"].usd / sent_gb if sent_gb else None, "GB", "nothing was sent"),
-            flips_at=money(flip.usd_per_gb, "GB", "no price of a GB by itself" if sent_gb else "nothing was sent"),
-        ),
-        PROVISION: FlipRow(
-            now=money(
-                None if provision.unknown else provision.usd / hours,
-                "device-hour",
-                provision.missing or NOT_SET,
+    sent = money(m.terms["transfer"].usd / sent_gb if sent_gb else None, "GB", "nothing was sent")
+    set_aside = None if provision.unknown else provision.usd / hours
+    return Table(
+        title="Where borrowing stops paying: break-even against cash",
+        view=MARGINAL,
+        stamp=run.stamp,
+        columns=columns("what", "now", "stops paying at"),
+        rows=(
+            (
+                PER_MILLION,
+                _per_million(make, compared.charged_usd, compared.tokens, MARGINAL, m.basis),
+                money(flip.usd_per_million_useful, "million useful tokens"),
             ),
-            flips_at=money(flip.provision_usd_per_device_hour, "device-hour"),
+            (
+                PER_HOUR,
+                money(compared.charged_usd / hours, "device-hour"),
+                money(flip.usd_per_device_hour, "device-hour"),
+            ),
+            (
+                WASTED,
+                make.part(compared.borrowed.wasted_share),
+                make.part(flip.wasted_share, why="no share of waste by itself"),
+            ),
+            (
+                PER_GB,
+                sent,
+                money(flip.usd_per_gb, "GB", "no price of a GB by itself" if sent_gb else "nothing was sent"),
+            ),
+            (
+                f"{BREAK_EVEN_CASH}, a device-hour",
+                money(set_aside, "device-hour", provision.missing or NOT_SET),
+                money(flip.provision_usd_per_device_hour, "device-hour"),
+            ),
         ),
-    }
+        notes=(
+            "Each moved alone until cash saved is nothing. Device time that would not have been bought otherwise is "
+            f"nothing here; in the {BREAK_EVEN_TIME} it has its amortized price.",
+        ),
+    )
 
 
 def says(comparison: Comparison, m: Marginal) -> tuple[str, ...]:
@@ -287,7 +317,7 @@ def _turn(way: Alternative, comparison: Comparison) -> str:
 
 
 def _text_per_million(usd: Fraction, comparison: Comparison) -> str:
-    return _usd(usd * MILLION / comparison.tokens)
+    return _usd(usd * _MILLION / comparison.tokens)
 
 
 def _usd(usd: Fraction) -> str:

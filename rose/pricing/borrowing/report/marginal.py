@@ -1,106 +1,53 @@
-"""The terms of m as figures: over the run, for a borrowed device-hour, and for each lease."""
+"""The terms of m as tables: over the run, for a borrowed device-hour, and for each lease."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from rose.pricing.borrowing.marginal import TERMS, LeaseCost, Marginal, marginal
-from rose.pricing.borrowing.power import TOO_SHORT, Metered
-from rose.pricing.borrowing.report.common import NO_BORROW, Head, amount, counted, head, per_device_hour
+from rose.pricing.borrowing.marginal import TERMS, Marginal, marginal
+from rose.pricing.borrowing.power import TOO_SHORT
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import nano_by_key
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
-from rose.pricing.money import PricingError, format_usd, nano_usd_of
-from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.money import NS_PER_HOUR, PricingError, format_usd, nano_usd_of
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.table import Section, Table, columns
+
+NO_BORROW = "not enough data: no rollout ran on a serving device"
+#: Rows below the terms.
+TOTAL, AVOIDABLE, CHARGED, BORROWED = "m", "avoidable device time", "charged", "borrowed time"
+GAVE_BACK = "leased time in spans given"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TermRow:
-    """A term, or the total: over the run, per borrowed device-hour, and what it rests on."""
-
-    in_all: Figure
-    per_device_hour: Figure
-    rests_on: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeterRow:
-    """Power meters of a class: energies in whole milliwatt-nanoseconds; baseline + extra = metered."""
-
-    metered: Figure
-    baseline: Figure
-    extra: Figure
-    extra_power: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaseRow:
-    """A lease's terms; each column sums to the run's. `lease_id` None: what no lease claims."""
-
-    lease_id: str | None
-    leased: Figure
-    borrowed: Figure
-    terms: Mapping[str, Figure]
-    total: Figure
-    avoidable: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PriceDocument:
-    head: Head
-    borrowed: Figure
-    terms: Mapping[str, TermRow]
-    #: The sum of the terms: m over the run.
-    total: TermRow
-    #: Device time that would not have been paid for without the leases; `charged` is that and the total.
-    avoidable: Figure
-    charged: Figure
-    #: Leased time in spans in which the device would have been given back.
-    gave_back: Figure
-    gate: str
-    metered: Mapping[str, MeterRow]
-    leases: tuple[LeaseRow, ...]
-
-
-def build(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    *,
-    by_lease: bool = False,
-    gave_back: Sequence[Span] = (),
-) -> PriceDocument:
-    """The terms of m. Raises what `rose.pricing.run.report.build` raises, and PricingError for a span of no device."""
-    with priced(root, run_id, price_book, allow_unverified) as run:
-        return document(run, gave_back, by_lease=by_lease)
-
-
-def document(run: PricedRun, gave_back: Sequence[Span] = (), *, by_lease: bool = False) -> PriceDocument:
-    """The terms of m of a run that is priced. Raises PricingError for a span of a device that is no serving one."""
+def price(run: PricedRun, gave_back: Sequence[Span] = (), *, by_lease: bool = False) -> Section:
+    """Return what borrowing added to the bill. Raises PricingError for a span of a device that is no serving one."""
     m = charged(run, gave_back, by_lease=by_lease)
     make, nano = run.make, m.nano_usd
     total, avoidable = sum(nano.values()), nano_usd_of(m.avoidable_usd)
-    return PriceDocument(
-        head=head(run),
-        borrowed=make.number(m.borrowed_ns, "ns"),
-        terms={name: _term(make, m, name, nano[name]) for name in TERMS},
-        total=TermRow(
-            in_all=amount(make, total, basis=m.basis, interval=m.interval, no_interval=m.no_interval),
-            per_device_hour=_hourly(make, m, None, m.basis, m.interval),
-            rests_on=_without(m),
+    whole = make.amount(total, MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval)
+    both = make.amount(total + avoidable, MARGINAL, basis=m.basis, interval=m.charged_interval)
+    terms = Table(
+        title="What borrowing added to the bill (m)",
+        view=MARGINAL,
+        stamp=run.stamp,
+        columns=columns("term", "in all", "per device-hour", "rests on", text=("rests on",)),
+        rows=tuple(_term(make, m, name, nano[name]) for name in TERMS),
+        footer=(
+            (TOTAL, whole, per_device_hour(make, m), _without(m)),
+            (AVOIDABLE, make.amount(avoidable, AMORTIZED), None, "amortized"),
+            (CHARGED, both, None, "m and the avoidable device time"),
+            (BORROWED, make.number(m.borrowed_ns, "ns"), None, "rollouts on serving devices"),
+            (GAVE_BACK, make.number(m.gave_back_ns, "ns"), None, ""),
         ),
-        avoidable=make.amount(avoidable, AMORTIZED),
-        charged=amount(make, total + avoidable, basis=m.basis, interval=m.charged_interval),
-        gave_back=make.number(m.gave_back_ns, "ns"),
-        gate=_gate(m, bool(gave_back) or m.gave_back_ns > 0),
-        metered={name: _meter(make, meter) for name, meter in m.metered.items()},
-        leases=_leases(make, m.leases, nano, avoidable),
+        notes=(_gate(m, bool(gave_back) or m.gave_back_ns > 0),),
     )
+    parts = {"terms": terms}
+    if m.metered:
+        parts["meters"] = _meters(run, m)
+    if m.leases:
+        parts["leases"] = _leases(run, m, avoidable)
+    return Section(parts)
 
 
 def charged(run: PricedRun, gave_back: Sequence[Span], *, by_lease: bool = False) -> Marginal:
@@ -115,36 +62,45 @@ def charged(run: PricedRun, gave_back: Sequence[Span], *, by_lease: bool = False
     return marginal(run.connection, run.run.run_id, run.allocation, run.book, gave_back, by_lease=by_lease)
 
 
+def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figure:
+    """m, or a term of it, for a borrowed device-hour."""
+    term = m if name is None else m.terms[name]
+    interval, unknown = term.interval, None if name is None else m.terms[name].unknown
+    hours = m.borrowed_ns / NS_PER_HOUR
+    return make.money(
+        None if unknown else m.usd_per_device_hour(name),
+        MARGINAL,
+        per="device-hour",
+        basis=term.basis,
+        why=unknown or NO_BORROW,
+        interval=None if interval is None or interval.high is None or not hours else interval.over(hours),
+        no_interval=term.no_interval,
+    )
+
+
 def _without(m: Marginal) -> str:
     parts = [f"not enough data for {' and '.join(m.missing)}, which it is without"] if m.missing else []
     if m.absent:
-        parts.append(f"without {', '.join(name.replace('_', ' ') for name in m.absent)}: absent")
+        parts.append(f"without {', '.join(map(plain, m.absent))}: absent")
     return "; ".join(parts)
 
 
-def _term(make: Figures, m: Marginal, name: str, nano: int) -> TermRow:
+def plain(name: str) -> str:
+    """The name of a term as people read it."""
+    return name.replace("_", " ")
+
+
+def _term(make: Figures, m: Marginal, name: str, nano: int) -> tuple[str, Figure, Figure, str]:
     term = m.terms[name]
-    known = None if term.unknown else nano
-    return TermRow(
-        in_all=amount(
-            make, known, basis=term.basis, why=term.unknown, interval=term.interval, no_interval=term.no_interval
-        ),
-        per_device_hour=_hourly(make, m, name, term.basis, term.interval),
-        rests_on=term.explained,
-    )
-
-
-def _hourly(make: Figures, m: Marginal, name: str | None, basis: str, interval: Interval | None) -> Figure:
-    missing = None if name is None else m.terms[name].unknown
-    return make.money(
-        None if missing else m.usd_per_device_hour(name),
+    in_all = make.amount(
+        None if term.unknown else nano,
         MARGINAL,
-        per="device-hour",
-        basis=basis,
-        why=missing or NO_BORROW,
-        interval=per_device_hour(interval, m),
-        no_interval=m.no_interval if name is None else m.terms[name].no_interval,
+        basis=term.basis,
+        why=term.unknown,
+        interval=term.interval,
+        no_interval=term.no_interval,
     )
+    return plain(name), in_all, per_device_hour(make, m, name), term.explained
 
 
 def _gate(m: Marginal, stated: bool) -> str:
@@ -173,35 +129,45 @@ def _gate(m: Marginal, stated: bool) -> str:
     )
 
 
-def _meter(make: Figures, metered: Metered) -> MeterRow:
-    spread = metered.interval
-    watts = None
-    if spread is not None:
-        watts = Interval(low=spread.low / 1000, high=None if spread.high is None else spread.high / 1000)
-    return MeterRow(
-        metered=make.number(metered.energy_mw_ns, "mW*ns"),
-        baseline=make.number(metered.baseline_mw_ns, "mW*ns"),
-        extra=make.number(metered.extra_mw_ns, "mW*ns"),
-        extra_power=counted(make, float(metered.delta_mw) / 1000, "W", interval=watts, no_interval=TOO_SHORT),
+def _meters(run: PricedRun, m: Marginal) -> Table:
+    """Energies in whole milliwatt-nanoseconds; anyway + extra = metered."""
+    rows = []
+    for name, meter in m.metered.items():
+        spread = meter.interval
+        watts = spread and Interval(low=spread.low / 1000, high=None if spread.high is None else spread.high / 1000)
+        power = run.make.measure(float(meter.delta_mw) / 1000, "W", interval=watts, no_interval=TOO_SHORT)
+        energies = (meter.energy_mw_ns, meter.baseline_mw_ns, meter.extra_mw_ns)
+        rows.append((name, power, *(run.make.number(energy, "mW*ns") for energy in energies)))
+    return Table(
+        title="Power meters",
+        view="counts",
+        stamp=run.stamp,
+        columns=columns("class", "extra watts while lent", "metered", "anyway", "extra"),
+        rows=tuple(rows),
     )
 
 
-def _leases(
-    make: Figures, leases: Sequence[LeaseCost], nano: Mapping[str, int], avoidable: int
-) -> tuple[LeaseRow, ...]:
-    """Rounded by column, so that each sums to the run's; a row's total is the sum of its terms."""
-    if not leases:
-        return ()
-    columns = {name: nano_by_key({lease.lease_id: lease.terms[name] for lease in leases}, nano[name]) for name in TERMS}
+def _leases(run: PricedRun, m: Marginal, avoidable: int) -> Table:
+    """Rounded by column, so that each sums to the run's; m is the sum of a row's terms."""
+    make, nano, leases = run.make, m.nano_usd, m.leases
+    by_term = {name: nano_by_key({lease.lease_id: lease.terms[name] for lease in leases}, nano[name]) for name in TERMS}
     beyond = nano_by_key({lease.lease_id: lease.avoidable_usd for lease in leases}, avoidable)
-    return tuple(
-        LeaseRow(
-            lease_id=lease.lease_id,
-            leased=make.number(lease.leased_ns, "ns"),
-            borrowed=make.number(lease.borrowed_ns, "ns"),
-            terms={name: amount(make, columns[name][lease.lease_id]) for name in TERMS},
-            total=amount(make, sum(columns[name][lease.lease_id] for name in TERMS)),
-            avoidable=make.amount(beyond[lease.lease_id], AMORTIZED),
-        )
-        for lease in leases
+    shown = [name for name in TERMS if any(by_term[name].values())]
+    return Table(
+        title="By lease",
+        view=MARGINAL,
+        stamp=run.stamp,
+        columns=columns("lease", "leased", "borrowed", *map(plain, shown), "m", "avoidable"),
+        rows=tuple(
+            (
+                lease.lease_id or "no lease",
+                make.number(lease.leased_ns, "ns"),
+                make.number(lease.borrowed_ns, "ns"),
+                *(make.amount(by_term[name][lease.lease_id], MARGINAL) for name in shown),
+                make.amount(sum(by_term[name][lease.lease_id] for name in TERMS), MARGINAL),
+                make.amount(beyond[lease.lease_id], AMORTIZED),
+            )
+            for lease in leases
+        ),
+        notes=("Each column sums to the run's figure, to the nano-dollar; a term that is 0 for all is left out.",),
     )

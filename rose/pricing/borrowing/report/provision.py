@@ -1,102 +1,40 @@
-"""The provision for later bursts as figures: its rates, what was accrued and realised, and the balance day by day."""
+"""The provision for later bursts as tables: its rates, what was accrued and realised, and the balance day by day."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
-from pathlib import Path
 
 import sql
 from rose.pricing import formulas
-from rose.pricing.borrowing import provision
+from rose.pricing.borrowing import provision as compute
 from rose.pricing.borrowing.provision import Accrual, Balance, Rate
-from rose.pricing.borrowing.report.common import NO_BORROW, Head, amount, counted, head, per_device_hour
+from rose.pricing.borrowing.report.marginal import per_device_hour
 from rose.pricing.borrowing.terms import Stretches, nano_by_key
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
-from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.table import Row, Section, Table, columns
 
 _S_PER_HOUR = 3600
 _DAY_S = 86_400
-HORIZON_S = provision.HORIZON_NS // 10**9
+HORIZON_S = compute.HORIZON_NS // 10**9
+#: Two break-evens of the provision for a borrowed device-hour, by what it breaks even against: the device time of the
+#: same work at the amortized price of dedicated devices, and what that work would have added to the bill.
+BREAK_EVEN_TIME = "break-even provision against device time"
+BREAK_EVEN_CASH = "break-even provision against cash"
+ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
+REALISED_HOURLY, HORIZON = "realised per borrowed device-hour", "length of a window"
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
 _BEFORE = "not enough data up to this day"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RateRow:
-    """One fifth of serving load: how often a burst follows, what it costs, and what to provide for a lent hour."""
-
-    windows: Figure
-    bursts: Figure
-    hazard_per_hour: Figure
-    extra_misses: Figure
-    misses_per_device_hour: Figure
-    provision_per_device_hour: Figure
-    #: Figures that are of all fifths together, since this one's own data were too few.
-    pooled: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DayRow:
-    """One UTC day: opening + accrued - realised - released = closing."""
-
-    day: str
-    opening: Figure
-    accrued: Figure
-    realised: Figure
-    released: Figure
-    closing: Figure
-    #: Which days the rates are of.
-    rates_of: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProvisionDocument:
-    head: Head
-    horizon: Figure
-    penalty: Figure
-    #: By fifth of serving load, at the newest penalty.
-    rates: Mapping[int, RateRow]
-    accrued: Figure
-    realised: Figure
-    rests_on: str
-    #: Lent time whose serving load is not known, so that nothing is provided for it.
-    not_provided_for: Figure
-    days: tuple[DayRow, ...]
-    #: By lease, where asked for; they sum to `accrued`.
-    leases: Mapping[str, Figure]
-    #: The provision for a borrowed device-hour at which it costs as much as its work on dedicated devices does at their
-    #: amortized price (BREAK_EVEN_TIME), and what was realised for one.
-    break_even: Figure
-    realised_per_device_hour: Figure
-
-
-def build(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    *,
-    by_lease: bool = False,
-    horizon_s: int = HORIZON_S,
-) -> ProvisionDocument:
-    """The provision of a run. `horizon_s` seconds, a divisor of a day.
-
-    Raises what `rose.pricing.run.report.build` raises, and PricingError for another horizon.
-    """
-    with priced(root, run_id, price_book, allow_unverified) as run:
-        return document(run, by_lease=by_lease, horizon_s=horizon_s)
-
-
-def document(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZON_S) -> ProvisionDocument:
-    """The provision of a run that is priced. Raises PricingError for a horizon that divides no day."""
+def provision(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZON_S) -> Section:
+    """Return the provision of a run for windows of `horizon_s`. Raises PricingError for one that divides no day."""
     if horizon_s < 1 or _DAY_S % horizon_s:
         raise PricingError(f"a horizon must be whole seconds that divide a day, such as 10 or 60; got {horizon_s}")
     horizon_ns = horizon_s * 10**9
@@ -105,47 +43,89 @@ def document(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZON
     set_variables(run.connection, run_id=run.run.run_id, horizon_ns=horizon_ns, by_lease=by_lease)
     run.connection.execute(sql.read("borrowing/serving_windows.sql"))
     risk, bursts, lent = (
-        rows(run.connection, f"borrowing/{f}") for f in ("burst_risk", "burst_violations", "lent_windows")
+        rows(run.connection, f"borrowing/{name}") for name in ("burst_risk", "burst_violations", "lent_windows")
     )
-    accruals = provision.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
-    realised = provision.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
-    per_miss = provision.penalties(stretches, run.book)
+    accruals = compute.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
+    realised = compute.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
+    per_miss = compute.penalties(stretches, run.book)
     penalty = per_miss[-1] if any(per_miss) else None
-    unknown = term.explained if term.basis == "absent" else term.missing
-    accrued = {accrual.day: accrual.usd for accrual in accruals}
-    balances = provision.roll_forward(accrued, {} if unknown else realised)
+    unknown = term.unknown
+    balances = compute.roll_forward({one.day: one.usd for one in accruals}, {} if unknown else realised)
     known = [balance.accrued for balance in balances if balance.accrued is not None]
-    return ProvisionDocument(
-        head=head(run),
-        horizon=make.number(horizon_ns, "ns"),
-        penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=provision.NO_PENALTY),
-        rates={
-            load_bin: _rate(make, rate, penalty) for load_bin, rate in provision.rates(risk, bursts, horizon_ns).items()
-        },
-        accrued=amount(make, sum(known) if known else None, why=_why_none(accruals)),
-        realised=make.money(
-            None if unknown else term.usd,
-            MARGINAL,
-            basis=term.basis,
-            why=unknown,
-            interval=term.interval,
-            no_interval=term.no_interval,
-        ),
-        rests_on=term.explained,
-        not_provided_for=make.number(sum(accrual.unknown_ns for accrual in accruals), "ns"),
-        days=_days(make, balances, {accrual.day: accrual for accrual in accruals}, unknown),
-        leases=_by_lease(make, accruals, sum(known)) if by_lease else {},
-        break_even=_break_even(run),
-        realised_per_device_hour=make.money(
-            None if unknown else run.borrow.usd_per_device_hour("provision"),
-            MARGINAL,
-            per="device-hour",
-            basis=term.basis,
-            why=unknown or NO_BORROW,
-            interval=per_device_hour(term.interval, run.borrow),
-            no_interval=term.no_interval,
-        ),
+    in_all = make.money(
+        None if unknown else term.usd,
+        MARGINAL,
+        basis=term.basis,
+        why=unknown,
+        interval=term.interval,
+        no_interval=term.no_interval,
     )
+    hourly = per_device_hour(make, run.borrow, "provision")
+    accrued = make.amount(sum(known) if known else None, MARGINAL, why=_why_none(accruals))
+    parts = {
+        "rates": Table(
+            title="Bursts, by fifth of serving load",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns(
+                "load",
+                "windows",
+                "bursts",
+                "bursts an hour",
+                "extra misses of a burst",
+                "misses a lent device-hour",
+                "provision a lent device-hour",
+                "pooled",
+                text=("pooled",),
+            ),
+            rows=tuple(
+                _rate(make, load_bin, rate, penalty)
+                for load_bin, rate in compute.rates(risk, bursts, horizon_ns).items()
+            ),
+            notes=("A burst is a rise into the top fifth. Pooled: figures of all fifths, since its own are too few.",),
+        ),
+        "totals": Table(
+            title="Provided for, and what it came to",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns("what", "value", "rests on", text=("rests on",)),
+            rows=(
+                (ACCRUED, accrued, "rates known when each day began, times lent time"),
+                (REALISED, in_all, "" if term.explained == in_all.text else term.explained),
+                (REALISED_HOURLY, hourly, ""),
+                (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
+                (NOT_PROVIDED, make.number(sum(one.unknown_ns for one in accruals), "ns"), "nothing is provided for"),
+                (
+                    PENALTY,
+                    make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=compute.NO_PENALTY),
+                    "price book",
+                ),
+                (HORIZON, make.number(horizon_ns, "ns"), ""),
+            ),
+            notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
+        ),
+        "days": Table(
+            title="Roll-forward by UTC day",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns(
+                "day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)
+            ),
+            rows=_days(make, balances, {one.day: one for one in accruals}, unknown),
+            notes=(
+                "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
+            ),
+        ),
+    }
+    if by_lease and known:
+        parts["leases"] = Table(
+            title="Accrued by lease",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns("lease", "accrued"),
+            rows=_by_lease(make, accruals, sum(known)),
+        )
+    return Section(parts)
 
 
 def _why_none(accruals: Sequence[Accrual]) -> str | None:
@@ -154,33 +134,30 @@ def _why_none(accruals: Sequence[Accrual]) -> str | None:
     return accruals[-1].why if all(accrual.usd is None for accrual in accruals) else None
 
 
-def _rate(make: Figures, rate: Rate, penalty: Fraction | None) -> RateRow:
+def _rate(make: Figures, load_bin: int, rate: Rate, penalty: Fraction | None) -> Row:
+    """How often a burst follows at a load, what it costs, and what to provide for a lent hour."""
     per_hour = None if rate.hazard_per_s is None else float(rate.hazard_per_s) * _S_PER_HOUR
     misses = None if rate.misses_per_s is None else rate.misses_per_s * _S_PER_HOUR
-    return RateRow(
-        windows=make.number(rate.windows, "count"),
-        bursts=make.number(rate.bursts, "count"),
-        hazard_per_hour=counted(make, per_hour, "ratio", why=rate.why, interval=_times(rate.hazard_interval)),
-        extra_misses=counted(
-            make,
-            None if rate.extra is None else float(rate.extra),
-            "ratio",
-            why=rate.why,
-            no_interval=_NOT_DRAWN,
-        ),
-        misses_per_device_hour=counted(make, None if misses is None else float(misses), "ratio", why=rate.why),
-        provision_per_device_hour=make.money(
+    extra = None if rate.extra is None else float(rate.extra)
+    return (
+        f"{load_bin * 20} to {load_bin * 20 + 20}%",
+        make.number(rate.windows, "count"),
+        make.number(rate.bursts, "count"),
+        make.measure(per_hour, why=rate.why, interval=_hourly(rate.hazard_interval)),
+        make.measure(extra, why=rate.why, no_interval=_NOT_DRAWN),
+        make.measure(None if misses is None else float(misses), why=rate.why),
+        make.money(
             None if misses is None or penalty is None else misses * penalty,
             MARGINAL,
             per="device-hour",
-            why=rate.why or provision.NO_PENALTY,
+            why=rate.why or compute.NO_PENALTY,
         ),
-        pooled=rate.pooled if rate.why is None else (),
+        " and ".join(rate.pooled) if rate.why is None else "",
     )
 
 
-def _times(interval: Interval | None) -> Interval | None:
-    """Of a second, for an hour."""
+def _hourly(interval: Interval | None) -> Interval | None:
+    """An interval of a second, for an hour."""
     if interval is None or interval.high is None:
         return None
     return Interval(low=interval.low * _S_PER_HOUR, high=interval.high * _S_PER_HOUR)
@@ -188,25 +165,17 @@ def _times(interval: Interval | None) -> Interval | None:
 
 def _days(
     make: Figures, balances: Sequence[Balance], accruals: Mapping[date, Accrual], missing: str | None
-) -> tuple[DayRow, ...]:
+) -> tuple[Row, ...]:
     """Without anything realised to set against it, no balance but the accrual itself can be told."""
     days = []
     for balance in balances:
         accrual = accruals.get(balance.day)
         why = accrual.why if accrual is not None and accrual.why else missing or _BEFORE
         moves = (balance.opening, balance.released, balance.closing)
-        opening, released, closing = (amount(make, None if missing else nano, why=why) for nano in moves)
-        days.append(
-            DayRow(
-                day=balance.day.isoformat(),
-                opening=opening,
-                accrued=amount(make, balance.accrued, why=why),
-                realised=amount(make, None if missing else balance.realised, why=missing),
-                released=released,
-                closing=closing,
-                rates_of=_rates_of(accrual),
-            )
-        )
+        opening, released, closing = (make.amount(None if missing else nano, MARGINAL, why=why) for nano in moves)
+        accrued = make.amount(balance.accrued, MARGINAL, why=why)
+        realised = make.amount(None if missing else balance.realised, MARGINAL, why=missing)
+        days.append((balance.day.isoformat(), opening, accrued, realised, released, closing, _rates_of(accrual)))
     return tuple(days)
 
 
@@ -218,12 +187,12 @@ def _rates_of(accrual: Accrual | None) -> str:
     return "earlier days" if accrual.from_earlier_days else "earlier days and this one"
 
 
-def _by_lease(make: Figures, accruals: Sequence[Accrual], total: int) -> dict[str, Figure]:
+def _by_lease(make: Figures, accruals: Sequence[Accrual], total: int) -> tuple[tuple[str, Figure], ...]:
     exact: dict[str, Fraction] = {}
     for accrual in accruals:
         for lease_id, usd in (accrual.by_lease or {}).items():
             exact[str(lease_id)] = exact.get(str(lease_id), Fraction(0)) + usd
-    return {lease_id: amount(make, nano) for lease_id, nano in sorted(nano_by_key(exact, total).items())}
+    return tuple((key, make.amount(nano, MARGINAL)) for key, nano in sorted(nano_by_key(exact, total).items()))
 
 
 def _break_even(run: PricedRun) -> Figure:

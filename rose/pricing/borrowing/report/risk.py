@@ -2,114 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import sql
 from rose.clock import utc_us
 from rose.ledger import catalog
-from rose.ledger.examine import Seen
 from rose.pricing.borrowing import alternatives, harm
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.report import alternatives as compare_report
-from rose.pricing.borrowing.report import marginal as price_report
-from rose.pricing.borrowing.report import provision as provision_report
-from rose.pricing.borrowing.report import spikes as spikes_report
-from rose.pricing.borrowing.report.alternatives import CompareDocument
-from rose.pricing.borrowing.report.common import Head, counted, head
-from rose.pricing.borrowing.report.marginal import PriceDocument
-from rose.pricing.borrowing.report.provision import ProvisionDocument
-from rose.pricing.borrowing.report.savings import NO_TOKENS
-from rose.pricing.borrowing.report.spikes import SpikesDocument
+from rose.pricing.borrowing.report.alternatives import in_short
+from rose.pricing.borrowing.report.marginal import plain
+from rose.pricing.borrowing.report.savings import NO_TOKENS, WOULD
 from rose.pricing.borrowing.sensitivity import swings
+from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.charges import preconditions
-from rose.pricing.figures import MARGINAL, Figure, Figures
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
-from rose.pricing.run.priced import PricedRun, priced, run_facts
+from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.table import Paragraph, Section, Table, columns, notes, values
 
 _CONFOUNDED = "confounded: "
+#: Rows of the harm.
+WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
+LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HarmRow:
-    """Requests of lent time that missed a budget, and as many had leases been withheld, with its 95% interval.
-
-    `told`: True for harm, False where none can be told from chance, None where nothing can be told.
-    """
-
-    told: bool | None
-    says: str
-    windows: Figure
-    withheld: Figure
-    requests: Figure
-    late: Figure
-    late_without: Figure
-    #: Missed budgets that lending added; below zero where there were fewer.
-    added: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HarmSaid:
-    """What can be told of harm without a price: `told` and `says` as in HarmRow, and how many windows were withheld."""
-
-    told: bool | None
-    says: str
-    windows: int
-    withheld: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SwingRow:
-    """Cash saved with one thing at the worse and at the better end of its range."""
-
-    worse: Figure
-    better: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RiskDocument:
-    head: Head
-    harm: HarmRow
-    compare: CompareDocument
-    price: PriceDocument
-    provision: ProvisionDocument
-    #: What cash saved depends on, the furthest first, about `cash_saved`, which is as the price book has it.
-    cash_saved: Figure
-    swings: Mapping[str, SwingRow]
-    #: Simulated, as every figure in it says.
-    spikes: SpikesDocument
-
-
-def build(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    *,
-    seen: Seen | None = None,
-) -> RiskDocument:
-    """The risk of a run. Raises what `rose.pricing.run.report.build` raises."""
-    with priced(root, run_id, price_book, allow_unverified, seen) as run:
-        saved, moved = _swings(run)
-        return RiskDocument(
-            head=head(run),
-            harm=harm_row(run.make, run.borrow.harm),
-            compare=compare_report.document(run),
-            price=price_report.document(run),
-            provision=provision_report.document(run),
-            cash_saved=saved,
-            swings=moved,
-            spikes=spikes_report.document(run),
+def risk(run: PricedRun) -> Section:
+    """Return whether lending harms serving, whether borrowing saves, and what that depends on."""
+    m = run.borrow
+    turns = rows(run.connection, "borrowing/turn_lengths")
+    compared = alternatives.compare(run.charged, run.allocation, m, run.groups, turns, run.cost.spreads, market=False)
+    parts: dict[str, Table | Paragraph] = {
+        "says": Paragraph(says(m.harm)),
+        "saves": Paragraph(in_short(compared, m)),
+        "harm": harm_table(run.make, m.harm),
+    }
+    way = compared.alternatives[0] if compared.alternatives else None
+    moved = () if way is None else swings(way, m)
+    if way is None or way.cash is None or not moved:
+        return Section(parts)
+    cash, basis = way.cash.usd, basis_of([way.basis, m.basis])
+    made = [
+        (
+            plain(swing.name),
+            *(
+                run.make.money(usd, MARGINAL, basis=basis, why=NO_TOKENS)
+                for usd in (swing.worse_usd, cash, swing.better_usd)
+            ),
         )
+        for swing in moved
+    ]
+    unknown = [plain(name) for name, term in m.terms.items() if term.unknown]
+    assumed = [plain(name) for name, term in m.terms.items() if term.no_interval and not term.unknown]
+    parts["depends"] = Table(
+        title="What cash saved depends on",
+        view=MARGINAL,
+        stamp=run.stamp,
+        columns=columns("what", "at its worse end", "as it is", "at its better end"),
+        rows=tuple(made),
+        notes=notes(
+            "Against dedicated devices, each moved alone. Ranges: 95% intervals, and those of the price book.",
+            f"As it is {WOULD}." if m.unstated_usd else "",
+            f"Not known, so not in it: {', '.join(unknown)}." if unknown else "",
+            f"Assumed, without a range: {', '.join(assumed)}." if assumed else "",
+        ),
+    )
+    return Section(parts)
 
 
-def without_prices(root: Path, run_id: str) -> HarmSaid:
-    """Whether lending harms serving in a run, which takes no price book.
+def without_prices(root: Path, run_id: str) -> Harm:
+    """Return what withheld windows say of a run, which takes no price book.
 
     Raises PricingError for an unknown run, one of mixed provenance, and one of which events were archived.
     """
@@ -119,80 +82,51 @@ def without_prices(root: Path, run_id: str) -> HarmSaid:
         snapshot(connection, root, run_id)
         set_variables(connection, run_id=run_id, period_end_ns=utc_us() * 1000, price_changes=[])
         connection.execute(sql.read("borrowing/lease_spans.sql"))
-        measured = harm.measure(connection, (), by_lease=False)
-    found = harm.late(measured)
+        return harm.measure(connection, (), by_lease=False)
+
+
+def harmful(measured: Harm) -> bool | None:
+    """Return whether lending makes serving late; False where chance may explain it, None where it is not known."""
+    late = harm.late(measured)
+    return None if late is None else late[2].low > 0
+
+
+def harm_table(make: Figures, measured: Harm) -> Table:
+    """Requests of lent time that missed a budget, and as many had leases been withheld."""
+    found, why = harm.late(measured), measured.confounded
     requests, late, added = found or (0, 0, None)
-    ends = None if added is None else (added.value, added.low, added.high)
-    return HarmSaid(
-        told=None if ends is None else ends[1] > 0,
-        says=_says(measured, requests, late, ends),
-        windows=measured.windows,
-        withheld=measured.withheld,
-    )
+    without = spread = share = None
+    if added is not None:
+        share = (late - added.value) / requests
+        # With less added, more were late without.
+        without = Interval(low=(late - added.high) / requests, high=(late - added.low) / requests)
+        spread = Interval(low=added.low, high=added.high)
+    figures = {
+        WINDOWS: make.number(measured.windows, "count"),
+        WITHHELD: make.number(measured.withheld, "count"),
+        REQUESTS: make.number(None if found is None else requests, "count", why=why),
+        LATE: make.part(None if found is None else late, requests or 1, why=why),
+        LATE_WITHOUT: make.measure(share, "share", why=why, interval=without),
+        HARMED: make.measure(None if added is None else added.value, "requests", why=why, interval=spread),
+    }
+    return values("Requests that missed a latency budget", figures, make.stamp, "counts")
 
 
-def harm_row(make: Figures, measured: Harm) -> HarmRow:
-    """What the withheld windows say of missed budgets."""
+def says(measured: Harm) -> str:
+    """Return whether lending harms serving, in a sentence."""
     found = harm.late(measured)
-    requests, late, added = found or (0, 0, None)
-    why = measured.confounded
-    spread = None if added is None else Interval(low=round(added.low, 1), high=round(added.high, 1))
-    # With less added, more were late without.
-    without = (
-        None if added is None else Interval(low=(late - added.high) / requests, high=(late - added.low) / requests)
-    )
-    told = None if added is None else added.low > 0
-    return HarmRow(
-        told=told,
-        says=_says(measured, requests, late, None if added is None else (added.value, added.low, added.high)),
-        windows=make.number(measured.windows, "count"),
-        withheld=make.number(measured.withheld, "count"),
-        requests=make.number(None if found is None else requests, "count", why=why),
-        late=make.part(None if found is None else late, requests or 1, why=why),
-        late_without=counted(
-            make, None if added is None else (late - added.value) / requests, "share", why=why, interval=without
-        ),
-        added=counted(make, None if added is None else round(added.value, 1), "requests", why=why, interval=spread),
-    )
-
-
-def _says(measured: Harm, requests: int, late: int, added: tuple[float, float, float] | None) -> str:
-    if added is None:
+    if found is None:
         return f"Whether lending harms serving is not known: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
-    value, low, high = added
+    requests, late, added = found
     verdict = (
         "Lending makes serving late"
-        if low > 0
+        if added.low > 0
         else "Serving is late less often with lending"
-        if high < 0
+        if added.high < 0
         else "No harm to serving can be told from chance"
     )
     return (
         f"{verdict}: {late / requests:.2%} of {requests:,} requests missed a latency budget, and "
-        f"{(late - value) / requests:.2%} would have without lending (95% {max(0.0, (late - high) / requests):.2%} to "
-        f"{max(0.0, (late - low) / requests):.2%})."
+        f"{(late - added.value) / requests:.2%} would have without lending (95% "
+        f"{max(0.0, (late - added.high) / requests):.2%} to {max(0.0, (late - added.low) / requests):.2%})."
     )
-
-
-def _swings(run: PricedRun) -> tuple[Figure, dict[str, SwingRow]]:
-    make, m = run.make, run.borrow
-    comparison = alternatives.compare(
-        run.charged,
-        run.allocation,
-        m,
-        run.groups,
-        rows(run.connection, "borrowing/turn_lengths"),
-        run.cost.spreads,
-        market=False,
-    )
-    way = comparison.alternatives[0] if comparison.alternatives else None
-    cash = None if way is None or way.cash is None else way.cash.usd
-    basis = "measured" if way is None else way.basis
-
-    def money(usd: Fraction | None) -> Figure:
-        return make.money(usd, MARGINAL, basis=basis, why=NO_TOKENS)
-
-    moved = () if way is None else swings(way, m)
-    return money(cash), {
-        swing.name: SwingRow(worse=money(swing.worse_usd), better=money(swing.better_usd)) for swing in moved
-    }

@@ -1,12 +1,10 @@
-"""Correlated spikes as figures: what the run would have cost had load and demand risen together. All simulated."""
+"""Correlated spikes as tables: what the run would have cost had load and demand risen together. All simulated."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,62 +13,21 @@ from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing import correlated_load
 from rose.pricing.borrowing.correlated_load import Coupled, Fleet
 from rose.pricing.borrowing.provision import NO_PENALTY
-from rose.pricing.borrowing.report.common import MILLION, Head, counted, head
-from rose.pricing.figures import MARGINAL, Figure, Figures
+from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.money import NS_PER_S
-from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.priced import PricedRun
+from rose.pricing.table import Paragraph, Row, Section, Table, columns, values
 
 SIMULATED = "simulated"
+#: Rows beside the couplings.
+WINDOWS, WINDOW, OBSERVED, R_STAR = "windows", "length of a window", "r as observed", "r*"
+ON_DEDICATED, PENALTY = "a million useful tokens on dedicated devices", "a late request"
+_MILLION = 10**6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpikeRow:
-    """The run at one coupling of serving load and rollout demand."""
-
-    attainment: Figure
-    wasted_share: Figure
-    #: c_O, dollars per million useful tokens.
-    token_cost: Figure
-    #: Cost per million answer tokens with rollouts at that price, the borrowed share held.
-    c3: Figure
-    tail: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpikesDocument:
-    """Every figure but `dedicated` is simulated, and its stamp says so."""
-
-    head: Head
-    windows: Figure
-    window: Figure
-    observed_r: Figure
-    by_r: Mapping[str, SpikeRow]
-    dedicated: Figure
-    #: What a late request costs, by the price book; where none is set they are counted as nothing.
-    penalty: Figure
-    #: r*, and in words which side it is on where there is none.
-    r_star: Figure
-    says: str
-
-
-def build(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-) -> SpikesDocument:
-    """Couple the windows of a run anew. Raises what `rose.pricing.run.report.build` raises.
-
-    A run with too few windows, or that made nothing on borrowed devices, gives a document that says so.
-    """
-    with priced(root, run_id, price_book, allow_unverified) as run:
-        return document(run)
-
-
-def document(run: PricedRun) -> SpikesDocument:
-    """The windows of a run that is priced, coupled anew."""
+def spikes(run: PricedRun) -> Section:
+    """Return the windows of a run, coupled anew; with too few of them, why there is nothing to see."""
     window_s, windows = _windows(run)
     fleet = _fleet(run, window_s, windows)
     load, demand, requests = (
@@ -82,29 +39,36 @@ def document(run: PricedRun) -> SpikesDocument:
     dedicated = run.cost.by_line["dedicated"]
     r_star = None if dedicated is None else correlated_load.crossing(points, float(dedicated))
     says = _says(points, dedicated, r_star) if enough else _too_little(fleet, window_s, windows)
-    return SpikesDocument(
-        head=head(run),
-        windows=make.number(len(windows), "count"),
-        window=make.number(window_s * NS_PER_S, "ns"),
-        observed_r=counted(
-            make,
-            correlated_load.observed(load, demand) if enough else None,
-            "ratio",
-            why="load or demand never changed",
-        ),
-        by_r={f"{point.r:g}": _row(make, run, point) for point in points},
-        dedicated=run.make.money(
-            None if dedicated is None else dedicated * MILLION,
+    observed = correlated_load.observed(load, demand) if enough else None
+    figures = {
+        WINDOWS: make.number(len(windows), "count"),
+        WINDOW: make.number(window_s * NS_PER_S, "ns"),
+        OBSERVED: make.measure(observed, why="load or demand never changed"),
+        ON_DEDICATED: run.make.money(
+            None if dedicated is None else dedicated * _MILLION,
             MARGINAL,
             per="million useful tokens",
             why="not enough data: no useful token was made on dedicated devices",
         ),
-        penalty=run.make.money(
+        PENALTY: run.make.money(
             _penalty(run) or None, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY
         ),
-        r_star=_simulated(counted(make, r_star, "ratio", why=says)),
-        says=says,
-    )
+        R_STAR: make.measure(r_star, basis=SIMULATED, why=says),
+    }
+    parts: dict[str, Table | Paragraph] = {"says": Paragraph(says)}
+    if points:
+        parts["coupled"] = Table(
+            title="If serving load and rollout demand rose together",
+            view=MARGINAL,
+            stamp=make.stamp,
+            columns=columns(
+                "r", "fits", "wasted", "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour"
+            ),
+            rows=tuple(_row(make, run, point) for point in points),
+            notes=("Simulated: the run's windows paired anew. Where no penalty is set, late requests cost nothing.",),
+        )
+    parts["windows"] = values("What the simulation rests on", figures, make.stamp, "counts and prices")
+    return Section(parts)
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Mapping[str, Any]]]:
@@ -145,28 +109,29 @@ def _penalty(run: PricedRun) -> Fraction:
     return Fraction(run.book.lending_at(run.began_ns).violation_usd)
 
 
-def _row(make: Figures, run: PricedRun, point: Coupled) -> SpikeRow:
+def _row(make: Figures, run: PricedRun, point: Coupled) -> Row:
+    """The run at one coupling; C3 is with rollouts at that price, the borrowed share held."""
     cost = None if point.usd_per_token is None else Fraction(point.usd_per_token)
-    nothing = "nothing of use would have been made"
     c3 = _c3(run, cost)
-    return SpikeRow(
-        attainment=_simulated(counted(make, point.attainment, "share")),
-        wasted_share=_simulated(counted(make, point.wasted_share, "share")),
-        token_cost=make.money(
-            None if cost is None else cost * MILLION,
+    return (
+        f"{point.r:g}",
+        make.measure(point.attainment, "share", basis=SIMULATED),
+        make.measure(point.wasted_share, "share", basis=SIMULATED),
+        make.money(
+            None if cost is None else cost * _MILLION,
             MARGINAL,
             per="million useful tokens",
             basis=SIMULATED,
-            why=nothing,
+            why="nothing of use would have been made",
         ),
-        c3=make.money(
+        make.money(
             None if c3 is None else Fraction(c3),
             MARGINAL,
             per="million answer tokens",
             basis=SIMULATED,
             why="not enough data: a factor of the formula is not known",
         ),
-        tail=make.money(Fraction(point.tail_usd_per_hour), MARGINAL, per="hour", basis=SIMULATED),
+        make.money(Fraction(point.tail_usd_per_hour), MARGINAL, per="hour", basis=SIMULATED),
     )
 
 
@@ -190,7 +155,3 @@ def _says(points: Sequence[Coupled], dedicated: Fraction | None, r_star: float |
         return "none in [0, 1]: nothing of use would have been made on borrowed devices"
     side = "cheaper" if first < dedicated else "dearer"
     return f"none in [0, 1]: borrowing is {side} than dedicated devices at every r"
-
-
-def _simulated(figure: Figure) -> Figure:
-    return dataclasses.replace(figure, basis=SIMULATED)

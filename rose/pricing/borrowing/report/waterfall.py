@@ -9,115 +9,53 @@ not have been there otherwise) is put on. The parts are rounded together, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fractions import Fraction
-from pathlib import Path
 
-from rose.ledger.examine import Seen
 from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.made import Made
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report.common import Head, head
+from rose.pricing.borrowing.report.marginal import plain
 from rose.pricing.borrowing.report.savings import NO_TOKENS
-from rose.pricing.borrowing.terms import Basis
+from rose.pricing.borrowing.terms import Term
 from rose.pricing.charges.allocation import Allocation
-from rose.pricing.figures import AMORTIZED, MARGINAL
+from rose.pricing.figures import AMORTIZED, MARGINAL, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, format_usd, nano_usd_of, rounded
-from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun
+from rose.pricing.table import Mark, Paragraph, Row, Section, Table, columns, values
 
 DEDICATED, BORROWED, ADDED = "on dedicated devices", "borrowed, amortized", "what borrowing added to the bill"
 PRICE, SPEED, WASTE = "price of a device-hour", "speed of the devices", "tokens that came to nothing"
 PAID_ANYWAY, AVOIDABLE = "paid for anyway", "kept for lending"
+TOKENS = "useful tokens borrowed"
 _AS_DEDICATED = "assumed to be as on borrowed devices: no dedicated device made a token"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """A step of the waterfall, or (`whole`) what all steps so far come to. `nano` None: it is not known, and `why`."""
+def waterfall(run: PricedRun) -> Section:
+    """Return the steps of a run, why fully loaded tokens cost more or less, and what is not known.
 
-    name: str
-    nano: int | None
-    view: str
-    basis: Basis
-    why: str
-    whole: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Factor:
-    """One reason why a useful token costs another amount borrowed than dedicated: borrowed over dedicated."""
-
-    name: str
-    times: Fraction
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waterfall:
-    """`parts` begin and end with a whole; empty where `missing` says why there are none."""
-
-    head: Head
-    #: Useful tokens made on borrowed devices.
-    tokens: int
-    parts: tuple[Part, ...]
-    #: Of a fully loaded useful token; their product is `loaded_times`. Empty where a place made none.
-    loaded: tuple[Factor, ...]
-    missing: str | None
-    #: What is not among the parts because it is not known, in sentences.
-    unknown: tuple[str, ...]
-
-    @property
-    def loaded_times(self) -> Fraction:
-        product = Fraction(1)
-        for factor in self.loaded:
-            product *= factor.times
-        return product
-
-    @property
-    def loaded_says(self) -> str:
-        """Why fully loaded borrowed tokens cost more or less than dedicated ones; empty where that is not known."""
-        if not self.loaded:
-            return ""
-        reasons = ", ".join(f"{factor.name} x {float(factor.times):.3g}" for factor in self.loaded)
-        most = max(self.loaded, key=lambda factor: factor.times)
-        text = f"Fully loaded, a useful token cost {float(self.loaded_times):.3g} times as much borrowed as dedicated: "
-        text += f"{reasons}."
-        if self.loaded_times > 1:
-            text += f" Most of it is the {most.name}."
-        return (
-            f"{text} Fully loaded charges idle time to whatever ran that day. It is paid for with or without lending, "
-            "so it is no reason against it."
-        )
+    A step whose cost is not known has no value. A run that borrowed no useful token has `missing` alone.
+    """
+    compared = alternatives.compare(
+        run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads, market=False
+    )
+    if not compared.alternatives:
+        return Section({"missing": Paragraph(NO_TOKENS)})
+    tokens = {TOKENS: run.make.number(compared.tokens, "tokens")}
+    parts: dict[str, Table | Paragraph] = {
+        "steps": steps(run.make, compared, run.borrow),
+        "tokens": values("What it is about", tokens, run.stamp, "counts"),
+    }
+    if unknown := [*_unknown(run.borrow)]:
+        parts["unknown"] = Paragraph.of_lines(unknown)
+    if loaded := loaded_factors(compared, run.allocation):
+        parts["loaded"] = Paragraph(loaded_says(loaded))
+    return Section(parts)
 
 
-def build(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
-) -> Waterfall:
-    """The waterfall of a run. Raises what `rose.pricing.run.priced.priced` raises."""
-    with priced(root, run_id, price_book, allow_unverified, seen) as run:
-        comparison = alternatives.compare(
-            run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads, market=False
-        )
-        return Waterfall(
-            head=head(run),
-            tokens=comparison.tokens,
-            parts=parts(comparison, run.borrow),
-            loaded=loaded_factors(comparison, run.allocation),
-            missing=None if comparison.tokens else NO_TOKENS,
-            unknown=tuple(_unknown(run.borrow)),
-        )
-
-
-def parts(comparison: Comparison, m: Marginal) -> tuple[Part, ...]:
-    """From dedicated devices to the marginal cost; empty where nothing useful was borrowed."""
-    if not comparison.alternatives:
-        return ()
+def steps(make: Figures, comparison: Comparison, m: Marginal) -> Table:
+    """From dedicated devices to the marginal cost; strong rows are what all steps so far come to."""
     way, borrowed = comparison.alternatives[0], comparison.borrowed
     assert way.usd is not None
     changes = _changes(comparison) if way.basis == "measured" else {PRICE: borrowed.usd - way.usd}
@@ -126,55 +64,66 @@ def parts(comparison: Comparison, m: Marginal) -> tuple[Part, ...]:
     if m.avoidable_usd:
         known[AVOIDABLE] = m.avoidable_usd
     nano = rounded({name: usd * NANO_USD_PER_USD for name, usd in known.items()})
+    rows: list[Row] = []
+    marks: dict[int, Mark] = {}
 
-    def step(name: str, view: str, basis: Basis, why: str) -> Part:
-        return Part(name=name, nano=nano.get(name), view=view, basis=basis, why=why)
+    def step(name: str, view: str, basis: str, why: str) -> None:
+        rows.append((name, make.amount(nano.get(name), view, basis=basis, why=why), why))
 
-    def whole(name: str, names: Iterable[str], view: str, basis: Basis, why: str) -> Part:
-        return Part(name=name, nano=sum(nano[part] for part in names), view=view, basis=basis, why=why, whole=True)
+    def whole(name: str, names: Iterable[str], view: str, basis: str, why: str) -> None:
+        marks[len(rows)] = "strong"
+        rows.append((name, make.amount(sum(nano[part] for part in names), view, basis=basis), why))
 
-    speeds = {
-        PRICE: "an hour of the device that is lent costs another amount than one of a dedicated device",
-        SPEED: "tokens that a device makes in an hour of rollouts",
-        WASTE: "tokens that were stale, lost or made again; their cost is in the price of the others",
-    }
-    terms = [
-        step(
-            name,
-            MARGINAL,
-            term.basis,
-            term.explained if term.unknown is None else _missing(term.unknown, term.explained),
-        )
-        for name, term in m.terms.items()
-    ]
-    return (
-        whole(DEDICATED, [DEDICATED], AMORTIZED, way.basis, f"hypothetical: {way.explained}"),
-        *(step(name, AMORTIZED, way.basis, why if name in nano else _AS_DEDICATED) for name, why in speeds.items()),
-        whole(BORROWED, [DEDICATED, *changes], AMORTIZED, "measured", "borrowed device time at its amortized price"),
-        step(PAID_ANYWAY, AMORTIZED, "price book", "serving's devices are paid for whether or not they are lent"),
-        *terms,
-        *(
-            [step(AVOIDABLE, MARGINAL, "price book", "device time that would not have been paid for without lending")]
-            if AVOIDABLE in nano
-            else []
-        ),
-        whole(ADDED, nano, MARGINAL, m.basis, "the marginal cost of the borrowed tokens"),
+    whole(DEDICATED, [DEDICATED], AMORTIZED, way.basis, f"hypothetical: {way.explained}")
+    for name, why in (
+        (PRICE, "an hour of the device that is lent costs another amount than one of a dedicated device"),
+        (SPEED, "tokens that a device makes in an hour of rollouts"),
+        (WASTE, "tokens that were stale, lost or made again; their cost is in the price of the others"),
+    ):
+        step(name, AMORTIZED, way.basis, why if name in nano else _AS_DEDICATED)
+    whole(BORROWED, [DEDICATED, *changes], AMORTIZED, "measured", "borrowed device time at its amortized price")
+    step(PAID_ANYWAY, AMORTIZED, "price book", "serving's devices are paid for whether or not they are lent")
+    for name, term in m.terms.items():
+        step(name, MARGINAL, term.basis, _why(term))
+    if AVOIDABLE in nano:
+        step(AVOIDABLE, MARGINAL, "price book", "device time that would not have been paid for without lending")
+    whole(ADDED, nano, MARGINAL, m.basis, "the marginal cost of the borrowed tokens")
+    return Table(
+        title="From dedicated devices to what borrowing added to the bill",
+        view="view by row",
+        stamp=make.stamp,
+        columns=columns("step", "cost", "why", text=("why",)),
+        rows=tuple(rows),
+        marks=marks,
     )
 
 
-def loaded_factors(comparison: Comparison, allocation: Allocation) -> tuple[Factor, ...]:
-    """What a fully loaded useful token costs, borrowed over dedicated, factor by factor."""
+def loaded_factors(comparison: Comparison, allocation: Allocation) -> dict[str, Fraction]:
+    """What a fully loaded useful token costs, borrowed over dedicated, by factor; empty where a place made none."""
     borrowed, dedicated = comparison.borrowed, comparison.dedicated
     own = allocation.in_pools("rollout", "train")
     loaded_usd = Fraction(own.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
     if not (_whole(borrowed) and _whole(dedicated) and loaded_usd and comparison.borrowed_loaded_usd):
-        return ()
+        return {}
     ours, theirs = _per_token(borrowed, borrowed.usd), _per_token(dedicated, dedicated.usd)
     names = ("price of a device-hour", "device time for a token", "tokens made for a useful one")
     more = (comparison.borrowed_loaded_usd / borrowed.usd) / (loaded_usd / dedicated.usd)
+    factors = {name: one / other for name, one, other in zip(names, ours, theirs, strict=True)}
+    return {**factors, "idle time and overhead on top": more}
+
+
+def loaded_says(factors: dict[str, Fraction]) -> str:
+    """Why fully loaded borrowed tokens cost more or less than dedicated ones."""
+    times = Fraction(1)
+    for factor in factors.values():
+        times *= factor
+    reasons = ", ".join(f"{name} x {float(factor):.3g}" for name, factor in factors.items())
+    text = f"Fully loaded, a useful token cost {float(times):.3g} times as much borrowed as dedicated: {reasons}."
+    if times > 1:
+        text += f" Most of it is the {max(factors, key=factors.__getitem__)}."
     return (
-        *(Factor(name=name, times=one / other) for name, one, other in zip(names, ours, theirs, strict=True)),
-        Factor(name="idle time and overhead on top", times=more),
+        f"{text} Fully loaded charges idle time to whatever ran that day. It is paid for with or without lending, "
+        "so it is no reason against it."
     )
 
 
@@ -205,16 +154,14 @@ def _product(factors: tuple[Fraction, ...]) -> Fraction:
     return one * two * three
 
 
-def _missing(why: str, explained: str) -> str:
-    return explained if why == "absent" else f"{why}; {explained}"
+def _why(term: Term) -> str:
+    return f"{term.missing}; {term.explained}" if term.missing else term.explained
 
 
 def _unknown(m: Marginal) -> Iterable[str]:
-    terms: Mapping[str, str] = {
-        name: _missing(term.unknown, term.explained) for name, term in m.terms.items() if term.unknown is not None
-    }
-    for name, why in terms.items():
-        yield f"{name.replace('_', ' ')}: {why}"
+    for name, term in m.terms.items():
+        if term.unknown is not None:
+            yield f"{plain(name)}: {_why(term)}"
     if m.unstated_usd:
         yield (
             f"{AVOIDABLE}: the price book does not state idle_anyway, whether the fleet would have been there without "

@@ -6,75 +6,79 @@ from typing import Any, get_args
 
 import pytest
 
-from rose.pricing.answers import breakdown
+from rose.pricing.answers import breakdown, levers
 from rose.pricing.answers.breakdown import UNALLOCATED
 from rose.pricing.answers.cost_per_correct import LINES
-from rose.pricing.answers.report.cost_per_correct import Answers, answers
+from rose.pricing.answers.report.cost_per_correct import C3, C3_PER_CORRECT, FACTORS, cost
 from rose.pricing.figures import BLENDED
 from rose.pricing.run.priced import priced
 from rose.pricing.run.token_spread import UNKNOWN
+from rose.pricing.table import Section
 
 
 @pytest.fixture(scope="module")
-def documents(sample_kept: Path) -> list[Answers]:
-    """Without a breakdown, then with each."""
-    with priced(sample_kept) as priced_run:
-        return [answers(priced_run, way) for way in (None, *get_args(breakdown.By))]
+def answers(sample_kept: Path) -> dict[str | None, Section]:
+    """Without a breakdown, and with each."""
+    with priced(sample_kept) as run:
+        return {way: cost(run, way) for way in (None, *get_args(breakdown.By))}
 
 
-def test_the_document_of_the_sample(documents: list[Answers]) -> None:
-    document = documents[0]
-    out: dict[str, Any] = json.loads(json.dumps(document.to_json(), allow_nan=False))
+def test_the_cost_of_the_sample(answers: dict[str | None, Section]) -> None:
+    answer = answers[None]
+    json.dumps(answer.to_json(), allow_nan=False)
+    blended = answer.table("lines").row("blended")
     # C3 = 2 * 4 * (1 + pi * 2) / (2 / 3), PPV 1 / 2.
-    pi = document.lines["blended"].pi.value
-    assert pi is not None
-    assert out["c3"]["value"] == pytest.approx(12e9 * (1 + 2 * pi), abs=2)
-    assert out["c3_per_correct"]["value"] == pytest.approx(24e9 * (1 + 2 * pi), abs=4)
-    assert (document.c3.unit, document.c3.view, document.c3.basis) == (
-        "nano_usd/million answer tokens",
-        BLENDED,
-        "price book",
-    )
+    pi, c3 = blended["pi"].value, answer.figure("c3", C3)
+    assert c3.value == pytest.approx(12e9 * (1 + 2 * pi), abs=2)
+    assert answer.figure("c3", C3_PER_CORRECT).value == pytest.approx(24e9 * (1 + 2 * pi), abs=4)
+    assert (c3.unit, c3.view, c3.basis) == ("nano_usd/million answer tokens", BLENDED, "price book")
     # One hour of rollouts by hand says nothing of how steady a token's price was, and it says so.
-    assert (document.c3.low, document.c3.high) == (None, None)
-    assert document.c3.no_interval == out["c3"]["no_interval"] == UNKNOWN
-    assert list(document.lines) == list(LINES)
-    for line in document.lines.values():
-        assert line.formula.no_interval is not None
-        assert line.measured.no_interval is not None
-    assert document.lines["blended"].formula.value == document.c3.value
-    factors = {name: figure.value for name, figure in document.factors.items()}
-    assert factors["cpm"] == 2_000_000_000
-    assert (factors["r"], factors["rho"], factors["ppv"]) == (4, 2, 0.5)
-    assert document.factors["alpha"].low is not None
-    assert (document.by, document.parts) == (None, ())
+    assert (c3.low, c3.high, c3.no_interval) == (None, None, UNKNOWN)
+    lines = answer.table("lines").records()
+    assert [row["rollout tokens priced at"] for row in lines] == list(LINES)
+    for row in lines:
+        assert row["formula"].no_interval is not None
+        assert row["per accepted"].no_interval is not None
+    assert blended["formula"].value == c3.value
+    factors = {name: answer.figure("c3", words) for name, words in FACTORS.items()}
+    assert factors["cpm"].value == 2_000_000_000
+    assert [factors[name].value for name in ("r", "rho", "ppv")] == [4, 2, 0.5]
+    assert factors["alpha"].low is not None
+    assert "parts" not in answer.parts
 
 
-def test_the_levers_of_the_sample(documents: list[Answers]) -> None:
-    document = documents[0]
-    assert {lever.name for lever in document.levers} == {"alpha", "cpm", "r", "one_plus_rho", "phi", "waste"}
-    saved = [lever.tenth_saves.value or 0 for lever in document.levers]
+def test_the_levers_of_the_sample(answers: dict[str | None, Section]) -> None:
+    table, c3 = answers[None].table("levers"), answers[None].figure("c3", C3).value or 0
+
+    def row(name: str) -> dict[str, Any]:
+        return table.row(levers.WORDS[name])
+
+    names = {"alpha", "cpm", "r", "one_plus_rho", "phi", "waste"}
+    assert {row["lever"] for row in table.records()} == {levers.WORDS[name] for name in names}
+    saved = [row["saves"].value for row in table.records()]
     assert saved == sorted(saved, reverse=True)
-    assert "saves $" in document.in_words
-    cpm = next(lever for lever in document.levers if lever.name == "cpm")
-    assert (cpm.value.text, cpm.tenth_to.text) == ("$2.00", "$1.82")
-    assert cpm.standard_error.text == "does not apply: a price"
-    alpha = next(lever for lever in document.levers if lever.name == "alpha")
-    assert alpha.elasticity.value == -1
-    assert alpha.derivative.unit == "nano_usd/million answer tokens/alpha"
-    assert alpha.derivative.value == pytest.approx(-1.5 * (document.c3.value or 0), abs=2)
+    assert "saves $" in answers[None].text("says")
+    cpm, alpha = row("cpm"), row("alpha")
+    assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.82")
+    assert cpm["standard error"].text == "does not apply: a price"
+    assert alpha["elasticity"].value == -1
+    assert alpha["derivative"].unit == "nano_usd/million answer tokens/alpha"
+    assert alpha["derivative"].value == pytest.approx(-1.5 * c3, abs=2)
 
 
-def test_the_rows_of_each_breakdown_sum_to_the_run(documents: list[Answers]) -> None:
-    whole = documents[0].lines["blended"].measured.value
-    for document in documents[1:]:
-        cost, accepted = (sum(int(getattr(p, name).value) for p in document.parts) for name in ("cost", "accepted"))
+def test_the_rows_of_each_breakdown_sum_to_the_run(answers: dict[str | None, Section]) -> None:
+    whole = answers[None].table("lines").row("blended")["per accepted"].value
+    for way in get_args(breakdown.By):
+        parts = answers[way].table("parts")
+        cost, accepted = (sum(row[column].value for row in parts.records()[:-1]) for column in ("cost", "accepted"))
+        total = parts.row("run")
+        assert (total["cost"].value, total["accepted"].value) == (cost, accepted)
         assert accepted == 3
-        assert round(cost / accepted) == whole
-        assert document.parts[-1].key == UNALLOCATED
-        assert "belongs to no row" in document.parts[-1].per_accepted.text
-    by_step = {part.key: part for part in documents[3].parts}
-    assert list(by_step) == ["1", "2", UNALLOCATED]
+        assert round(cost / accepted) == whole == total["per accepted"].value
+        assert parts.rows[-1][0] == UNALLOCATED
+        assert "belongs to no row" in parts.row(UNALLOCATED)["per accepted"].text
+    by_step = answers["step"].table("parts")
+    assert [row[0] for row in by_step.rows] == ["1", "2", UNALLOCATED]
     # Step 2: 4000 of the 5600 tokens that were made on the dedicated device for $1.41.
-    assert by_step["2"].cost.value == pytest.approx(1.41e9 * 4000 / 5600, abs=1)
-    assert by_step["2"].accepted.value == 2
+    assert by_step.row("2")["cost"].value == pytest.approx(1.41e9 * 4000 / 5600, abs=1)
+    assert by_step.row("2")["accepted"].value == 2

@@ -10,7 +10,17 @@ import pytest
 from rose import events
 from rose.pricing import formulas
 from rose.pricing.answers.frontier import UNKNOWN
-from rose.pricing.answers.report.frontier import FREE, THREE_LINES, TWO_LINES, outlook
+from rose.pricing.answers.report.frontier import (
+    ETA_N,
+    ETA_T,
+    FREE,
+    INDEPENDENT,
+    LEFT,
+    THREE_LINES,
+    TWO_LINES,
+    N,
+    frontier,
+)
 from rose.pricing.run.priced import priced
 
 
@@ -49,40 +59,43 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
 
 def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Callable[..., Path]) -> None:
     with priced(write_ledger(many_steps(sample_made))) as run:
-        document = outlook(run)
-    eta = document.elasticities
-    assert eta["n"].value == 3
+        answer = frontier(run)
+    eta = answer.table("elasticities")
+    assert eta.row(N)["value"].value == 3
     # 12 groups each of 4, 4 and 1 trajectories: the usual one has 4.
-    assert "24 judged groups of 4 or more" in eta["eta_n"].text
-    assert eta["eta_t"].value is not None
-    assert eta["eta_t"].value > 0
-    assert "33 groups; training before them grew 11-fold" in document.rests_on["eta_t"]
+    assert "24 judged groups of 4 or more" in eta.row(ETA_N)["value"].text
+    assert (eta.row(ETA_T)["value"].value or 0) > 0
+    assert "33 groups; training before them grew 11-fold" in eta.row(ETA_T)["rests on"]
     # Three of the six judged in each step were accepted, and t0 of the first six steps was not: 30 of 72.
-    assert eta["independent"].value == pytest.approx(formulas.best_of_n_elasticity(30 / 72, 3))
-    assert "an elasticity is not known" in eta["left"].text
+    assert eta.row(INDEPENDENT)["value"].value == pytest.approx(formulas.best_of_n_elasticity(30 / 72, 3))
+    assert "an elasticity is not known" in eta.row(LEFT)["value"].text
     for name in (TWO_LINES, THREE_LINES):
-        assert document.answers[name].side == UNKNOWN
-        assert document.answers[name].gain_training.value is not None
-        assert document.answers[name].gain_inference.value is None
-    assert "not enough data to tell" in document.rollouts
-    assert "Independent tries always stay below 1%" in document.rollouts
-    json.dumps(document.to_json(), allow_nan=False)
+        row = answer.table("answers").row(name)
+        assert row["side"] == UNKNOWN
+        assert row["training"].value is not None
+        assert row["inference"].value is None
+    assert "not enough data to tell" in answer.text("rollouts")
+    assert "Independent tries always stay below 1%" in answer.text("rollouts")
+    json.dumps(answer.to_json(), allow_nan=False)
 
 
 def test_the_dollars_of_the_sample(sample_kept: Path) -> None:
     with priced(sample_kept) as run:
-        document = outlook(run)
-    spend = {name: figure.value for name, figure in document.spend.items()}
+        answer = frontier(run)
+    inference, training, as_paid, psi, phi, _, threshold, kappa3 = (
+        row["value"].value for row in answer.table("spend").records()
+    )
     # Two half hours of 720 s of serving at $2.35 an hour.
-    assert spend["inference"] == 940_000_000
+    assert inference == 940_000_000
     # 7000 useful tokens at 1.41 / 5600, and the dedicated device's 1080 s of updates and 72 s of syncs.
-    assert spend["training"] == 1_762_500_000 + 752_000_000
-    assert spend["psi"] == pytest.approx(1.7625 / 2.5145)
-    assert spend["phi"] == pytest.approx(0.2)
+    assert training == 1_762_500_000 + 752_000_000
+    assert psi == pytest.approx(1.7625 / 2.5145)
+    assert phi == pytest.approx(0.2)
     borrowed = round(sum(run.cost.paid.values()) * 10**9) - 1_410_000_000
-    assert spend["training_with_borrowing"] == pytest.approx(1_410_000_000 + 752_000_000 + borrowed, abs=2)
-    assert spend["threshold"] == pytest.approx(0.94 / 2.5145)
-    assert spend["kappa3"] == pytest.approx(940_000_000 / (spend["training_with_borrowing"] or 0))
-    assert document.answers[FREE].side == UNKNOWN
-    assert "2 judged groups of 4 or more trajectories" in document.rests_on["eta_n"]
-    assert "0 steps were judged after the first update" in document.rests_on["eta_t"]
+    assert as_paid == pytest.approx(1_410_000_000 + 752_000_000 + borrowed, abs=2)
+    assert threshold == pytest.approx(0.94 / 2.5145)
+    assert kappa3 == pytest.approx(940_000_000 / as_paid)
+    assert answer.table("answers").row(FREE)["side"] == UNKNOWN
+    rests_on = {row["what"]: row["rests on"] for row in answer.table("elasticities").records()}
+    assert "2 judged groups of 4 or more trajectories" in rests_on[ETA_N]
+    assert "0 steps were judged after the first update" in rests_on[ETA_T]

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rose.pricing.answers.report.verifiers import procurement
+from rose.pricing.answers import report
+from rose.pricing.answers.report.verifiers import JUDGED, procurement
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run.priced import priced
 from rose.pricing.run.token_spread import UNKNOWN
 
+COSTS = ("careful", "hasty")
 TWO_VERIFIERS = """
 [[verifier]]
 name = "careful"
@@ -36,41 +38,37 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
     probes = tmp_path / "probes.csv"
     probes.write_text("\n".join(lines))
     with priced(sample_kept, price_book=book) as run:
-        document = procurement(run, probes)
-        strict = procurement(run, probes, 0.95)
+        answer, strict = procurement(run, probes), procurement(run, probes, 0.95)
         per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
-        assert document.per_trajectory == run.make.money(
-            per_trajectory, document.per_trajectory.view, per="judged trajectory"
-        )
-        costs = {v.name: v.per_correct.value for v in document.verifiers}
+        judged = answer.figure("cost", JUDGED, "per correct")
+        assert judged == run.make.money(per_trajectory, judged.view, per="judged trajectory")
         # Half of the probes are correct: each costs two trajectories and two verdicts.
-        assert costs == {
-            "careful": run.make.money(2 * (per_trajectory + Fraction(1, 100)), "").value,
-            "hasty": run.make.money(2 * per_trajectory, "").value,
-        }
-    careful, hasty = document.verifiers
-    assert (careful.name, careful.brier.value, careful.ppv.text) == ("careful", pytest.approx(0.01), "100.0%")
-    assert hasty.logarithmic.text == "infinite: 30 reported as certain turned out otherwise"
-    assert (hasty.brier.value, hasty.ppv.value, hasty.fpr.value) == (0.5, 0.5, 1)
+        for name, verdict in (("careful", Fraction(1, 100)), ("hasty", Fraction(0))):
+            expected = run.make.money(2 * (per_trajectory + verdict), "").value
+            assert answer.figure("cost", name, "per correct").value == expected
+    assert [row[0] for row in answer.table("scores").rows] == ["careful", "hasty"]
+    careful, hasty = ({**answer.table("scores").row(name), **answer.table("cost").row(name)} for name in COSTS)
+    assert (careful["Brier"].value, careful["PPV"].text) == (pytest.approx(0.01), "100.0%")
+    assert hasty["logarithmic"].text == "infinite: 30 reported as certain turned out otherwise"
+    assert (hasty["Brier"].value, hasty["PPV"].value, hasty["FPR"].value) == (0.5, 0.5, 1)
     # Wrongly accepted answers cost nothing here, so the free one is cheaper for each correct one, in every draw.
-    assert document.cheapest == "hasty"
-    assert document.probes == "file probes.csv"
-    assert hasty.brier.basis == "file probes.csv"
+    assert answer.text("says").startswith("hasty makes a correct answer cheapest")
+    assert answer.table("scores").view == hasty["Brier"].basis == "file probes.csv"
     # What a trajectory cost has no interval, so a correct answer's cost has none either.
-    assert (careful.per_correct.interval_text, careful.per_correct.no_interval) == ("", UNKNOWN)
-    assert {v.name: v.accept_rate.value for v in strict.verifiers} == {"careful": 0, "hasty": 1}
-    json.dumps(document.to_json(), allow_nan=False)
+    assert (careful["per correct"].interval_text, careful["per correct"].no_interval) == ("", UNKNOWN)
+    assert [strict.figure("cost", name, "accepts").value for name in COSTS] == [0, 1]
+    json.dumps(answer.to_json(), allow_nan=False)
 
 
 def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(sample_kept: Path) -> None:
     with priced(sample_kept) as run:
-        document = procurement(run)
-        (v,) = document.verifiers
+        answer = procurement(run)
         # t0 and t2 accepted and correct, t4 accepted and wrong; stale or not.
-        assert (v.name, v.saw.value, v.ppv.value) == ("v", 3, pytest.approx(2 / 3))
-        assert "no [[verifier]] for verifier 'v'" in v.price.text
-        assert v.per_correct.text == v.price.text
-        assert document.cheapest is None
+        assert answer.figure("scores", "v", "saw").value == 3
+        row = answer.table("cost").row("v")
+        assert row["PPV"].value == pytest.approx(2 / 3)
+        assert "no [[verifier]] for verifier 'v'" in row["a verdict"].text
+        assert row["per correct"].text == row["a verdict"].text
         with pytest.raises(PricingError, match="--threshold is for --probes"):
             procurement(run, threshold=0.5)
 
@@ -84,3 +82,4 @@ def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: 
             procurement(run)
         with pytest.raises(PricingError, match="has no rows"):
             procurement(run, empty)
+        assert "no verdict of run" in report.sections(run)["verifiers"].text("missing")

@@ -11,12 +11,11 @@ from rose.pricing.borrowing import alternatives as counterfactual
 from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report import alternatives as compare
-from rose.pricing.borrowing.report import tables
-from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Saving
+from rose.pricing.borrowing.savings import DEDICATED, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
-from tests.pricing.conftest import printed
+from tests.pricing.conftest import section
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 T0_NS = 1_780_272_000 * 10**9
@@ -24,29 +23,25 @@ S = 10**9
 
 
 def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample_kept: Path) -> None:
-    document = compare.build(sample_kept, "run")
-    assert document.tokens.value == 1400
-    charged, dedicated = document.charged.value, document.ways[DEDICATED]
-    assert charged is not None
-    assert dedicated.cost.value is not None
-    assert dedicated.added.value == 164_500_000
-    assert dedicated.cash_saved.value == 164_500_000 - charged
-    assert document.borrowed_cost.value is not None
-    assert dedicated.less.value == dedicated.cost.value - document.borrowed_cost.value
-    assert (dedicated.cost.view, document.borrowed_cost.view, dedicated.less.view) == ("amortized",) * 3
-    assert (dedicated.added.view, document.charged.view, dedicated.cash_saved.view) == ("marginal",) * 3
-    flips = document.flips
-    assert flips[compare.PER_MILLION].flips_at.value == 164_500_000 * 10**6 // 1400
-    assert flips[compare.WASTED].now.value == 0.6
-    assert flips[compare.PER_GB].now.text == "$0.0200"
-    text = printed(tables.compare(document))
+    answer = section(sample_kept, compare.comparison, "run")
+    assert answer.figure("savings", "useful tokens borrowed").value == 1400
+    bill, time = answer.table("bill").row(DEDICATED), answer.table("device_time").row(DEDICATED)
+    charged, borrowed = (answer.table(name).row("borrowed") for name in ("bill", "device_time"))
+    assert bill["added to the bill"].value == 164_500_000
+    assert bill["cash saved"].value == 164_500_000 - charged["added to the bill"].value
+    assert time["less by borrowing"].value == time["cost"].value - borrowed["cost"].value
+    assert {time["cost"].view, borrowed["cost"].view, time["less by borrowing"].view} == {"amortized"}
+    assert {bill["added to the bill"].view, charged["added to the bill"].view, bill["cash saved"].view} == {"marginal"}
+    assert answer.figure("flips", compare.PER_MILLION, "stops paying at").value == 164_500_000 * 10**6 // 1400
+    assert answer.figure("flips", compare.WASTED, "now").value == 0.6
+    assert answer.figure("flips", compare.PER_GB, "now").text == "$0.0200"
+    gain, ratio, m = (row["value"].value for row in answer.table("multiplier").records())
+    assert m == pytest.approx((1 + ratio) / gain)
+    assert gain == pytest.approx(1.25)
     # Three groups bound nothing, so neither does the answer.
-    assert "Against dedicated devices: borrowing came out cheaper, and how sure that is cannot be told" in text
-    assert "No interval: " in text
-    assert "borrowing stops paying as soon as one of these holds" in text
-    assert f"Against {NOTHING}: $" in text
-    assert "It is cheaper only while that is below 0.250." in text
-    assert "Amortized, a million useful tokens cost" in text
+    assert bill["cash saved"].no_interval
+    dedicated, *_ = answer.parts["says"].to_json()
+    assert dedicated.startswith("Against dedicated devices: borrowing came out cheaper, and how sure that is")
 
 
 @pytest.mark.long
@@ -54,7 +49,7 @@ def test_a_loss_is_called_one(sample_kept: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.toml"
     dear = EXAMPLE.replace('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5')
     book.write_text(dear, encoding="utf-8")
-    text = " ".join(compare.build(sample_kept, "run", book).says)
+    text = section(sample_kept, compare.comparison, "run", book).text("says")
     assert "Against dedicated devices: borrowing came out dearer, and how sure that is cannot be told" in text
     assert "borrowing does not pay as soon as" in text
     assert "tokens are wasted" not in text
@@ -62,11 +57,10 @@ def test_a_loss_is_called_one(sample_kept: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample_kept: Path) -> None:
-    document = compare.build(sample_kept, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
-    assert document.charged.value is not None
+    answer = section(sample_kept, compare.comparison, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
     # The whole hour at $2.35, energy and transfer on top.
-    assert document.charged.value > 2_350_000_000
-    assert "Against dedicated devices: borrowing came out dearer" in " ".join(document.says)
+    assert (answer.figure("bill", "borrowed", "added to the bill").value or 0) > 2_350_000_000
+    assert "Against dedicated devices: borrowing came out dearer" in answer.text("says")
 
 
 def way(low: float | None, high: float | None) -> Alternative:

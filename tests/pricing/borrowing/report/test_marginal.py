@@ -8,12 +8,11 @@ import pytest
 
 from rose import events
 from rose.pricing.borrowing.marginal import TERMS
-from rose.pricing.borrowing.report import marginal, tables
+from rose.pricing.borrowing.power import TOO_SHORT
+from rose.pricing.borrowing.report.marginal import price
 from rose.pricing.borrowing.scale_down import Span
-from rose.pricing.document import to_json
 from rose.pricing.money import PricingError
-from rose.pricing.table import Table
-from tests.pricing.conftest import printed
+from tests.pricing.conftest import printed, rests_on, section
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 T0_NS = 1_780_272_000 * 10**9
@@ -32,18 +31,23 @@ def every_term(tmp_path: Path) -> Path:
 
 def test_every_column_sums_to_the_nano_dollar(sample_kept: Path, every_term: Path) -> None:
     span = Span("s0", T0_NS + 1, T0_NS + 1999 * S)
-    document = marginal.build(sample_kept, "run", every_term, by_lease=True, gave_back=[span])
-    assert sum(row.in_all.value or 0 for row in document.terms.values()) == document.total.in_all.value
-    for name in TERMS:
-        assert sum(lease.terms[name].value or 0 for lease in document.leases) == (
-            document.terms[name].in_all.value or 0
-        )
-    assert sum(lease.total.value or 0 for lease in document.leases) == document.total.in_all.value
-    assert sum(lease.avoidable.value or 0 for lease in document.leases) == document.avoidable.value
-    assert document.charged.value == (document.total.in_all.value or 0) + (document.avoidable.value or 0)
-    assert sum(lease.borrowed.value or 0 for lease in document.leases) == document.borrowed.value == 1440 * S
-    assert document.leases[-1].lease_id is None
-    assert "In the spans given or recorded it would not" in document.gate
+    answer = section(sample_kept, price, "run", every_term, by_lease=True, gave_back=[span])
+    terms, leases = answer.table("terms"), answer.table("leases").records()
+
+    def value(key: str) -> int:
+        return int(answer.figure("terms", key, "in all").value or 0)
+
+    named = [name.replace("_", " ") for name in TERMS]
+    assert [row[0] for row in terms.rows] == named
+    assert sum(value(name) for name in named) == value("m")
+    for name in named:
+        assert sum(lease[name].value for lease in leases if name in lease) == value(name)
+    assert sum(lease["m"].value for lease in leases) == value("m")
+    assert sum(lease["avoidable"].value for lease in leases) == value("avoidable device time")
+    assert value("charged") == value("m") + value("avoidable device time")
+    assert sum(lease["borrowed"].value for lease in leases) == value("borrowed time") == 1440 * S
+    assert leases[-1]["lease"] == "no lease"
+    assert "In the spans given or recorded it would not" in terms.notes[0]
 
 
 def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_ledger: Any) -> None:
@@ -81,33 +85,61 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
         ),
     ]
     write_ledger(made, root=sample, writer="alone", run_id="alone")
-    document = marginal.build(sample, "alone", every_term)
-    provision = document.terms["provision"]
-    assert (provision.in_all.value, provision.per_device_hour.value) == (None, None)
-    assert provision.in_all.text.startswith("not enough data")
-    assert document.total.rests_on.startswith(
-        "not enough data for provision, which it is without; without prefix cache"
-    )
-    assert document.total.per_device_hour.text == "not enough data: no rollout ran on a serving device"
+    answer = section(sample, price, "alone", every_term)
+    provision = answer.table("terms").row("provision")
+    assert (provision["in all"].value, provision["per device-hour"].value) == (None, None)
+    assert provision["in all"].text.startswith("not enough data")
+    assert rests_on(answer, "m").startswith("not enough data for provision, which it is without; without prefix cache")
+    assert answer.figure("terms", "m", "per device-hour").text == "not enough data: no rollout ran on a serving device"
 
 
 def test_the_same_ledger_gives_the_same_bytes(sample_kept: Path, every_term: Path) -> None:
-    first = to_json(marginal.build(sample_kept, "run", every_term, by_lease=True))
-    assert first == to_json(marginal.build(sample_kept, "run", every_term, by_lease=True))
+    first, second = (section(sample_kept, price, "run", every_term, by_lease=True).to_json() for _ in range(2))
+    assert first == second
 
 
 @pytest.mark.long
 def test_a_span_of_a_device_that_lends_nothing_is_refused(sample_kept: Path) -> None:
     with pytest.raises(PricingError, match="'r0', which would have been given back, is no serving device"):
-        marginal.build(sample_kept, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
+        section(sample_kept, price, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
 
 
 @pytest.mark.long
 def test_the_tables_say_what_each_term_rests_on(sample_kept: Path, every_term: Path) -> None:
-    parts = list(tables.price(marginal.build(sample_kept, "run", every_term, by_lease=True)))
-    cells = [cell for part in parts if isinstance(part, Table) for row in part.texts() for cell in row]
-    assert any("413 W from idle to full load, assumed" in cell for cell in cells)
-    text = printed(parts)
-    assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in text
-    assert "no lease" in cells
-    assert "`rose borrow decide` records them" in text
+    answer = section(sample_kept, price, "run", every_term, by_lease=True)
+    assert "413 W from idle to full load, assumed" in rests_on(answer, "energy")
+    assert answer.table("leases").row("no lease")["m"].value is not None
+    assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in printed(answer.parts.values())
+
+
+@pytest.mark.long
+def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -> None:
+    made: list[events.Event] = [
+        events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
+        events.DeviceSlice(
+            device_id="s1",
+            t0_ns=T0_NS,
+            t1_ns=T0_NS + 240 * S,
+            serving_ns=96 * S,
+            rollout_ns=0,
+            train_ns=0,
+            sync_ns=0,
+            activation_ns=0,
+            headroom_ns=0,
+            idle_ns=144 * S,
+        ),
+    ]
+    for minute in range(4):
+        t0_ns = T0_NS + minute * 60 * S
+        made += [
+            events.Power(device_id=name, t0_ns=t0_ns, t1_ns=t0_ns + 60 * S, power_mw=power + minute, source="rapl")
+            for name, power in (("s0", 500_000), ("s1", 300_000))
+        ]
+    write_ledger(made, root=sample, writer="meters")
+    answer = section(sample, price, "run")
+    assert rests_on(answer, "prefix cache").startswith("confounded: leases were never withheld")
+    watts = answer.figure("meters", "h100-sxm", "extra watts while lent")
+    assert (watts.value, watts.text) == (pytest.approx(200), "200.0")
+    # Four minutes are too few for an interval of power, and so for one of energy.
+    assert (watts.low, watts.no_interval) == (None, TOO_SHORT)
+    assert answer.figure("terms", "energy", "in all").low is None

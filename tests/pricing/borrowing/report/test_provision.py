@@ -8,9 +8,18 @@ import pytest
 
 from rose import events
 from rose.pricing.borrowing.provision import NO_PENALTY
-from rose.pricing.borrowing.report import provision, tables
+from rose.pricing.borrowing.report.provision import (
+    ACCRUED,
+    BREAK_EVEN_CASH,
+    BREAK_EVEN_TIME,
+    NOT_PROVIDED,
+    PENALTY,
+    REALISED,
+    REALISED_HOURLY,
+    provision,
+)
 from rose.pricing.money import PricingError
-from tests.pricing.conftest import printed
+from tests.pricing.conftest import section
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 T0_NS = 1_780_272_000 * 10**9
@@ -79,62 +88,68 @@ def book(tmp_path: Path) -> Path:
 
 
 def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
-    document = provision.build(write_ledger(bursty()), "run", book, by_lease=True)
-    half = document.rates[2]
+    answer = section(write_ledger(bursty()), provision, "run", book, by_lease=True)
+    half = answer.table("rates").row("40 to 60%")
     # 12 bursts a day, each after 9 windows of 10 s at half load.
-    assert (half.windows.value, half.bursts.value) == (3 * 12 * 9, 36)
-    assert half.hazard_per_hour.value == pytest.approx(3600 / 90)
+    assert (half["windows"].value, half["bursts"].value) == (3 * 12 * 9, 36)
+    assert half["bursts an hour"].value == pytest.approx(3600 / 90)
     # Of 18 lent bursts 12 had a miss, of 18 others none.
-    assert half.extra_misses.value == pytest.approx(12 / 18)
-    days = {row.day: row for row in document.days}
-    assert list(days) == ["2026-06-01", "2026-06-02", "2026-06-03"]
+    assert half["extra misses of a burst"].value == pytest.approx(12 / 18)
+    days = answer.table("days").records()
+    assert [row["day"] for row in days] == ["2026-06-01", "2026-06-02", "2026-06-03"]
     # Six lent stretches of 90 s a day, at 1/90 bursts a second and one miss each by what the first day showed.
-    first, second, third = days.values()
     usd = 10**9
-    assert (first.opening.value, first.accrued.value, first.rates_of) == (0, 18 * usd, "earlier days and this one")
-    assert (second.accrued.value, second.rates_of) == (18 * usd, "earlier days")
-    # By then half of the lent bursts had shown no miss.
-    assert third.accrued.value == 9 * usd
-    assert [row.realised.value for row in days.values()] == [18 * usd, 0, 18 * usd]
-    assert [row.released.value for row in days.values()] == [0, 0, 0]
-    assert [row.closing.value for row in days.values()] == [0, 18 * usd, 9 * usd]
-    assert document.accrued.value == sum(figure.value or 0 for figure in document.leases.values()) == 45 * usd
-    assert document.leases["L0-1"].value == 3 * usd
-    assert document.realised.value == 36 * usd
-    assert document.realised.low is None
-    assert "confounded: leases were never withheld at random" in (document.realised.no_interval or "")
-    assert document.not_provided_for.value == 0
-    assert document.break_even.text.startswith("not enough data")
-    text = printed(tables.provision(document))
-    assert "2026-06-03" in text
-    assert "A missed budget costs $3.00 (price book)" in text
-    assert "confounded" in text
+    assert (days[0]["opening"].value, days[0]["rates of"]) == (0, "earlier days and this one")
+    assert days[1]["rates of"] == "earlier days"
+    # By the third day half of the lent bursts had shown no miss.
+    assert [row["accrued"].value for row in days] == [18 * usd, 18 * usd, 9 * usd]
+    assert [row["realised"].value for row in days] == [18 * usd, 0, 18 * usd]
+    assert [row["released"].value for row in days] == [0, 0, 0]
+    assert [row["closing"].value for row in days] == [0, 18 * usd, 9 * usd]
+    leases = answer.table("leases")
+    assert sum(row["accrued"].value for row in leases.records()) == 45 * usd
+    assert answer.figure("totals", ACCRUED).value == 45 * usd
+    assert leases.row("L0-1")["accrued"].value == 3 * usd
+    realised = answer.figure("totals", REALISED)
+    assert (realised.value, realised.low) == (36 * usd, None)
+    assert "confounded: leases were never withheld at random" in (realised.no_interval or "")
+    assert answer.figure("totals", NOT_PROVIDED).value == 0
+    assert answer.figure("totals", BREAK_EVEN_TIME).text.startswith("not enough data")
+    assert answer.figure("totals", PENALTY).value == 3 * usd
 
 
 def test_too_little_is_said_and_nothing_is_booked(sample_kept: Path, book: Path) -> None:
-    document = provision.build(sample_kept, "run", book)
+    answer = section(sample_kept, provision, "run", book)
     # The sample's slices carry no lease, so nothing was lent by them.
-    assert (document.accrued.value, document.accrued.text) == (None, "nothing was lent")
-    assert all(row.provision_per_device_hour.value is None for row in document.rates.values())
-    assert "not enough data" in document.rates[0].extra_misses.text
-    assert document.realised.value == 3 * 10**9
-    assert document.break_even.value is not None
-    (day,) = document.days
-    assert (day.opening.value, day.closing.value) == (None, None)
+    accrued = answer.figure("totals", ACCRUED)
+    assert (accrued.value, accrued.text) == (None, "nothing was lent")
+    rates = answer.table("rates").records()
+    assert all(row["provision a lent device-hour"].value is None for row in rates)
+    assert "not enough data" in rates[0]["extra misses of a burst"].text
+    assert answer.figure("totals", REALISED).value == 3 * 10**9
+    assert answer.figure("totals", BREAK_EVEN_TIME).value is not None
+    (day,) = answer.table("days").records()
+    assert (day["opening"].value, day["closing"].value) == (None, None)
 
 
 def test_a_book_without_a_penalty_provides_nothing_and_says_why(write_ledger: Any) -> None:
-    document = provision.build(write_ledger(bursty()), "run")
-    unset = (document.penalty, document.accrued, document.realised, document.realised_per_device_hour)
+    answer = section(write_ledger(bursty()), provision, "run")
+    unset = [answer.figure("totals", name) for name in (PENALTY, ACCRUED, REALISED, REALISED_HOURLY)]
     assert {(figure.value, figure.text) for figure in unset} == {(None, NO_PENALTY)}
-    assert all(rate.provision_per_device_hour.value is None for rate in document.rates.values())
+    rates = answer.table("rates")
+    assert all(row["provision a lent device-hour"].value is None for row in rates.records())
     # How often load rises needs no price.
-    assert document.rates[2].bursts.value == 36
-    assert {row.closing.value for row in document.days} == {None}
-    assert f"What a missed budget costs is {NO_PENALTY}." in printed(tables.provision(document))
+    assert rates.row("40 to 60%")["bursts"].value == 36
+    assert {row["closing"].value for row in answer.table("days").records()} == {None}
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 100_000])
 def test_a_horizon_divides_a_day(sample_kept: Path, seconds: int) -> None:
     with pytest.raises(PricingError, match="must be whole seconds that divide a day"):
-        provision.build(sample_kept, "run", horizon_s=seconds)
+        section(sample_kept, provision, "run", horizon_s=seconds)
+
+
+def test_every_break_even_has_its_definition_in_the_glossary() -> None:
+    glossary = (Path(__file__).parents[4] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for name in (BREAK_EVEN_TIME, BREAK_EVEN_CASH):
+        assert glossary.count(f"| {name} | ") == 1

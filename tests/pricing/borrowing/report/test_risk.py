@@ -6,51 +6,61 @@ from typing import Any
 
 import pytest
 
-from rose.pricing.borrowing import sensitivity
+from rose.pricing.borrowing import report, sensitivity
 from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report import alternatives, marginal, provision, risk, spikes
+from rose.pricing.borrowing.report import risk
+from rose.pricing.borrowing.report.alternatives import CASH
 from rose.pricing.borrowing.savings import Alternative, Saving
 from rose.pricing.borrowing.sensitivity import ANYWAY, OTHERWISE, Swing
 from rose.pricing.borrowing.terms import absent, term
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.table import Section
 from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS, run
+from tests.pricing.conftest import section
 
 
 @pytest.mark.long
-def test_it_is_made_of_the_same_documents_as_are_asked_for_alone(sample_kept: Path) -> None:
-    document = risk.build(sample_kept)
-    assert document.compare == alternatives.build(sample_kept)
-    assert document.price == marginal.build(sample_kept)
-    assert document.provision == provision.build(sample_kept)
-    assert document.spikes == spikes.build(sample_kept)
-    assert document.cash_saved.value == document.compare.savings.cash_saved.value
+def test_every_question_has_an_answer_and_one_cash_saved(sample_kept: Path) -> None:
+    with priced(sample_kept) as sample:
+        answers = report.sections(sample)
+        assert tuple(answers) == report.QUESTIONS
+        assert report.sections(sample, "price") == {"price": answers["price"]}
+    cash = answers["compare"].figure("savings", CASH)
+    assert cash == answers["compare"].figure("bill", "dedicated devices", "cash saved")
+    for row in answers["risk"].table("depends").records():
+        assert row["as it is"].value == cash.value
+
+
+def late(ledger: Path) -> tuple[Section, dict[str, Any]]:
+    answer = section(ledger, risk.risk)
+    return answer, {row["what"]: row["value"] for row in answer.table("harm").records()}
 
 
 @pytest.mark.long
 def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(write_ledger: Any) -> None:
-    row = risk.build(write_ledger(run())).harm
+    root = write_ledger(run())
+    answer, harm = late(root)
     lent, withheld = ([one["ttft_ms"] > BUDGET_MS for one in ASKED if one["clean"] is clean] for clean in (False, True))
-    assert row.requests.value == len(lent)
-    assert row.late.value == pytest.approx(sum(lent) / len(lent))
-    assert row.late_without.value == pytest.approx(sum(withheld) / len(withheld))
-    assert row.added.value == round(sum(lent) - len(lent) * sum(withheld) / len(withheld), 1)
-    assert row.told is True
-    assert row.added.low is not None
-    assert 0 < row.added.low < (row.added.value or 0) < (row.added.high or 0)
-    assert row.says.startswith("Lending makes serving late: ")
+    assert harm[risk.REQUESTS].value == len(lent)
+    assert harm[risk.LATE].value == pytest.approx(sum(lent) / len(lent))
+    assert harm[risk.LATE_WITHOUT].value == pytest.approx(sum(withheld) / len(withheld))
+    added = harm[risk.HARMED]
+    assert added.value == pytest.approx(sum(lent) - len(lent) * sum(withheld) / len(withheld))
+    assert 0 < added.low < added.value < added.high
+    assert answer.text("says").startswith("Lending makes serving late: ")
+    assert risk.harmful(risk.without_prices(root, "run")) is True
 
 
 @pytest.mark.long
 def test_without_withheld_windows_nothing_is_told(write_ledger: Any) -> None:
-    row = risk.build(write_ledger(run(windows=[]))).harm
-    assert row.told is None
-    assert row.says == (
-        "Whether lending harms serving is not known: leases were never withheld at random, so what lending does cannot "
-        "be told from what load does."
-    )
-    assert {figure.value for figure in (row.requests, row.late, row.late_without, row.added)} == {None}
+    root = write_ledger(run(windows=[]))
+    answer, harm = late(root)
+    assert risk.harmful(risk.without_prices(root, "run")) is None
+    assert "leases were never withheld at random" in answer.text("says")
+    assert {harm[name].value for name in (risk.REQUESTS, risk.LATE, risk.LATE_WITHOUT, risk.HARMED)} == {None}
 
 
 def way(**changes: Any) -> Alternative:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report import spikes, tables
-from rose.pricing.document import to_json
-from rose.pricing.table import Paragraph
-from tests.pricing.conftest import printed
+from rose.pricing.borrowing.report.spikes import OBSERVED, ON_DEDICATED, R_STAR, WINDOW, WINDOWS, spikes
+from rose.pricing.figures import Figure
+from tests.pricing.conftest import printed, section
 
 T0_NS = 1_780_272_000 * 10**9
 S = 10**9
@@ -40,23 +39,25 @@ def minutes(made: Sequence[events.Event], count: int) -> list[events.Event]:
 
 
 def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
-    spikes_document = spikes.build(write_ledger(minutes(sample_made, 60)), "run")
-    assert (spikes_document.windows.value, spikes_document.window.value) == (60, 60 * S)
+    answer = section(write_ledger(minutes(sample_made, 60)), spikes, "run")
+    windows = {row["what"]: row["value"] for row in answer.table("windows").records()}
+    assert (windows[WINDOWS].value, windows[WINDOW].value) == (60, 60 * S)
     # Demand falls by half a step for each step of load, so two windows at a time share a rank.
-    assert spikes_document.observed_r.value == pytest.approx(-1, abs=0.01)
-    document = to_json(spikes_document)
-    for row in document["by_r"].values():
-        assert {(figure["provenance"], figure["basis"]) for figure in row.values()} == {("simulated", "simulated")}
-    assert document["dedicated"]["provenance"] == "replay"
-    assert list(document["by_r"]) == ["0", "0.25", "0.5", "0.75", "1"]
-    worst = spikes_document.by_r["1"]
+    assert windows[OBSERVED].value == pytest.approx(-1, abs=0.01)
+    coupled = answer.table("coupled")
+    for row in coupled.records():
+        figures = [cell for cell in row.values() if isinstance(cell, Figure)]
+        assert {(figure.stamp.provenance, figure.basis) for figure in figures} == {("simulated", "simulated")}
+    assert windows[ON_DEDICATED].stamp.provenance == "replay"
+    assert [row[0] for row in coupled.rows] == ["0", "0.25", "0.5", "0.75", "1"]
+    worst = coupled.row("1")
     # Sorted, n serving seconds meet n // 2 rollout seconds: from n = 41 on they are more than a minute.
     beyond = [max(0, n + n // 2 - 60) for n in range(60)]
-    assert worst.attainment.value == pytest.approx(sum(x == 0 for x in beyond) / 60)
-    assert worst.wasted_share.value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
-    assert spikes_document.by_r["0"].c3.value is not None
-    assert spikes_document.says.startswith("none in [0, 1]: borrowing is cheaper")
-    assert "[marginal; USD, simulated, EXAMPLE PRICES" in printed(tables.spikes(spikes_document))
+    assert worst["fits"].value == pytest.approx(sum(x == 0 for x in beyond) / 60)
+    assert worst["wasted"].value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
+    assert coupled.row("0")["per M answer tokens (C3)"].value is not None
+    assert answer.text("says").startswith("none in [0, 1]: borrowing is cheaper")
+    assert "[marginal; USD, simulated, EXAMPLE PRICES" in printed(answer.parts.values())
 
 
 def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
@@ -78,17 +79,13 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
         ),
     ]
     write_ledger(made, root=sample, writer="short", run_id="short")
-    spikes_document = spikes.build(sample, "short")
-    assert (spikes_document.by_r, spikes_document.r_star.value) == ({}, None)
-    assert (
-        spikes_document.says == spikes_document.r_star.text == "not enough data: no token was made on borrowed devices"
-    )
-    (_, answer) = tables.spikes(spikes_document)
-    assert isinstance(answer, Paragraph)
-    assert answer.text == spikes_document.says
+    answer = section(sample, spikes, "short")
+    assert "coupled" not in answer.parts
+    assert answer.figure("windows", R_STAR).value is None
+    assert answer.text("says") == "not enough data: no token was made on borrowed devices"
 
 
 @pytest.mark.long
 def test_half_an_hour_less_a_minute_is_too_short(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
-    spikes_document = spikes.build(write_ledger(minutes(sample_made, 29)), "run")
-    assert spikes_document.says == "not enough data: 29 windows of 60 s, and it takes 30"
+    answer = section(write_ledger(minutes(sample_made, 29)), spikes, "run")
+    assert answer.text("says") == "not enough data: 29 windows of 60 s, and it takes 30"

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from itertools import pairwise
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rose.pricing.borrowing.report import alternatives, waterfall
+from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.waterfall import (
     ADDED,
     BORROWED,
@@ -15,70 +15,75 @@ from rose.pricing.borrowing.report.waterfall import (
     PRICE,
     SPEED,
     WASTE,
-    Part,
-    Waterfall,
+    loaded_says,
+    waterfall,
 )
+from rose.pricing.figures import Figure
+from rose.pricing.table import Section, Table
+from tests.pricing.conftest import section
 
 
 @pytest.fixture(scope="module")
-def made(sample_kept: Path) -> Waterfall:
-    return waterfall.build(sample_kept)
+def made(sample_kept: Path) -> Section:
+    return section(sample_kept, waterfall)
 
 
-def running(parts: tuple[Part, ...]) -> dict[str, int]:
+def costs(steps: Table) -> dict[str, Figure]:
+    return {name: figure for name, figure, _ in steps.rows}
+
+
+def running(steps: Table) -> dict[str, int]:
     """What the steps before each whole come to, by the whole's name."""
-    sums, so_far = {}, parts[0].nano or 0
-    for part in parts[1:]:
-        if part.whole:
-            sums[part.name] = so_far
+    sums, so_far = {}, 0
+    for number, (name, figure, _) in enumerate(steps.rows):
+        if number in steps.marks and number:
+            sums[name] = so_far
         else:
-            so_far += part.nano or 0
+            so_far += figure.value or 0
     return sums
 
 
-def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Waterfall, sample_kept: Path) -> None:
-    wholes = {part.name: part.nano for part in made.parts if part.whole}
-    assert running(made.parts) == {name: wholes[name] for name in (BORROWED, ADDED)}
-    compared = alternatives.build(sample_kept)
+def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Section, sample_kept: Path) -> None:
+    steps = made.table("steps")
+    wholes = {steps.rows[number][0]: steps.rows[number][1].value for number in steps.marks}
+    assert running(steps) == {name: wholes[name] for name in (BORROWED, ADDED)}
+    compared = section(sample_kept, alternatives.comparison)
     assert wholes == {
-        DEDICATED: compared.savings.capacity_avoided.value,
-        BORROWED: compared.borrowed_cost.value,
-        ADDED: compared.charged.value,
+        DEDICATED: compared.figure("savings", alternatives.CAPACITY).value,
+        BORROWED: compared.figure("device_time", "borrowed", "cost").value,
+        ADDED: compared.figure("bill", "borrowed", "added to the bill").value,
     }
 
 
-def test_each_factor_is_changed_after_the_other(made: Waterfall) -> None:
+def test_each_factor_is_changed_after_the_other(made: Section) -> None:
     """Both devices have one price, and only the borrowed one made stale and lost tokens."""
-    by_name = {part.name: part for part in made.parts}
-    assert by_name[PRICE].nano == 0
-    assert by_name[SPEED].nano is not None
-    assert by_name[WASTE].nano is not None
-    assert by_name[WASTE].nano > 0
-    assert by_name[PAID_ANYWAY].nano == -(by_name[BORROWED].nano or 0)
-    for part in made.parts:
-        assert part.why
-        assert (part.nano is None) == (part.basis == "absent" or part.why.startswith("not enough data"))
+    steps = made.table("steps")
+    by_name = costs(steps)
+    assert by_name[PRICE].value == 0
+    assert by_name[SPEED].value is not None
+    assert (by_name[WASTE].value or 0) > 0
+    assert by_name[PAID_ANYWAY].value == -(by_name[BORROWED].value or 0)
+    for _, figure, why in steps.rows:
+        assert why
+        assert (figure.value is None) == (figure.basis == "absent" or why.startswith("not enough data"))
 
 
-def test_what_is_not_known_is_said_and_not_nothing(made: Waterfall) -> None:
-    missing = [part.name for part in made.parts if part.nano is None]
+def test_what_is_not_known_is_said_and_not_nothing(made: Section) -> None:
+    missing = [name for name, figure in costs(made.table("steps")).items() if figure.value is None]
     assert missing
-    said = " ".join(made.unknown)
-    assert all(name.replace("_", " ") in said for name in missing)
+    assert all(name.replace("_", " ") in made.text("unknown") for name in missing)
 
 
-def test_why_fully_loaded_differs_multiplies_to_the_ratio(made: Waterfall) -> None:
-    loaded = made.loaded_says
-    assert f"{float(made.loaded_times):,.3g} times" in loaded
-    assert "idle time" in loaded
-    assert all(one.name != other.name for one, other in pairwise(made.loaded))
+def test_why_fully_loaded_differs_multiplies_to_the_ratio(made: Section) -> None:
+    assert "idle time" in made.text("loaded")
+    assert "cost 3 times as much" in loaded_says({"price": Fraction(2), "speed": Fraction(3, 2)})
 
 
 def test_without_dedicated_devices_speed_and_waste_are_assumed(write_ledger: Any, sample_made: Any) -> None:
     own = [event for event in sample_made if getattr(event, "device_id", None) != "r0"]
-    made = waterfall.build(write_ledger(own))
-    by_name = {part.name: part for part in made.parts}
-    assert (by_name[SPEED].nano, by_name[WASTE].nano) == (None, None)
+    answer = section(write_ledger(own), waterfall)
+    by_name = costs(answer.table("steps"))
+    assert (by_name[SPEED].value, by_name[WASTE].value) == (None, None)
     assert by_name[DEDICATED].basis == "assumed"
-    assert running(made.parts)[ADDED] == by_name[ADDED].nano
-    assert made.loaded == ()
+    assert running(answer.table("steps"))[ADDED] == by_name[ADDED].value
+    assert "loaded" not in answer.parts
