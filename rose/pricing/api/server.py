@@ -1,15 +1,12 @@
-"""Serving the application: on loopback unless a token keeps strangers out, over TLS where there is a certificate."""
+"""Serving the application: on loopback unless a token keeps strangers out."""
 
 from __future__ import annotations
 
 import functools
 import socket
-import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -22,14 +19,6 @@ from rose.pricing.api.ledgers import Ledger
 from rose.pricing.api.work import Limits
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files of the certificate chain and its private key, both PEM."""
-
-    certificate: Path
-    key: Path
-
-
 @contextmanager
 def serve(
     served: Sequence[Ledger],
@@ -37,14 +26,13 @@ def serve(
     port: int,
     *,
     token: str | None = None,
-    tls: Tls | None = None,
     limits: Limits | None = None,
     clock: ledgers.Clock = ledgers.now,
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL.
 
     Raises OpenAddressError if other machines could read it without a token, SecretError for a short one, LedgerError if
-    the certificate or the address cannot be used.
+    the address cannot be used.
     """
     check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
@@ -57,32 +45,17 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=5,
         backlog=ACCEPTS,
-        ssl_certfile=tls.certificate if tls else None,
-        ssl_keyfile=tls.key if tls else None,
     )
-    _load(config, tls)
     listening = _listen(host, port)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
     try:
-        yield f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}"
+        yield f"http://{shown}:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
-
-
-def _load(config: uvicorn.Config, tls: Tls | None) -> None:
-    """Raises LedgerError for a certificate or key that cannot be read, or that do not belong together."""
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        files = f"{tls.certificate} and {tls.key}" if tls else "no certificate"
-        raise LedgerError(
-            f"--tls-cert and --tls-key cannot be used ({files}): {error.strerror or error}; give the PEM files of a "
-            "certificate and of its own key"
-        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

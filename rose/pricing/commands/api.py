@@ -9,7 +9,7 @@ import typer
 
 from rose.file_limit import raise_file_limit
 from rose.ledger.address import is_loopback
-from rose.ledger.commands.common import fail, read_token, until_signal
+from rose.ledger.commands.common import read_token, until_signal
 from rose.pricing.commands.common import UnverifiedOption, clear_errors
 from rose.terminal import echo
 
@@ -32,8 +32,6 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the token of callers; else ROSE_API_TOKEN is it.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM: calls are encrypted.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
     price_book: Annotated[
         str | None,
         typer.Option(
@@ -52,8 +50,6 @@ def serve(
     rows: Annotated[int, typer.Option(min=1, help="Most rows that an answer has.")] = 10_000,
 ) -> None:
     """Serve the figures of ledgers, read-only, until Ctrl-C; every request is a line on stderr."""
-    if (tls_cert is None) != (tls_key is None):
-        fail("--tls-cert and --tls-key belong together; give both or neither")
     token = read_token(token_file, "ROSE_API_TOKEN")
     raise_file_limit()
     ended = until_signal()
@@ -67,11 +63,10 @@ def serve(
             # Found wrong now, not when somebody asks.
             pricebook.load(price_book)
         served = named(ledgers, price_book, allow_unverified=allow_unverified)
-        tls = None if tls_cert is None or tls_key is None else server.Tls(tls_cert, tls_key)
         limits = Limits(threads=threads, queue=queue, timeout_s=timeout, rows=rows)
-        with server.serve(served, host, port, token=token, tls=tls, limits=limits) as url:
-            if tls is None and not is_loopback(host):
-                echo("Without --tls-cert the token and all figures travel in clear.", err=True)
+        with server.serve(served, host, port, token=token, limits=limits) as url:
+            if not is_loopback(host):
+                echo("The token and all figures travel in clear: put a proxy with TLS before this.", err=True)
             names = ", ".join(ledger.name for ledger in served)
             echo(f"{names} at {url} (Ctrl-C ends it)")
             ended.wait()

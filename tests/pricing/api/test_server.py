@@ -1,20 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import re
-import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from jsonschema import Draft202012Validator
 
 from rose.ledger.address import OpenAddressError
@@ -61,16 +54,6 @@ def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(fleet: Path, 
         assert served.get("/trust", headers={"Host": host}).status == 200, host
         assert served.get("/trust", headers={"Host": host, "Origin": f"http://{host}"}).status == 200, host
         assert served.get("/trust", headers={"Host": host, "Origin": "http://evil.example"}).status == 403, host
-
-
-def test_with_a_certificate_it_is_served_over_tls(fleet: Path, serve: Serve, tmp_path: Path) -> None:
-    certificate, key = _certificate(tmp_path)
-    served = serve(fleet, tls=server.Tls(certificate, key))
-    assert served.url.startswith("https://")
-    assert served.get("/healthz", context=ssl.create_default_context(cafile=certificate)).status == 200
-    for wrong in (server.Tls(certificate, certificate), server.Tls(tmp_path / "none.pem", key)):
-        with pytest.raises(LedgerError, match="--tls-cert and --tls-key cannot be used"):
-            serve(fleet, tls=wrong)
 
 
 def test_an_address_that_is_taken_is_refused(fleet: Path, serve: Serve) -> None:
@@ -265,26 +248,3 @@ def test_a_slow_request_is_answered_with_504_and_a_full_queue_with_429(
         assert (busy.status, busy.headers["retry-after"]) == (429, "5")
         # Nobody waits for the ledger to say that the server is alive.
         assert served.get("/healthz").status == 200
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "cert.pem", folder / "key.pem"
