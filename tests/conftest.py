@@ -89,11 +89,10 @@ LONGEST_FIRST = (
     "runtime/coserving/kv/test_remap.py",
     "pricing/borrowing/test_marginal.py",
     "ledger/growth/test_archive.py",
-    "ledger/growth/test_retention.py",
     "runtime/transfer/apply/test_apply.py",
     "dashboard/access/test_login.py",
+    "ledger/hosts/test_door.py",
     "test_cli.py",
-    "ledger/hosts/test_admission.py",
     "pricing/audit/test_check.py",
 )
 
@@ -123,6 +122,8 @@ def pytest_report_header() -> str:
     return f"long form: {'on' if LONG else 'left out; make test-long, or ROSE_TESTS_LONG=1'}"
 
 
+# Before xdist's own, which reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it.
 
