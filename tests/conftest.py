@@ -107,37 +107,24 @@ def _by_length(items: list[pytest.Item]) -> Callable[[pytest.Item], float]:
     for waiting in (False, True):
         kind = [name for name in names if name not in LONGEST_FIRST and name.startswith(WAITING) is waiting]
         place |= {name: (number + 0.5) / len(kind) for number, name in enumerate(kind)}
-    return lambda item: place[_file_of(item)] - 1000 * _is_live(item)
+    return lambda item: place[_file_of(item)]
 
 
 def _file_of(item: pytest.Item) -> str:
     return item.path.relative_to(TESTS).as_posix()
 
 
-def _is_live(item: pytest.Item) -> bool:
-    return item.get_closest_marker("live") is not None
-
-
 def pytest_report_header() -> str:
     return f"long form: {'on' if LONG else 'left out; make test-long, or ROSE_TESTS_LONG=1'}"
 
 
-# Before xdist's own, which reads the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it.
-
-    With `--dist loadgroup` one worker has all tests on real engines, which then load SGLang once; each other file is
-    one worker's.
-    """
+    """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it."""
     if not LONG:
         left_out = {item for item in items if item.get_closest_marker("long") is not None}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=_by_length(items))
-    if getattr(config.option, "loadgroup", False):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group("live" if _is_live(item) else _file_of(item)))
     needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
     if needs_cuda:
         import torch
