@@ -59,7 +59,6 @@ _TITLES = {
     Victim.CONTROLLER: "ray::ControllerActor",
     Victim.AGENT: "ray::HostActor",
     Victim.KEEPER: "ray::Keeper",
-    Victim.LEDGER: "ray::CentralActor",
     Victim.WORKER: "rose.runtime.rollout.worker",
     Victim.TRAINER: "rose.cli train",
 }

@@ -26,7 +26,6 @@ class Victim(StrEnum):
     CONTROLLER = "controller"
     AGENT = "agents"
     KEEPER = "keeper"
-    LEDGER = "ledger's gateway"
     HEAD = "Ray's head"
     NODE = "Ray's node"
     SERVER = "rollout server"

@@ -127,7 +127,6 @@ def title_of(process: psutil.Process) -> str:
 _TITLES = {
     "ray::ControllerActor": "controller",
     "ray::Keeper": "keeper",
-    "ray::CentralActor": "ledger gateway",
     "ray::HostActor": "host agent",
 }
 

@@ -25,7 +25,6 @@ def test_two_runs_of_two_teams_one_killed_and_resumed_come_to_the_bill(tmp_path)
     assert set(report.detail["processes"]) == {
         "controller",
         "keeper",
-        "ledger gateway",
         "host agent of host one",
         "host agent of host other",
     }
