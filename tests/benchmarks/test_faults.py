@@ -100,7 +100,7 @@ def test_a_seed_plans_the_same_faults_again():
 
 
 def test_every_part_is_struck_where_it_can_be_before_one_is_again():
-    planned = faults(170, 1)
+    planned = faults(160, 1)
     counts = Counter((fault.victim, fault.host) for fault in planned)
     assert set(counts.values()) == {10}
     assert {victim for victim, _ in counts} == set(Victim)
