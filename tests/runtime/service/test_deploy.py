@@ -82,7 +82,7 @@ def test_the_kubernetes_fleet_goes_together():
     file = documents["Secret"]["stringData"]["fleet.toml"]
     with pytest.raises(config.ConfigError, match=r"gateway\.token: .*`openssl rand -hex 32` makes one"):
         config.parse(file, "fleet.toml")
-    fleet = config.parse(file.replace("CHANGE-ME", "0" * 64), "fleet.toml")
+    fleet = config.parse(file.replace("CHANGE-ME", "0123456789abcdef" * 4), "fleet.toml")
     spec = documents["RayCluster"]["spec"]
     groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
     assert [host.resource for host in fleet.hosts] == [
