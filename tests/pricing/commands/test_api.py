@@ -130,8 +130,6 @@ def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
         (["LEDGER", "LEDGER"], "two ledgers are called 'ledger'"),
         (["LEDGER", "--host", "0.0.0.0"], "can be reached from other machines: give a token"),
         (["LEDGER", "--token-file", "nowhere"], "--token-file nowhere: "),
-        (["LEDGER", "--tls-cert", "cert.pem"], "--tls-cert and --tls-key belong together"),
-        (["LEDGER", "--tls-cert", "cert.pem", "--tls-key", "key.pem"], "--tls-cert and --tls-key cannot be used"),
         (["LEDGER", "--price-book", "nowhere.toml"], "nowhere.toml"),
     ],
 )

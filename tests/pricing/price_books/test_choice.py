@@ -266,10 +266,8 @@ def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:
     made = json.loads(out)
     assert made["amortized"]["total"]["example_prices"] is True
     assert made["price_book"]["chosen"] == NAMED
-    for suffix, form in (("html", "report"), ("csv", "focus")):
-        file = tmp_path / f"out.{suffix}"
-        code, _, err = command("export", form, "--run", "run", "--out", file, *asked)
-        assert code == 0, err
-        lines = file.read_text().splitlines()
-        assert any(WATERMARK in line for line in lines)
+    file = tmp_path / "out.csv"
+    code, _, err = command("export", "focus", "--run", "run", "--out", file, *asked)
+    assert code == 0, err
+    lines = file.read_text().splitlines()
     assert all(WATERMARK in line for line in lines[1:])

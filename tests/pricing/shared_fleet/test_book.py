@@ -18,7 +18,7 @@ from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT
 def test_where_no_run_is_named_it_is_the_newest_fleets_own_or_for_answers_the_newest(root: Path) -> None:
     assert report.build(root, None, BOOK).run.run_id == "fleet"
     book = ("--price-book", str(root.parent / "book.toml"))
-    shown = CliRunner().invoke(app, ["correct", "show", "--ledger", str(root), *book, "--json"])
+    shown = CliRunner().invoke(app, ["correct", "--only", "cost", "--ledger", str(root), *book, "--json"])
     assert json.loads(shown.stdout)["run"]["run_id"] == "red", shown.output
 
 
