@@ -262,8 +262,8 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
         file.chmod(mode)
         return config.warnings(config.load(file), file)
 
-    assert warned("0" * 64, 0o600) == warned(None, 0o644) == []
-    assert warned("0" * 64, 0o640) == [
+    assert warned("0123456789abcdef" * 4, 0o600) == warned(None, 0o644) == []
+    assert warned("0123456789abcdef" * 4, 0o640) == [
         f"{file} holds gateway.token and has mode 0640, so that others may use it; `chmod 600 {file}`"
     ]
     known, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
