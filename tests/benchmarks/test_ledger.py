@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ledger import scale, traffic
-from rose.ledger import batch
+from rose.ledger import rows
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_made_up_events_are_events():
     table = traffic.batch(0, 2000, np.random.default_rng(0))
-    assert batch.checked(table).num_rows == 2000
+    assert rows.checked(table).num_rows == 2000
     assert set(table["kind"].to_pylist()) == set(traffic.MIX)
     assert set(table["provenance"].to_pylist()) == {"simulated"}
 
