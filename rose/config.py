@@ -45,6 +45,10 @@ def _absolute_file(name: str) -> str:
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
+def _absolute_path(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
 def _whole_path(place: str) -> str:
     """Whoever uses it works in another folder than whoever wrote the file. URLs and homes are as they are."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
@@ -227,7 +231,7 @@ class GatewayConfig(Section):
         description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
         "else may read the file that holds it (`chmod 600`).",
     )
-    tokens: Path | None = Field(
+    tokens: Annotated[Path, AfterValidator(_absolute_path)] | None = Field(
         default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
     )
 

@@ -275,3 +275,9 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
 def test_the_documented_token_is_that_of_the_documents():
     text = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
     assert f'token = "{config.DOCUMENTED_TOKEN}"' in text
+
+
+def test_the_file_of_tokens_is_found_from_any_folder():
+    """The controller works in another folder than whoever wrote the fleet file."""
+    fleet = config.parse(MINIMAL + "[gateway]\ntokens = 'tokens.json'", "fleet.toml")
+    assert fleet.gateway.tokens == Path("tokens.json").absolute()
