@@ -231,7 +231,7 @@ class GatewayConfig(Section):
         description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
         "else may read the file that holds it (`chmod 600`).",
     )
-    tokens: Annotated[Path, AfterValidator(_absolute_path)] | None = Field(
+    tokens: Annotated[PathText, AfterValidator(_absolute_path)] | None = Field(
         default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
     )
 
