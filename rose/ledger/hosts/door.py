@@ -55,7 +55,7 @@ class Limits:
 class Door:
     """The door of the ledger at `root`; `find` returns the token of a secret, or raises UnknownTokenError.
 
-    Makes a ledger if there is none. Raises LedgerError if `root` cannot be one.
+    Creates the ledger where the folder is missing or empty. Raises LedgerError if `root` cannot be a ledger.
     """
 
     def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:

@@ -28,7 +28,7 @@ _LATER = (503, 507)
 
 
 class ControllerError(LedgerError):
-    """The controller refused something, or there is none; the message says which and what to do."""
+    """The controller refused a request, or no controller answers; the message says which, and what to do."""
 
 
 class ControllerAwayError(ControllerError):

@@ -1,4 +1,4 @@
-"""What a correct answer costs, question by question, as tables and sentences of one run of a ledger."""
+"""Tables and sentences on the cost of a correct answer in one run of a ledger, question by question."""
 
 from __future__ import annotations
 
