@@ -17,13 +17,11 @@ SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
 test: $(READY)  ## the test suite, a short live deployment among it
 	@$(PYTEST) tests -m "not live and not hosts" $(SIDE_BY_SIDE)
-	@$(PYTEST) tests/runtime/service -m hosts --numprocesses 2 --dist loadfile
-	@$(PYTEST) tests/runtime tests/benchmarks tests/accept -m live
+	@$(PYTEST) tests/runtime tests/benchmarks tests/accept -m "live or hosts" --numprocesses 2 --dist loadfile
 
 test-long: $(READY)  ## all tests over all of their cases: hours
 	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live and not hosts" --timeout 3600 $(SIDE_BY_SIDE)
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime/service -m hosts --timeout 3600 --numprocesses 2 --dist loadfile
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks tests/accept -m live --timeout 3600
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests/runtime tests/benchmarks tests/accept -m "live or hosts" --timeout 3600
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .

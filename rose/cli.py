@@ -126,7 +126,7 @@ def demo(
         int | None, typer.Option(help="Scale outputs so that their 99th percentile is this.", min=1)
     ] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop cleanly after this long.", min=1)] = None,
+    seconds: Annotated[float, typer.Option(help="Stop cleanly after this long.", min=1)] = 150.0,
 ) -> None:
     """A fleet on two cores of this machine, with traffic and a trainer, then its cost report."""
     from rose.config_demo import demo as demo_fleet
@@ -144,7 +144,7 @@ def demo(
     _demo(fleet, seconds)
 
 
-def _demo(fleet: FleetConfig, seconds_max: float | None) -> None:
+def _demo(fleet: FleetConfig, seconds_max: float) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with _errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over

@@ -76,8 +76,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
 LONGEST_FIRST = (
+    "runtime/service/test_demo.py",
     "runtime/service/test_two_hosts.py",
     "runtime/service/test_one_host.py",
+    "runtime/coserving/attach/test_commands.py",
+    "runtime/engines/test_sglang.py",
     "test_docs.py",
     "sql/test_queries.py",
     "runtime/service/test_vital.py",

@@ -27,7 +27,7 @@ from rose.runtime.service.places import HostPlan
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROSE = str(Path(sys.executable).with_name("rose"))
-STEPS_SEEN = 3
+STEPS_SEEN = 2
 
 
 #: In the environment of a demo and of all that it starts: which of a host's fleets they are of.
@@ -36,7 +36,7 @@ MARK = "ROSE_TEST_DEMO"
 
 def start(ledger, *arguments):
     return subprocess.Popen(
-        [ROSE, "demo", "--ledger", str(ledger), *arguments],
+        [ROSE, "demo", "--ledger", str(ledger), "--seconds", "3600", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,8 +90,9 @@ def kill(ledger, *texts):
 
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory):
-    """(ledger, output, exit code) of a run in which parts were killed after its first step, interrupted after its
-    third: two were played with them back.
+    """(ledger, output, exit code) of a run in which parts were killed after its first step.
+
+    It was interrupted after its second, which was played with them back.
     """
     ledger = tmp_path_factory.mktemp("live") / "ledger"
     process = start(ledger, "--steps", "50")
