@@ -60,13 +60,14 @@ INTERNAL = (
     "writer_order",
     "stored_event",
     "unrolled_stored_event",
+    "retry",
     "unrolled_retry",
     "unrolled_event",
     *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
     f"rolled_{CLIENT_ID}",
 )
-#: Those of them over the events that no roll-up counts yet, in the order in which they can be made.
-_UNROLLED = ("unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
+#: Those of them that `sql/rollups` defines, in the order in which they can be made.
+_UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
 quoted = catalog_file.quoted
 _MOVED = "it reads the files at"
 _DEFINITIONS = "SELECT view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
@@ -146,12 +147,11 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
         raise
 
 
-def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.DuckDBPyConnection:
+def connect(root: Path | str) -> duckdb.DuckDBPyConnection:
     """A connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
 
     Events that are written later show in later queries, but for those of an epoch begun later: open a connection for
-    each piece of work, and never keep one for longer than a compaction's grace period. With `until`, the daily views
-    give what a roll-up of that span must hold. Raises LedgerError.
+    each piece of work, and never keep one for longer than a compaction's grace period. Raises LedgerError.
     """
     root = layout.check(root)
     # In memory, with the catalog attached: several connections in one process then share no settings. Python
@@ -176,9 +176,6 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
             )
         # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
         connection.execute("USE ledger")
-        if until is not None:
-            # Temporary views go before the catalog's own.
-            _make(connection, sources.selects(root, until))
     except duckdb.Error as error:
         connection.close()
         raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
@@ -186,6 +183,17 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
         connection.close()
         raise
     return connection
+
+
+def limit(connection: duckdb.DuckDBPyConnection, root: Path, until: sources.Span, retry: str) -> None:
+    """Make the daily views of a connection give what a roll-up of this span must hold.
+
+    `retry` names a view of the connection with the records that do not count. It is read once, and of all events, also
+    those after the span: a roll-up must count no record that readers do not see.
+    """
+    connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
+    # Temporary views go before the catalog's own.
+    _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"})
 
 
 def faults(root: Path) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,7 +88,7 @@ def selects(
         "unrolled_stored_event": events(place, unrolled, whole, apart),
     }
     rolled_up = coverage if covered else None
-    sources[f"rolled_{CLIENT_ID}"] = client_ids(place, rolled_up)
+    sources[f"rolled_{CLIENT_ID}"] = client_ids(place, () if rolled_up is None else rolled_up.ids)
     for name in ROLLUPS:
         sources[f"rolled_{name}"] = (
             no_roll_up(f"rolled_{name}")
@@ -110,9 +110,9 @@ def writer_order(root: Path, writers: Sequence[str]) -> str:
     return f"SELECT unnest([{listed}]::VARCHAR[]) AS writer, unnest(range({len(ordered)})) AS place"
 
 
-def client_ids(root: Path, coverage: Coverage | None) -> str:
-    """A SELECT of the ids that clients chose of the events that a generation counts."""
-    return parquet(root, list(coverage.ids)) if coverage and coverage.ids else no_roll_up(f"rolled_{CLIENT_ID}")
+def client_ids(root: Path, paths: Iterable[str]) -> str:
+    """A SELECT of the ids in these files of roll-ups: ids that clients chose, each with the record that counts."""
+    return parquet(root, paths) if (paths := list(paths)) else no_roll_up(f"rolled_{CLIENT_ID}")
 
 
 def new_client_ids() -> str:
@@ -129,7 +129,8 @@ def parquet(root: Path, paths: Sequence[str]) -> str:
 def no_roll_up(name: str) -> str:
     """What a view of a roll-up selects before there is one."""
     if name == f"rolled_{CLIENT_ID}":
-        return "SELECT run_id, kind, event_id FROM stored_event WHERE false"
+        columns = ("run_id", "kind", "event_id", "writer")
+        return f"SELECT {', '.join(f'NULL::VARCHAR AS {name}' for name in columns)}, NULL::BIGINT AS seq WHERE false"
     return f"FROM un{name} WHERE false"
 
 

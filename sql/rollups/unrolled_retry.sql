@@ -1,5 +1,5 @@
 -- Of the events that the roll-ups do not count yet, those that a client sent again: of one id all but the first, as in
--- the view `event`, and all if the roll-ups count an event with it. Of all ids that are counted few row groups can
+-- `retry`, and all if the roll-ups count a record of it. Of all ids that are counted few row groups can
 -- have one of these: those of their runs, and between the first and the last of them. Only a join that keeps rows of
 -- the side that is read lets DuckDB leave out the others. Ids of turns begin with the time; those of other kinds lie
 -- anywhere, and would stretch their range.

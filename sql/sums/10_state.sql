@@ -4,6 +4,8 @@
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
 -- Of each id that a client chose, the event that counts.
 CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, writer VARCHAR, seq BIGINT);
+-- Files of the roll-ups whose ids were compared with these.
+CREATE TABLE id_file (path VARCHAR, sha256 VARCHAR);
 -- Devices of runs, numbered in the order in which they were heard of; '' is where an event names none. One that comes
 -- back in another pool or class, or as other hardware, is another unit from then on: events in [since_ns, until_ns) are
 -- of a unit.

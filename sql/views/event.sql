@@ -1,6 +1,6 @@
 -- Every event of the ledger, one row each, with the columns of all kinds; a column that is not of the row's kind is
--- NULL. Of the records with one event_id the first counts, whichever times they carry: the first of a writer, and that
--- of the writer which came to the ledger first.
+-- NULL. The first record of an event_id counts, whatever its time: the one that the roll-ups count; if they count none
+-- yet, the lowest seq of the writer that came to the ledger first.
 --
 -- writer: Name of the process that wrote the event.
 -- seq: Number of the event at its writer, from 0 without a gap; (writer, seq) is unique.
@@ -156,17 +156,9 @@ SELECT
     stored.* REPLACE (coalesce(stored.event_id, stored.writer || '/' || stored.seq) AS event_id),
     CASE WHEN stored.at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(stored.at_us) END AS event_time
 FROM stored_event AS stored
--- Only an id that a client chose can come twice. The first stays, by what no later record chooses: the writer's place
--- and seq, not the time. A left join on run and kind, since DuckDB
--- passes a filter on these to its other side, and of an anti join to none: of months of turns, leases need not be
--- looked for.
-LEFT JOIN (
-    SELECT run_id, kind, writer, seq
-    FROM stored_event
-    LEFT JOIN writer_order USING (writer)
-    WHERE event_id IS NOT NULL AND at_us BETWEEN 0 AND 4611686018427387
-    QUALIFY row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY place, writer, seq) > 1
-) AS retry
+-- A left join on run and kind, since DuckDB passes a filter on these to its other side, and of an anti join to none: of
+-- months of turns, leases need not be looked for.
+LEFT JOIN retry
     ON stored.run_id = retry.run_id AND stored.kind = retry.kind
     AND stored.writer = retry.writer AND stored.seq = retry.seq
 -- A time outside 1970 to 2116 is no time: such a row is in faulty_event alone.

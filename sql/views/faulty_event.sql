@@ -83,22 +83,17 @@ WITH broken AS (
     FROM stored_event
 ),
 -- The time a retry was made at is not its content.
-named AS (
-    SELECT
-        *,
-        hash(*COLUMNS(* EXCLUDE (writer, seq, at_us, place))) AS content,
-        row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY place, writer, seq) AS n
-    FROM stored_event
-    LEFT JOIN writer_order USING (writer)
-    WHERE event_id IS NOT NULL
+later AS (
+    SELECT *, hash(*COLUMNS(* EXCLUDE (writer, seq, at_us, first_writer, first_seq))) AS content
+    FROM (
+        SELECT stored.*, retry.first_writer, retry.first_seq
+        FROM stored_event AS stored
+        JOIN retry ON stored.writer = retry.writer AND stored.seq = retry.seq
+    )
 ),
-contradicting AS (
-    SELECT
-        *,
-        first_value(content) OVER same_id AS first_content,
-        first_value(writer || '/' || seq) OVER same_id AS counted
-    FROM named
-    WINDOW same_id AS (PARTITION BY run_id, kind, event_id ORDER BY n)
+first AS (
+    SELECT writer AS first_writer, seq AS first_seq, hash(*COLUMNS(* EXCLUDE (writer, seq, at_us))) AS first_content
+    FROM (FROM stored_event AS stored SEMI JOIN retry ON stored.writer = first_writer AND stored.seq = first_seq)
 ),
 slice AS (
     SELECT
@@ -119,11 +114,13 @@ FROM (
     WHERE fault IS NOT NULL
     UNION ALL BY NAME
     SELECT
-        * EXCLUDE (counted),
-        'event_id must be that of one event, and ' || counted || ', which counts, has other content' AS fault,
+        * EXCLUDE (first_writer, first_seq, content, first_content),
+        'event_id must be that of one event, and ' || first_writer || '/' || first_seq || ', which counts, ' ||
+        if(first_content IS NULL, 'was archived: restore it to compare them', 'has other content') AS fault,
         event_id AS value
-    FROM contradicting
-    WHERE content <> first_content
+    FROM later
+    LEFT JOIN first USING (first_writer, first_seq)
+    WHERE content IS DISTINCT FROM first_content
     UNION ALL BY NAME
     SELECT
         * EXCLUDE (t0_ns, event_time),

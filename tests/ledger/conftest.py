@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, KINDS, NOT_MEASURED, Event, Lease, Request
-from rose.ledger import layout, rows, verified
+from rose.ledger import layout, rows, segments, verified
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _ID = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -95,6 +95,14 @@ def request_event() -> Callable[..., Request]:
 def copied(made: Path, root: Path) -> Path:
     """A copy of a ledger, at `root`. Who reads it makes its catalog, which holds the path of its folder."""
     return Path(shutil.copytree(made, root, ignore=shutil.ignore_patterns(layout.CATALOG)))
+
+
+def close_epochs(root: Path) -> None:
+    """Begin a new epoch of every writer, so that a roll-up counts all events there are."""
+    for writer in layout.writers(root):
+        tail = segments.recover(root, writer)
+        assert tail is not None
+        segments.begin_epoch(root, tail)
 
 
 def decay(path: Path, root: Path) -> None:

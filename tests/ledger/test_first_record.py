@@ -1,4 +1,4 @@
-"""The first record of an event_id counts, whoever sends another, and whatever time that one carries."""
+"""The first record of an event_id counts: which writer sends another, its time and the upkeep change nothing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
 from rose.ledger import catalog, faults, layout, rows, segments
-from rose.ledger.growth import compaction, rollup
+from rose.ledger.evidence import sums
+from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.verify import verify
+from tests.ledger.conftest import close_epochs
 from tests.long_form import usual
 
 DAY_US = 86_400_000_000
+CHANGED = "event_id must be that of one event, and z/0, which counts, has other content"
 
 
 def _power(event_id: str, power_mw: int, at_us: int) -> Power:
@@ -34,6 +39,17 @@ def _write(root: Path, writer: str, events: list[Power]) -> None:
 def _counted(root: Path) -> list[Any]:
     with catalog.connect(root) as connection:
         return connection.execute("SELECT event_id, power_mw FROM power ORDER BY ALL").fetchall()
+
+
+def _summed(root: Path) -> dict[str, int]:
+    """Power events in the daily sums, by writer."""
+    with catalog.connect(root) as connection:
+        query = "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"
+        return dict(connection.execute(query).fetchall())
+
+
+def _named(root: Path) -> list[tuple[str, int, str]]:
+    return [(fault.writer, fault.seq, fault.fault) for fault in faults.listed(root)[1]]
 
 
 @pytest.fixture
@@ -63,34 +79,119 @@ def test_a_client_that_sends_again_to_a_controller_of_another_name_counts_once(r
     assert faults.listed(root) == (0, [])
 
 
+@pytest.fixture
+def rolled_up(root: Path) -> Path:
+    """A ledger to which `a` came before `z`, and whose daily sums count record z/0 of the id `x`."""
+    _write(root, "a", [_power("y", 1, DAY_US)])
+    _write(root, "z", [_power("x", 1, DAY_US)])
+    close_epochs(root)
+    rollup.roll_up(root)
+    return root
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sums_count(
+    rolled_up: Path, again: bool
+) -> None:
+    _write(rolled_up, "a", [_power("x", 9, 0)])
+    if again:
+        close_epochs(rolled_up)
+        rollup.roll_up(rolled_up, grace_s=0)
+        compaction.compact(rolled_up, grace_s=0)
+    assert _counted(rolled_up) == [("x", 1), ("y", 1)]
+    assert _summed(rolled_up) == {"a": 1, "z": 1}
+    assert _named(rolled_up) == [("a", 1, CHANGED)]
+    assert sums.faults(rolled_up) == ([], None, ())
+    assert verify(rolled_up).problems == []
+
+
+def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_up: Path, tmp_path: Path) -> None:
+    compaction.compact(rolled_up, grace_s=0)
+    away = str(tmp_path / "away")
+    assert archive.archive(rolled_up, older_than_days=1, to=away, delete=True, grace_s=0).parts
+    _write(rolled_up, "a", [_power("x", 9, 0)])
+    for _ in range(2):
+        assert _counted(rolled_up) == []
+        assert _summed(rolled_up) == {"a": 1, "z": 1}
+        gone = "event_id must be that of one event, and z/0, which counts, was archived: restore it to compare them"
+        assert _named(rolled_up) == [("a", 1, gone)]
+        close_epochs(rolled_up)
+        rollup.roll_up(rolled_up, grace_s=0)
+    archive.restore(rolled_up, away)
+    assert _counted(rolled_up) == [("x", 1), ("y", 1)]
+    assert _summed(rolled_up) == {"a": 1, "z": 1}
+    assert _named(rolled_up) == [("a", 1, CHANGED)]
+    assert sums.faults(rolled_up) == ([], None, ())
+
+
+def test_a_roll_up_counts_no_record_that_readers_did_not_see(root: Path) -> None:
+    """The epoch of the first record is open: neither it nor the later one is in the sums of closed epochs."""
+    _write(root, "a", [_power("y", 1, DAY_US)])
+    _write(root, "z", [_power("x", 1, DAY_US)])
+    close_epochs(root)
+    _write(root, "a", [_power("x", 9, 0)])
+    assert _counted(root) == [("x", 9), ("y", 1)]
+    for _ in range(2):
+        rollup.roll_up(root)
+        assert _counted(root) == [("x", 9), ("y", 1)]
+        assert _summed(root) == {"a": 2}
+        assert [(writer, seq) for writer, seq, _ in _named(root)] == [("z", 0)]
+        assert sums.faults(root) == ([], None, ())
+        close_epochs(root)
+
+
+def test_a_record_without_a_time_is_not_the_one_that_counts(root: Path) -> None:
+    _write(root, "m", [_power("x", 1, 0)])
+    batch = [("power", rows.encode(_power("x", 2, DAY_US)))]
+    table = rows.table("a", 0, "r", "live", batch)
+    column = table.schema.get_field_index("at_us")
+    untimed = table.set_column(column, table.schema.field(column), pa.array([-1]))
+    tail = segments.first_epoch(root, "a")
+    segments.append(root, tail, untimed)
+    _write(root, "m", [_power("x", 3, 0)])
+    assert _counted(root) == [("x", 1)]
+    assert [(writer, seq, fault.split()[0]) for writer, seq, fault in _named(root)] == [
+        ("a", 0, "at_us"),
+        ("m", 1, "event_id"),
+    ]
+
+
 _RECORDS = st.lists(
     st.builds(_power, st.sampled_from("xyz"), st.integers(0, 3), st.sampled_from([0, DAY_US, 3 * DAY_US])),
     min_size=1,
     max_size=4,
 )
-_EPOCHS = st.lists(st.tuples(st.sampled_from(["m", "a", "z"]), _RECORDS), min_size=1, max_size=5)
+_ACTS = st.one_of(st.tuples(st.sampled_from("amz"), _RECORDS), st.sampled_from(["close epochs", "compact", "roll up"]))
 
 
-@settings(max_examples=int(usual("6", long="100")), deadline=None, suppress_health_check=list(HealthCheck))
-@given(epochs=_EPOCHS, upkeep=st.lists(st.sampled_from(["compact", "roll up"]), max_size=2))
-def test_times_names_and_upkeep_change_nothing_of_what_counts(
-    tmp_path_factory: pytest.TempPathFactory, epochs: list[tuple[str, list[Power]]], upkeep: list[str]
+@settings(max_examples=int(usual("4", long="100")), deadline=None, suppress_health_check=list(HealthCheck))
+@given(acts=st.lists(_ACTS, min_size=2, max_size=9))
+def test_times_and_upkeep_change_nothing_of_what_counts(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[Any]
 ) -> None:
     home = tmp_path_factory.mktemp("first")
-    first, renamed = layout.create(home / "first"), layout.create(home / "renamed")
-    other = {"m": "c", "a": "b", "z": "a"}
-    for writer, events in epochs:
-        _write(first, writer, events)
-        _write(renamed, other[writer], [dataclasses.replace(event, at_us=4 * DAY_US - event.at_us) for event in events])
-    counted = _counted(first)
-    assert len({event_id for event_id, _ in counted}) == len(counted)
-    assert _counted(renamed) == counted
-    for step in upkeep:
-        compaction.compact(first, grace_s=0) if step == "compact" else rollup.roll_up(first, grace_s=0)
-        assert _counted(first) == counted
-        with catalog.connect(first) as connection:
-            (summed,) = connection.execute(
-                "SELECT coalesce(sum(events), 0) FROM daily_event WHERE kind = 'power'"
-            ).fetchone() or (0,)
-        assert summed == len(counted)
+    root, other_times = layout.create(home / "ledger"), layout.create(home / "other_times")
+    ledgers = (root, other_times)
+    for act in acts:
+        counted = _counted(root)
+        if act == "close epochs":
+            for ledger in ledgers:
+                close_epochs(ledger)
+        elif act == "roll up":
+            for ledger in ledgers:
+                rollup.roll_up(ledger, grace_s=0)
+        elif act == "compact":
+            compaction.compact(root, grace_s=0)
+        else:
+            writer, events = act
+            _write(root, writer, events)
+            _write(
+                other_times, writer, [dataclasses.replace(event, at_us=4 * DAY_US - event.at_us) for event in events]
+            )
+            counted = _counted(root)
+        assert _counted(root) == _counted(other_times) == counted
+        assert len({event_id for event_id, _ in counted}) == len(counted)
+        assert sum(_summed(root).values()) == len(counted)
+    assert sums.faults(root) == ([], None, ())
+    assert verify(root).problems == []
     shutil.rmtree(home)

@@ -2,10 +2,10 @@
 
 rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
-rollup/ids/<generation>.parquet          event ids that clients chose, so that a late retry still counts once
+rollup/ids/<generation>.parquet          event ids that clients chose, each with the record that counts
 
 A file of ids has those that came with its generation, and those of files that were merged into it. It never changes;
-each generation names those that it counts. Older versions had one file of all ids, `client_id.parquet`, among the sums.
+each generation names those that it counts.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ ROLLUPS = (
 CLIENT_ID = "client_id"
 FOLDER = "rollup"
 ID_FOLDER = f"{FOLDER}/ids"
+#: Of coverage.json and the files that it names. Form 2 has the record that counts beside each id.
+FORM = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,13 @@ class Coverage:
     ids: dict[str, str]
     #: SHA-256 of coverage.json itself, which an event of the roll-up names.
     sha256: str
+    #: Whether it has every roll-up of this version in its form; otherwise the next roll-up begins anew.
+    complete: bool
 
     @property
     def folder(self) -> str:
         """Where it lies, relative to the ledger."""
         return folder(self.generation)
-
-    @property
-    def complete(self) -> bool:
-        """Whether it has every roll-up this version knows; otherwise it cannot be gone on from."""
-        return set(self.files) == set(ROLLUPS)
 
 
 def folder(generation: int) -> str:
@@ -117,11 +116,9 @@ def read(root: Path, generation: int) -> Coverage | None:
         content = json.loads(stored)
         writers = {writer: (int(epoch), int(seq)) for writer, (epoch, seq) in content["writers"].items()}
         files = dict(content["files"])
-        if CLIENT_ID in files:
-            ids = {f"{folder(generation)}/{CLIENT_ID}.parquet": files.pop(CLIENT_ID)}
-        else:
-            ids = {id_file(int(number)): sha256 for number, sha256 in content["ids"].items()}
-        return Coverage(generation, writers, files, ids, hashlib.sha256(stored).hexdigest())
+        complete = content.get("form") == FORM and set(files) == set(ROLLUPS)
+        ids = {id_file(int(number)): sha256 for number, sha256 in content.get("ids", {}).items()}
+        return Coverage(generation, writers, files, ids, hashlib.sha256(stored).hexdigest(), complete)
     except FileNotFoundError:
         return None
     except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -153,10 +153,9 @@ def _write(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        with catalog.connect(root, until=(before, ends)) as connection:
+        with catalog.connect(root) as connection:
             connection.execute("SET threads = 1")
-            # Each daily view asks for them, and it takes a look through all ids that count.
-            connection.execute("CREATE TEMP TABLE unrolled_retry AS FROM ledger.unrolled_retry")
+            catalog.limit(connection, root, (before, ends), "unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
             known = {} if before is None else before.ids
             ids, ids_written = _write_ids(root, known, generation, temporary, connection)
@@ -166,6 +165,7 @@ def _write(
     count, size = sum(file.rows for file in files), sum(file.bytes for file in files)
     content = {
         "generation": generation,
+        "form": rolled.FORM,
         "writers": {**({} if before is None else before.writers), **ends},
         "files": {name: copied.sha256 for name, copied in sums.items()},
         "ids": {Path(path).stem: sha256 for path, sha256 in ids.items()},
@@ -201,19 +201,12 @@ def _write_ids(
     first = len(old) - merged_files((pq.read_metadata(root / name).num_rows for name in reversed(old)), written.rows)
     if merged := old[first:]:
         for name in merged:
-            _content(root, name, known[name])
+            _check_content(root, name, known[name])
         select = sources.parquet(root, [*merged, path.relative_to(root).as_posix()])
         path = temporary / "merged.parquet"
         written = _copy(connection, select, _ID_ORDER, path)
         (temporary / f"{CLIENT_ID}.parquet").unlink()
-    ids = {}
-    for name in old[:first]:
-        kept = name
-        if not name.startswith(ID_FOLDER):
-            # An older version put it into the folder of its generation, which will go.
-            kept = rolled.id_file(int(Path(name).parent.name))
-            layout.write_file(root / kept, _content(root, name, known[name]))
-        ids[kept] = known[name]
+    ids = {name: known[name] for name in old[:first]}
     if not written.rows:
         path.unlink()
         return ids, _Written(0, 0, "")
@@ -251,16 +244,14 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: 
     return _Written(rows, len(content), hashlib.sha256(content).hexdigest())
 
 
-def _content(root: Path, path: str, sha256: str) -> bytes:
-    """The bytes of a file of ids. Raises LedgerError for others than were written: they would pass for new ones."""
-    content = (root / path).read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
+def _check_content(root: Path, path: str, sha256: str) -> None:
+    """Raise LedgerError for a file of ids with other bytes than were written: they would pass for new ones."""
+    if hashlib.sha256((root / path).read_bytes()).hexdigest() != sha256:
         raise LedgerError(
             f"cannot roll up {root}: {path} was changed after it was written. Put it back from a copy; or bring all "
             f"events that were archived back with `rose ledger restore`, and remove the folder {FOLDER}: the next "
             "roll-up makes it again from the events"
         )
-    return content
 
 
 def _remove_old(root: Path, grace_s: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.ledger import catalog, layout, segments, sources
+from rose.ledger.growth import rolled
 from rose.ledger.layout import Part
 
 
@@ -36,6 +37,8 @@ class Increment:
     events: int
     #: A SELECT of all writers in the order in which they came.
     writer_order: str
+    #: SHA-256 of the files with the ids that the roll-ups count, by their path relative to the ledger.
+    id_files: Mapping[str, str]
 
 
 def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
@@ -66,7 +69,9 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
         ends[writer] = end
         events += end.next_seq - begin.next_seq
     order = sources.writer_order(root, list(ends))
-    return Increment(sources.events(root, files, apart=apart), len(files), ends, events, order)
+    coverage = rolled.newest(root)
+    id_files = coverage.ids if coverage is not None and coverage.complete else {}
+    return Increment(sources.events(root, files, apart=apart), len(files), ends, events, order, id_files)
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

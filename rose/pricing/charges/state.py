@@ -22,7 +22,7 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger import catalog, database, layout, rows
+from rose.ledger import catalog, database, layout, rows, sources
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
@@ -97,11 +97,11 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
     connection.execute("SET arrow_output_version = '1.4'")
     connection.execute("SET produce_arrow_string_view = true")
     added = increment.since(root, {} if new else _marks(connection))
-    if not added.events and not new:
+    if not added.events and not new and not _new_id_files(connection, added):
         return connection
     if not new:
         connection.execute("BEGIN")
-        if _fold(connection, added, first=False):
+        if _fold(connection, root, added, first=False):
             connection.execute("COMMIT")
             return connection
         # Some sums cannot be undone: begin anew.
@@ -112,7 +112,7 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
         added = increment.since(root, {})
     # Not one transaction, which would hold all that it makes on the way until it ends: half the memory. What is killed
     # meanwhile is not of this version, since that is said last, and is begun anew.
-    _fold(connection, added, first=True)
+    _fold(connection, root, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
     return connection
 
@@ -120,6 +120,12 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
 def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
     marks = connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
     return {writer: Mark(epoch, index, next_seq) for writer, epoch, index, next_seq in marks}
+
+
+def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> list[str]:
+    """Return the files with ids of the roll-ups that were not there when the sums were last added to."""
+    known = dict(connection.execute("FROM id_file").fetchall())
+    return [path for path, sha256 in added.id_files.items() if known.get(path) != sha256]
 
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:
@@ -131,11 +137,11 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(sql.read("sums/15_hardware.sql"))
 
 
-def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: bool) -> bool:
+def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
     """Add the new events to the sums, in the transaction that is open.
 
-    False if what was added before would have to be taken out: a retry came before what it repeats, or a device that is
-    known is heard to have been in another pool or class for a time.
+    False if what was added before would have to be taken out: another record of its event_id counts by now, or a device
+    that is known is heard to have been in another pool or class for a time.
     """
 
     def run(name: str) -> None:
@@ -154,6 +160,9 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {added.writer_order}")
     if first:
         _create(connection)
+    new_id_files = _new_id_files(connection, added)
+    for view, paths in (("rolled_client_id", added.id_files), ("new_rolled_client_id", new_id_files)):
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {sources.client_ids(root, paths)}")
     run("20_retries")
     if count("SELECT count(*) FROM overtaken"):
         return False
@@ -183,6 +192,8 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
         run("80_forget")
         if count("SELECT max(portion) FROM grown") >= _PORTIONS:
             run("90_gather")
+    connection.execute("DELETE FROM id_file")
+    query.insert(connection, "id_file", [[path, sha256] for path, sha256 in added.id_files.items()])
     connection.execute("DELETE FROM mark")
     query.insert(connection, "mark", [[writer, at.epoch, at.index, at.next_seq] for writer, at in added.marks.items()])
     return True

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Ledger, Power, Turn
+from rose.events import Power, Turn
 from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.evidence import sums
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
 from rose.ledger.layout import LedgerError
-from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION, verify
+from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.long_form import usual
@@ -241,48 +241,25 @@ def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
     assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(root).problems
 
 
-def as_older_versions_wrote(root: Path) -> None:
-    """Make the newest generation one with all ids in a file of its own."""
-    coverage = rolled.newest(root)
-    assert coverage is not None
-    folder = root / coverage.folder
-    with catalog.connect(root) as connection:
-        every = "SELECT DISTINCT run_id, kind, event_id FROM rolled_client_id ORDER BY ALL"
-        connection.execute(f"COPY ({every}) TO '{folder}/client_id.parquet' (COMPRESSION zstd)")
-    content = json.loads((folder / "coverage.json").read_bytes())
-    del content["ids"]
-    content["files"]["client_id"] = examine.sha256_of((folder / "client_id.parquet").read_bytes())
-    stored = json.dumps(content, indent=1).encode()
-    (folder / "coverage.json").write_bytes(stored)
-    detail = {"generation": coverage.generation, "coverage_sha256": examine.sha256_of(stored)}
-    with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
-        log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
-    shutil.rmtree(root / rolled.ID_FOLDER)
-
-
-@pytest.mark.parametrize("new", usual([("c",)], long=[("c",), tuple(f"new-{n}" for n in range(20)), ()]))
-def test_a_generation_of_older_versions_is_gone_on_from_without_the_events(
-    root: Path, tmp_path: Path, new: tuple[str, ...]
-) -> None:
-    write(root, *(f"old-{n}" for n in range(10)))
+def test_roll_ups_of_another_form_are_made_anew_from_the_events(root: Path, tmp_path: Path) -> None:
+    write(root, "a")
     rollup.roll_up(root)
-    as_older_versions_wrote(root)
     compaction.compact(root, grace_s=0)
     before = counted(root)
-    assert verify(root).problems == []
-    assert sums.faults(root) == ([], None, ())
+    coverage = root / "rollup/000000/coverage.json"
+    content = json.loads(coverage.read_bytes())
+    coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
+    assert counted(root) == before, "from the events"
+    reason = "rollup/000000 is of another version of ROSE; the next roll-up makes it anew"
+    assert sums.faults(root) == ([], reason, ())
+    shutil.copytree(root, tmp_path / "copy")
+    assert rollup.roll_up(tmp_path / "copy").generation == 1
+    assert counted(tmp_path / "copy") == before
+    coverage.write_text(json.dumps(content))
     assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
-    assert counted(root) == before
-    write(root, "old-3", *new, writer="b")
-    assert counted(root) == before + len(new) + 1
-    for _ in range(3):
-        rollup.roll_up(root, grace_s=0)
-        assert counted(root) == before + len(new) + 1
-        assert verify(root).problems == []
-    assert sum(numbers_of_ids(root).values()) == 10 + len(new)
-    assert ("000000" in numbers_of_ids(root)) == (len(new) < 5), "kept as it was, or merged"
-    write(root, "old-7", "old-8", *new, writer="b")
-    assert counted(root) == before + len(new) + 2
+    coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
+    with pytest.raises(LedgerError, match=r"bring it back with `rose ledger restore`, roll up, and archive again"):
+        rollup.roll_up(root)
 
 
 def test_of_old_ids_few_row_groups_are_read(root: Path) -> None:
@@ -291,9 +268,13 @@ def test_of_old_ids_few_row_groups_are_read(root: Path) -> None:
     rollup.roll_up(root)
     path, coverage = root / rolled.id_file(0), root / "rollup/000000/coverage.json"
     ids = """
-        SELECT 'run-' || i % 3 AS run_id, 'turn' AS kind, printf('%032x/0', i) AS event_id FROM range(300_000) AS t(i)
-        UNION ALL SELECT 'over', 'power', md5(i::VARCHAR) FROM range(200_000) AS t(i)
-        UNION ALL SELECT 'r', 'power', md5(i::VARCHAR) FROM range(10) AS t(i)
+        SELECT *, 'a' AS writer, row_number() OVER () AS seq
+        FROM (
+            SELECT 'run-' || i % 3 AS run_id, 'turn' AS kind, printf('%032x/0', i) AS event_id
+            FROM range(300_000) AS t(i)
+            UNION ALL SELECT 'over', 'power', md5(i::VARCHAR) FROM range(200_000) AS t(i)
+            UNION ALL SELECT 'r', 'power', md5(i::VARCHAR) FROM range(10) AS t(i)
+        )
         ORDER BY kind, run_id, event_id
     """
     duckdb.execute(f"COPY ({ids}) TO '{path}' (ROW_GROUP_SIZE 10_240)")
@@ -305,8 +286,17 @@ def test_of_old_ids_few_row_groups_are_read(root: Path) -> None:
             turn = replace(TURN, run_id=f"run-{n % 3}", event_id=f"{n:032x}/0")
             log.record(turn, durable=True)
     write(root, "ffff", "0000", writer="c")
+    scanned, explained = row_groups_of_ids(root, "FROM unrolled_event")
+    assert len(scanned) == 2, explained
+    assert all(some <= 4 for some in scanned), explained
+    scanned, explained = row_groups_of_ids(root, "FROM event WHERE kind = 'power' AND run_id = 'r'")
+    assert len(scanned) == 1, explained
+    assert scanned[0] <= 2, "neither turns nor other runs: " + explained
+
+
+def row_groups_of_ids(root: Path, query: str) -> tuple[list[int], str]:
+    """How many row groups each scan of the file of ids reads, and the plan."""
     with catalog.connect(root) as connection:
-        explained = connection.execute("EXPLAIN ANALYZE FROM unrolled_event").fetchall()[0][1]
+        explained = connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()[0][1]
     scanned = [(int(some), int(every)) for some, every in re.findall(r"Row Groups Scanned: (\d+) / (\d+)", explained)]
-    assert len(of_ids := [some for some, every in scanned if every > 40]) == 2, explained
-    assert all(some <= 4 for some in of_ids), explained
+    return [some for some, every in scanned if every > 40], explained
