@@ -27,7 +27,7 @@ from rose.terminal import echo
 
 if TYPE_CHECKING:
     from rose.ledger.checks.chain import WriterReport
-    from rose.ledger.faults import Fault
+    from rose.ledger.checks.faults import Fault
 
 _SOUND = "The ledger is sound."
 #: Exit code of a verification that found nothing wrong and could not check everything.
@@ -59,14 +59,15 @@ def verify(
     if incremental and against:
         fail("--against reads every byte, and --incremental trusts what may have been forged; give one of the two")
     with clear_errors():
-        from rose.ledger import faults, verified
+        from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
+        from rose.ledger.checks import faults
         from rose.ledger.evidence import continuation
 
         root = ledger_root(ledger)
         if quarantine:
-            from rose.ledger import quarantine as damaged
+            from rose.ledger.growth import quarantine as damaged
 
             for path in damaged.quarantine(root, quarantine):
                 echo(f"Moved to {path}.", err=as_json)
@@ -126,8 +127,8 @@ def _print_faults(count: int | None, named: Sequence[Fault]) -> None:
 def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
     """What a ledger holds: runs, events, how far writers and jobs are, keys that sign it, and its size on disk."""
     with clear_errors():
-        from rose.ledger import faults, layout, verified
-        from rose.ledger.checks import registry
+        from rose.ledger import layout, verified
+        from rose.ledger.checks import faults, registry
         from rose.ledger.evidence.keys import load
         from rose.ledger.growth import rollup
         from rose.ledger.upkeep import jobs, vitals
