@@ -1,6 +1,6 @@
 """The access log: an event for each read of a ledger, by commands on its folder and by a gateway.
 
-`logged` records what `rose` commands and the dashboard's SQL page read, where ROSE_LOG_ACCESS asks. Whoever may read the
+`logged` records what `rose` commands and the dashboard's SQL page read, where ROSE_LOG_ACCESS asks. Whoever may read a
 folder may read its files without any log, so an event that cannot be written is reported and stops nobody.
 
 `AccessLog` is a gateway's. The event is on disk before the answer goes out: while the disk refuses it, the read is
