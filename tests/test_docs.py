@@ -67,14 +67,12 @@ ENDLESS = {
     ("ledger", "forward"): None,
     ("jobs", "serve"): None,
     ("api", "serve"): None,
-    ("ledger", "metrics"): "--listen",
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
 ELSEWHERE = (["attach", "--url"], ["alerts", "test"], ["alerts", "check"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
-    "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
     "training.md": "tests/client/test_documented.py",
     "README.md": "tests/client/test_documented.py",
 }

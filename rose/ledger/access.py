@@ -1,29 +1,44 @@
-"""The log of what `rose` commands and the dashboard's SQL page read on a ledger's folder, where ROSE_LOG_ACCESS asks.
+"""The access log: an event for each read of a ledger, by commands on its folder and by a gateway.
 
-An event of the writer `access`, which is open for that moment. Whoever may read the folder may read its files without
-any log, so one that cannot be written is said on stderr and keeps nobody from reading; a gateway is stricter.
+`logged` records what `rose` commands and the dashboard's SQL page read, where ROSE_LOG_ACCESS asks. Whoever may read a
+folder may read its files without any log, so an event that cannot be written is reported and stops nobody.
+
+`AccessLog` is a gateway's. The event is on disk before the answer goes out: while the disk refuses it, the read is
+refused. Refusals are counted, and a thread writes them: at most one event a second for a peer.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rose.events import Access
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+
+if TYPE_CHECKING:
+    from rose.ledger.writer import LedgerWriter
 
 WRITER = "access"
 #: `exports`: exports, reports and verifications are logged; `queries`: queries too; anything else: nothing.
 VARIABLE = "ROSE_LOG_ACCESS"
 #: Characters of a statement that are kept; its hash is of all of them.
 STATEMENT_CHARACTERS = 1000
+#: Refusals of one peer become one event in this time.
+DENIALS_S = 1.0
+#: So do looks at how far writers are, after the first.
+LOOKS_S = 60.0
+#: Counted at a time; what more peers do is counted together.
+_COUNTED_MAX = 1024
+OTHER_PEERS = "(other peers)"
 
 
 @dataclass(slots=True)
@@ -95,3 +110,104 @@ def _write(
         from rose.terminal import echo
 
         echo(f"this is not in the ledger's access log: {error}", err=True)
+
+
+@dataclass(slots=True)
+class _Count:
+    event: Access
+    count: int
+    due_s: float
+
+
+class AccessLog:
+    """Writes Access events through the writer that `writer` opens. Threads may share it; `close` it at the end."""
+
+    def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
+        self._writer = writer
+        self._mutex = threading.Lock()
+        self._counts: dict[tuple[str, str | None, str], _Count] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises LedgerError while the disk refuses events, so that nothing is read that could not be logged."""
+        if (failure := self._writer().failure) is not None:
+            raise LedgerError(failure)
+
+    def write(self, event: Access) -> None:
+        """Bring `event` to disk. Raises LedgerError: then what it is about must not be given."""
+        self._writer().record(event)
+
+    def write_or_count(self, event: Access) -> None:
+        """Bring `event` to disk, or count it if the same was written within LOOKS_S. Raises LedgerError."""
+        if not self._add(event, LOOKS_S, count=0):
+            try:
+                self.write(event)
+            except LedgerError:
+                with self._mutex:
+                    known = self._counts.get(_key(event))
+                    # What others looked at meanwhile was given to them, and stays counted.
+                    if known is not None and not known.count:
+                        del self._counts[_key(event)]
+                raise
+
+    def count(self, event: Access) -> None:
+        """Count a refusal; it is written within DENIALS_S or, while the disk refuses, once it does not."""
+        self._add(event, DENIALS_S, count=1)
+
+    def close(self) -> None:
+        """Write what was counted, and end."""
+        self._closing.set()
+        self._thread.join()
+        self._flush(float("inf"))
+
+    def _add(self, event: Access, every_s: float, count: int) -> bool:
+        """Whether the same was counted already; if not, it now is, from `count` on."""
+        with self._mutex:
+            if _key(event) not in self._counts and len(self._counts) >= _COUNTED_MAX:
+                event = dataclasses.replace(event, peer=OTHER_PEERS)
+            known = self._counts.get(_key(event))
+            if known is None:
+                self._counts[_key(event)] = _Count(event, count, time.monotonic() + every_s)
+            else:
+                known.count += 1
+            return known is not None
+
+    def _run(self) -> None:
+        while not self._closing.wait(DENIALS_S / 4):
+            self._flush(time.monotonic())
+
+    def _flush(self, now_s: float) -> None:
+        """Write what is due. While the disk refuses it stays counted."""
+        with self._mutex:
+            wanted = any(counted.count and counted.due_s <= now_s for counted in self._counts.values())
+        with suppress(LedgerError):
+            # Not under the lock, which every call waits for.
+            writer = self._writer() if wanted else None
+            if writer is not None and writer.failure is not None:
+                return
+            for counted in self._taken(now_s, empty=writer is None):
+                if writer is not None and counted.count:
+                    # From here on it is the writer's to keep, also where it raises since the disk refuses it now.
+                    with suppress(LedgerError):
+                        writer.record(dataclasses.replace(counted.event, count=counted.count), durable=False)
+            if writer is not None:
+                writer.flush()
+
+    def _taken(self, now_s: float, *, empty: bool) -> list[_Count]:
+        """What is due, no longer counted here; with `empty` only what counts nothing yet."""
+        with self._mutex:
+            due = [
+                key for key, counted in self._counts.items() if counted.due_s <= now_s and not (empty and counted.count)
+            ]
+            return [self._counts.pop(key) for key in due]
+
+
+def _key(event: Access) -> tuple[str, str | None, str]:
+    return event.who, _host(event.peer), event.action
+
+
+def _host(peer: str | None) -> str | None:
+    """The peer without its port, which is another one for each connection."""
+    return None if peer is None else peer.rpartition(":")[0] or peer

@@ -21,8 +21,8 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import catalog_file, code_cache, database, layout, rows, sources
-from rose.ledger.checks import definitions, schema_file
+from rose.ledger import catalog_file, database, layout, rows, sources
+from rose.ledger.checks import schema_file
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
@@ -277,8 +277,8 @@ def _key(selects: dict[str, str], content: bytes) -> tuple[dict[str, str], str]:
 
 
 def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str], *, views_only: bool = False) -> list[str]:
-    expected = {**_canonical_bodies(connection), **definitions.canonical(connection, selects)}
-    return definitions.differences(connection, expected, views_only=views_only)
+    expected = {**_canonical_bodies(connection), **catalog_file.canonical(connection, selects)}
+    return catalog_file.differences(connection, expected, views_only=views_only)
 
 
 @functools.cache
@@ -294,7 +294,7 @@ _canonical: dict[str, str] = {}
 def _canonical_bodies(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
     """Once a process: it takes as long as opening a catalog."""
     if not _canonical:
-        _canonical.update(definitions.canonical(connection, _bodies()))
+        _canonical.update(catalog_file.canonical(connection, _bodies()))
     return _canonical
 
 
@@ -331,7 +331,7 @@ def _template() -> bytes:
         *_bodies().values(),
         *(sql.read(f"views/{view}.sql") for view in VIEWS),
     ]
-    return code_cache.kept("catalog.duckdb", __file__, "\n".join(texts), _make_template)
+    return catalog_file.kept("catalog.duckdb", __file__, "\n".join(texts), _make_template)
 
 
 def _make_template() -> bytes:

@@ -1,16 +1,25 @@
-"""Making the catalog's file: in memory, where a full disk or a slow one has no part in it, and verified before use."""
+"""The catalog's file: made in memory, where a full or slow disk has no part in it, kept, and compared before use.
+
+A macro in a catalog goes before DuckDB's function of the same name, in every view; so does a type. `differences`
+therefore names all that a catalog defines beside its views.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import importlib.util
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
 
+import sql
 from rose.ledger import database, layout
 from rose.temporary import TemporaryFolder
 
@@ -18,6 +27,10 @@ from rose.temporary import TemporaryFolder
 STORAGE_VERSION = "v1.5.0"
 #: Where a catalog is made if there is this much room, several times what it takes.
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
+_DIGEST_BYTES = 32
+_VIEWS = "SELECT 'view', view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
+#: DuckDB keeps the names after EXCLUDE as a set, and gives them in another order each time it reads them back.
+_EXCLUDED = re.compile(r"(?<=EXCLUDE \()[^()]+(?=\))")
 
 Connection = duckdb.DuckDBPyConnection
 
@@ -57,6 +70,55 @@ def attach(connection: Connection, content: bytes) -> None:
         connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
 
 
+def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
+    """Return what `make` gives, kept as `name` beside the module in the file `source` while `made_of` is the same.
+
+    A file that is damaged, or of something else, is replaced. Where nothing may be written each process makes it anew.
+    """
+    path = Path(importlib.util.cache_from_source(source)).with_name(name)
+    key = hashlib.sha256(made_of.encode()).digest()
+    with suppress(OSError):
+        file = path.read_bytes()
+        digest, content = file[:_DIGEST_BYTES], file[_DIGEST_BYTES:]
+        if digest == _digest(key, content):
+            return content
+    content = make()
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            # One that did not come to disk is damaged, and no more than that.
+            layout.write_file(path, _digest(key, content) + content, sync=False)
+    return content
+
+
+def canonical(connection: duckdb.DuckDBPyConnection, bodies: Mapping[str, str]) -> dict[str, str]:
+    """Each SELECT as DuckDB writes it down again after reading it: the text that it gives of a view."""
+    listed = [body.strip().removesuffix(";") for body in bodies.values()]
+    select = "SELECT json_deserialize_sql(json_serialize_sql(body)) FROM (SELECT unnest(?::VARCHAR[]) AS body)"
+    texts = [text for (text,) in connection.execute(select, [listed]).fetchall()]
+    return dict(zip(bodies, texts, strict=True))
+
+
+def differences(
+    connection: duckdb.DuckDBPyConnection, expected: Mapping[str, str], *, views_only: bool = False
+) -> list[str]:
+    """How the database attached as `ledger` differs from one with these views, as text; empty if it does not.
+
+    `views_only` is for one that this process made, where nothing else can be: to list macros takes longest.
+    """
+    problems, missing = [], dict(expected)
+    contents = _VIEWS if views_only else sql.read("checks/contents.sql")
+    for kind, name, definition in connection.execute(contents).fetchall():
+        if kind != "view" or name not in expected:
+            problems.append(f"{kind} {name} is foreign")
+            continue
+        del missing[name]
+        texts = [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]
+        if _ordered(definition.rstrip()) not in map(_ordered, texts):
+            problems.append(f"view {name} is not what this version of ROSE makes of the files here")
+    return [*problems, *(f"view {name} is missing" for name in missing)]
+
+
 def quoted(text: str) -> str:
     """`text` as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
@@ -82,3 +144,11 @@ def _close(connection: Connection) -> None:
     connection.execute("CHECKPOINT ledger")
     connection.execute("USE memory")
     connection.execute("DETACH ledger")
+
+
+def _digest(key: bytes, content: bytes) -> bytes:
+    return hashlib.sha256(key + content).digest()
+
+
+def _ordered(text: str) -> str:
+    return _EXCLUDED.sub(lambda names: ", ".join(sorted(names[0].split(", "))), text)

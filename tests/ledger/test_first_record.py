@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import catalog, faults, layout, rows, segments
+from rose.ledger import catalog, layout, rows, segments
+from rose.ledger.checks import faults
 from rose.ledger.evidence import sums
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.verify import verify

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import sql
 from rose.events import BUCKETS, KINDS, DeviceSlice, Event, Lease, Power, Run, Step, Verdict
-from rose.ledger import rows
+from rose.ledger import rows, sources
 from rose.ledger.layout import LedgerError
 
 
@@ -259,6 +259,8 @@ def views() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.register("given", rows.schema().empty_table())
         connection.execute("CREATE VIEW stored_event AS FROM given")
         connection.execute("CREATE VIEW writer_order AS SELECT 'w' AS writer, 0 AS place")
+        connection.execute(f"CREATE VIEW rolled_client_id AS {sources.no_roll_up('rolled_client_id')}")
+        connection.execute(f"CREATE VIEW retry AS {sql.read('rollups/retry.sql')}")
         for view in ("event", "device_slice", "faulty_event"):
             connection.execute(sql.read(f"views/{view}.sql"))
         yield connection

@@ -95,7 +95,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
     """
     if not keys.is_public(key):
         raise LedgerError(
-            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger keys` lists them"
+            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger info` lists them"
         )
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
@@ -110,7 +110,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         if refused or (endorses and by.public not in standing.endorsers):
             raise LedgerError(
                 f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}; run "
-                "this with a key that may, such as the first key of the ledger (`rose ledger keys`)"
+                "this with a key that may, such as the first key of the ledger (`rose ledger info`)"
             )
         _write(root, [*_texts(root), *((name, key, by, endorses) for name in sorted(names))], ledger_id)
     return sorted(names)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from rose.ledger.commands import evidence, inspect, maintain, metrics, remote
+from rose.ledger.commands import evidence, inspect, maintain, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
@@ -26,15 +26,11 @@ ledger_app = typer.Typer(help="Check, describe and compact a ledger.", no_args_i
 _COMMANDS: tuple[Callable[..., None], ...] = (
     inspect.verify,
     inspect.info,
-    inspect.runs,
-    evidence.keys,
     evidence.endorse,
-    metrics.metrics,
     maintain.compact,
     maintain.roll_up,
     maintain.archive,
     maintain.restore,
-    maintain.quarantine,
     evidence.receipt,
     remote.forward,
 )

@@ -1,4 +1,4 @@
-"""`rose ledger receipt | keys | endorse`: what proves a ledger to those who do not have it, and who signs it."""
+"""`rose ledger receipt | endorse`: what proves a ledger to those who do not have it, and who signs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rose.ledger.commands.common import (
     fail,
     ledger_root,
     print_json,
-    print_table,
 )
 from rose.ledger.commands.maintain import StorageOption, storage_options
 from rose.terminal import echo
@@ -77,39 +76,8 @@ def receipt(
     echo("Keep it where those who can write to the ledger cannot." if copy is None else f"copied to {copy}")
 
 
-def keys(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """The keys of a ledger, the writers that sign with them, and who endorsed them."""
-    with clear_errors():
-        from rose.ledger import layout
-        from rose.ledger.checks import registry
-        from rose.ledger.evidence.keys import load
-
-        root = layout.check(ledger_root(ledger))
-        own = load()
-        signers = registry.described(registry.lines(root) or (), None if own is None else own.public)
-    if as_json:
-        print_json(signers)
-        return
-    columns = ["key", "writers", "endorsed by", "may endorse", "yours"]
-    rows = [
-        (entry["key"], ", ".join(entry["writers"]), _endorsement(entry), _yes(entry["may_endorse"]), _yes(entry["own"]))
-        for entry in signers
-    ]
-    print_table(columns, rows)
-
-
-def _yes(holds: bool) -> str | None:
-    return "yes" if holds else None
-
-
-def _endorsement(entry: dict[str, object]) -> str:
-    if entry["root"]:
-        return "nobody: the first key of the ledger"
-    return str(entry["endorsed_by"] or "nobody: taken on first use")
-
-
 def endorse(
-    key: Annotated[str, typer.Argument(help="Public key, as `rose ledger keys` and `verify` show it.")],
+    key: Annotated[str, typer.Argument(help="Public key, as `rose ledger info` and `verify` show it.")],
     ledger: LedgerOption = None,
     writer: Annotated[
         str | None, typer.Option(help="Endorse it for this writer, which may not have used it yet; else for its own.")

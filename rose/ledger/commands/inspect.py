@@ -1,4 +1,4 @@
-"""`rose ledger verify | info | runs`: what a ledger holds, and whether it is sound."""
+"""`rose ledger verify | info`: what a ledger holds, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rose.terminal import echo
 
 if TYPE_CHECKING:
     from rose.ledger.checks.chain import WriterReport
-    from rose.ledger.faults import Fault
+    from rose.ledger.checks.faults import Fault
 
 _SOUND = "The ledger is sound."
 #: Exit code of a verification that found nothing wrong and could not check everything.
@@ -43,6 +43,10 @@ def verify(
         list[Path] | None, typer.Option("--against", help="A receipt, or a folder of them; may be repeated.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
+    quarantine: Annotated[
+        list[str] | None,
+        typer.Option(help="First move this damaged file out of the readers' way; may be repeated."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every byte, the chain of segments, every seq and the views.
@@ -55,12 +59,18 @@ def verify(
     if incremental and against:
         fail("--against reads every byte, and --incremental trusts what may have been forged; give one of the two")
     with clear_errors():
-        from rose.ledger import faults, verified
+        from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
+        from rose.ledger.checks import faults
         from rose.ledger.evidence import continuation
 
         root = ledger_root(ledger)
+        if quarantine:
+            from rose.ledger.growth import quarantine as damaged
+
+            for path in damaged.quarantine(root, quarantine):
+                echo(f"Moved to {path}.", err=as_json)
         receipts = continuation.read(against or [], key=key)
         with logged(root, "verify", "new files" if incremental else "every byte"):
             if incremental:
@@ -115,15 +125,20 @@ def _print_faults(count: int | None, named: Sequence[Fault]) -> None:
 
 
 def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
-    """What a ledger holds, how far its writers and jobs are, and what it takes on disk."""
+    """What a ledger holds: runs, events, how far writers and jobs are, keys that sign it, and its size on disk."""
     with clear_errors():
-        from rose.ledger import faults, layout, verified
+        from rose.ledger import layout, verified
+        from rose.ledger.checks import faults, registry
+        from rose.ledger.evidence.keys import load
         from rose.ledger.growth import rollup
         from rose.ledger.upkeep import jobs, vitals
 
         root = layout.check(ledger_root(ledger))
         columns, kinds = read_figure(root, "ledger/kinds.sql")
+        run_columns, runs = read_figure(root, "ledger/runs.sql")
         _, dropped = read_figure(root, "metrics/dropped.sql")
+        own = load()
+        signers = registry.described(registry.lines(root) or (), None if own is None else own.public)
         faulty, named = faults.listed(root)
         now_us = utc_us()
         files = [path for folder in ("live", "compacted") for path in (root / folder).rglob("*.parquet")]
@@ -135,6 +150,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOptio
             "writers": layout.writers(root),
             "files": len(files),
             "bytes": sum(path.stat().st_size for path in files),
+            "runs": [dict(zip(run_columns, row, strict=True)) for row in runs],
             "kinds": [dict(zip(columns, row, strict=True)) for row in kinds],
             "progress": [
                 {
@@ -146,6 +162,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOptio
             ],
             "dropped": sum(row[-1] for row in dropped),
             "faulty_events": faulty,
+            "keys": signers,
             "folders": vitals.folder_bytes(root),
             "jobs": [dataclasses.asdict(last) for last in jobs.history(root).values()],
         }
@@ -158,6 +175,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOptio
     echo("on disk: " + ", ".join(f"{name} {size(used)}" for name, used in facts["folders"].items()))
     echo(f"dropped events: {facts['dropped']:,}")
     _print_faults(faulty, named)
+    print_table(run_columns, runs, raw=raw)
     print_table(columns, kinds, raw=raw)
     print_table(
         ["writer", "events", "rolled up", "newest", "age"],
@@ -179,6 +197,13 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOptio
             for job in facts["jobs"]
         ],
     )
+    print_table(
+        ["key", "writers", "endorsed by", "may endorse", "yours"],
+        [
+            (key["key"], ", ".join(key["writers"]), _endorsement(key), _yes(key["may_endorse"]), _yes(key["own"]))
+            for key in signers
+        ],
+    )
 
 
 def _age(age_s: float | None) -> str | None:
@@ -187,11 +212,11 @@ def _age(age_s: float | None) -> str | None:
     return f"{age_s:.0f} s" if age_s < 600 else f"{age_s / 3600:,.1f} h"
 
 
-def runs(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
-    """The runs of a ledger, oldest first."""
-    with clear_errors():
-        columns, rows = read_figure(ledger_root(ledger), "ledger/runs.sql")
-    if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        print_table(columns, rows, raw=raw)
+def _yes(holds: bool) -> str | None:
+    return "yes" if holds else None
+
+
+def _endorsement(entry: dict[str, object]) -> str:
+    if entry["root"]:
+        return "nobody: the first key of the ledger"
+    return str(entry["endorsed_by"] or "nobody: taken on first use")

@@ -18,13 +18,14 @@ from rose.ledger.commands.common import (
     clear_errors,
     days,
     fail,
+    host_and_port,
     ledger_root,
     print_json,
     print_table,
+    read_token,
     seconds,
     until_signal,
 )
-from rose.ledger.commands.metrics import DEFAULT_LISTEN, TokenFileOption, serving
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, due_us, history, run_job
 from rose.terminal import Screen, echo
 
@@ -48,6 +49,14 @@ BookOption = Annotated[
         "-b",
         help="Price reports by this TOML file, or `example` for made-up prices; else by the adopted one, the runs' "
         "own, or ROSE_PRICE_BOOK's.",
+    ),
+]
+DEFAULT_LISTEN = "127.0.0.1:9464"
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with the bearer token that scrapers must send; needed beyond loopback. Else $ROSE_METRICS_TOKEN.",
     ),
 ]
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
@@ -173,7 +182,11 @@ def serve(
         ended = until_signal()
         with ExitStack() as stack:
             if metrics_listen is not None:
-                echo(f"metrics at {stack.enter_context(serving(root, metrics_listen, token_file))}")
+                from rose.ledger.upkeep import metrics_server
+
+                host, port = host_and_port(metrics_listen, DEFAULT_LISTEN)
+                token = read_token(token_file, "ROSE_METRICS_TOKEN")
+                echo(f"metrics at {stack.enter_context(metrics_server.serve(root, host, port, token))}")
             echo(f"running {', '.join(job.name for job in todo)} on {root} (Ctrl-C ends it)")
             stack.callback(scheduler.stop)
             scheduler.start()

@@ -1,4 +1,4 @@
-"""How a ledger is kept small: `rose ledger compact`, `roll-up`, `archive`, `restore`, `quarantine`."""
+"""How a ledger is kept small: `rose ledger compact`, `roll-up`, `archive`, `restore`."""
 
 from __future__ import annotations
 
@@ -125,23 +125,6 @@ def restore(
             echo(f"Not found: {file}")
     if done.missing:
         raise typer.Exit(1)
-
-
-def quarantine(
-    paths: Annotated[list[str], typer.Argument(help="Damaged files, as `rose ledger verify` names them.")],
-    ledger: LedgerOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Move damaged files out of the readers' way; verification goes on to report what is missing then."""
-    with clear_errors():
-        from rose.ledger.quarantine import quarantine as run
-
-        moved = run(ledger_root(ledger), paths)
-    if as_json:
-        print_json(moved)
-    else:
-        for path in moved:
-            echo(f"Moved to {path}.")
 
 
 def storage_options(texts: list[str] | None) -> dict[str, Any]:

@@ -117,19 +117,11 @@ def schema_command(
     ledger: LedgerOption = None,
     *,
     as_json: JsonOption = False,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole reference of this version, as docs/sql.md has it.")
-    ] = False,
 ) -> None:
     """Say what each view and column means: in the ledger that is named, else in this version of ROSE."""
-    if as_markdown and (as_json or view is not None):
-        fail("--markdown prints the whole reference; leave out --json and the view")
     with clear_errors():
         from rose.ledger.reading import dictionary
 
-        if as_markdown:
-            echo_data(dictionary.markdown())
-            return
         views = dictionary.read(ledger)
         if view is not None:
             views = [dictionary.one(views, view)]

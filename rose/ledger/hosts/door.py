@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from rose.events import Access
 from rose.ledger import catalog, layout
-from rose.ledger.access import Reading, statement
+from rose.ledger.access import AccessLog, Reading, statement
 from rose.ledger.hosts import spool
-from rose.ledger.hosts.access_log import AccessLog
 from rose.ledger.hosts.receive import Held, Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow

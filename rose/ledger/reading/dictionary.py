@@ -1,7 +1,6 @@
 """The data dictionary: every view of a ledger and every column, with its type and what it means.
 
 It is read from the comments in a ledger's catalog, or, without a ledger, from those that this version would write.
-`markdown` makes docs/sql.md of it.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sql
 from rose.errors import did_you_mean
 from rose.ledger.layout import LedgerError
-from rose.ledger.reading import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +67,3 @@ def one(views: Sequence[View], name: str) -> View:
         if view.name == name.lower():
             return view
     raise LedgerError(f"the ledger has no view {name!r}{did_you_mean(name.lower(), [view.name for view in views])}")
-
-
-def markdown() -> str:
-    """The whole of docs/sql.md: how to open a ledger, the views of this version, and the named queries."""
-    views, queries = read(), [named.load(name) for name in named.names()]
-    note = "<!-- Made by `rose schema --markdown > docs/sql.md` from sql/interface.md, sql/views and sql/queries. -->"
-    parts = [note, sql.read("interface.md").rstrip()]
-    parts.append("## Views\n\n" + " · ".join(f"[`{view.name}`](#{view.name})" for view in views))
-    parts += [_view(view) for view in views]
-    parts.append(
-        "## Named queries\n\nEach variable is optional; without it the query takes everything. "
-        "`rose query NAME --show` prints the text."
-    )
-    parts += [_query(query) for query in queries]
-    return "\n\n".join(parts) + "\n"
-
-
-def _view(view: View) -> str:
-    rows = [f"| `{column.name}` | {column.type} | {_cell(column.about)} |" for column in view.columns]
-    return "\n".join([f"### {view.name}", "", view.about, "", "| Column | Type | |", "|---|---|---|", *rows])
-
-
-def _query(query: named.NamedQuery) -> str:
-    variables = ", ".join(f"`{variable.name}`" for variable in query.variables)
-    return f"### {query.name}\n\n{query.question}\n\n{query.reading}\n\nVariables: {variables}."
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

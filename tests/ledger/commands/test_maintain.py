@@ -64,7 +64,7 @@ def test_a_file_that_is_not_found_gives_exit_code_1(run: Run) -> None:
     [
         (("archive", "--older-than", "soon", "--to", "x"), "'soon' is not a duration"),
         (("archive", "--older-than", "1d", "--to", "x", "--storage-option", "key"), "not of the form KEY=VALUE"),
-        (("quarantine", "ledger.json"), "is not a file of the ledger's"),
+        (("verify", "--quarantine", "ledger.json"), "is not a file of the ledger's"),
     ],
 )
 def test_what_cannot_be_carried_out_gives_exit_code_2(run: Run, arguments: tuple[str, ...], says: str) -> None:

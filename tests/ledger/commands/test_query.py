@@ -103,7 +103,6 @@ def test_show_prints_what_runs_by_hand() -> None:
         (["query", "open_leases", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["schema", "leases"], "the ledger has no view 'leases'"),
         (["schema", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["schema", "lease", "--markdown"], "--markdown prints the whole reference"),
         (["sql"], "For a shell, use DuckDB's own: duckdb -readonly ledger/ledger.duckdb"),
         (["sql", "--ledger", "books"], "duckdb -readonly books/ledger.duckdb"),
         (["sql", "FROM lease", "--tls-ca", "ca.pem"], "are for a controller; name one with --server"),
@@ -146,4 +145,3 @@ def test_schema_says_what_each_column_means() -> None:
     assert [view["name"] for view in views] == list(catalog.VIEWS)
     assert views[0]["columns"][0]["name"] == "writer"
     assert json.loads(run("schema", "--json", "--ledger", "ledger").stdout) == views
-    assert run("schema", "--markdown").stdout.startswith("<!-- Made by `rose schema --markdown")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from rose import cli
@@ -20,7 +16,6 @@ from rose.ledger.hosts.remote import RemoteLedger
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.hosts.served import serve
 
-DOCUMENT = Path(__file__).parents[3].joinpath("docs", "ledger-gateway.md").read_text(encoding="utf-8")
 TOKEN = "t0ken-of-enough-characters"
 
 
@@ -91,24 +86,3 @@ def test_what_cannot_be_carried_out_is_named(folder, arguments, says, monkeypatc
     assert done.exit_code == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("line", re.findall(r"^rose .+$", DOCUMENT, re.MULTILINE))
-def test_a_documented_command_has_the_options_it_is_shown_with(line):
-    command = typer.main.get_command(cli.app)
-    words = shlex.split(line.partition(" > ")[0])[1:]
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-    command.make_context("rose", words)
-
-
-def test_the_documented_program_runs(folder):
-    (program,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-    with serve(folder / "centre", token=TOKEN) as url:
-        run(folder, "forward", "--ledger", "spool", "--to", url, "--once", ROSE_TOKEN=TOKEN)
-        text = program.replace("http://127.0.0.1:30100", url).replace('open("token").read().strip()', repr(TOKEN))
-        done = subprocess.run(
-            [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "lease" in done.stdout

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from rose.events import Access
-from rose.ledger.access import statement
-from rose.ledger.hosts.access_log import DENIALS_S, OTHER_PEERS, AccessLog
+from rose.ledger.access import DENIALS_S, OTHER_PEERS, AccessLog, statement
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from typer.testing import CliRunner
 
+from rose import cli
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
-from rose.ledger.reading import dictionary, named
+from rose.ledger.reading import dictionary
 from rose.ledger.writer import LedgerWriter
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "sql.md"
 #: What a column's name says of its unit, and what its comment must then say.
 UNITS = {
     r"_ns$|^ns$": "nanosecond",
@@ -63,18 +64,9 @@ def test_a_ledger_s_own_comments_are_read(tmp_path: Path) -> None:
         dictionary.read(tmp_path)
 
 
-def test_the_reference_holds_every_view_column_and_query(views):
-    text = dictionary.markdown()
+def test_the_command_prints_every_view_with_types_units_and_meanings(views):
+    printed = CliRunner().invoke(cli.app, ["schema"]).stdout
     for view in views:
-        section = text.partition(f"\n### {view.name}\n")[2].partition("\n### ")[0]
-        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [each.name for each in view.columns]
-    for name in named.names():
-        assert f"\n### {name}\n\n{named.load(name).question}\n" in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}, "a cell holds a bar"
-
-
-def test_the_document_is_what_would_be_generated():
-    assert DOCUMENT.read_text(encoding="utf-8") == dictionary.markdown(), (
-        "docs/sql.md is not what the views and queries say now: run `rose schema --markdown > docs/sql.md`"
-    )
+        assert f"{view.name}: {view.about}" in printed
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line.startswith("│")]
+    assert lines == [[each.name, each.type, each.about] for view in views for each in view.columns]

@@ -13,7 +13,8 @@ import pytest
 import sql
 from rose import events
 from rose.events import KINDS, Event, Lease
-from rose.ledger import catalog, faults, rows, segments
+from rose.ledger import catalog, rows, segments
+from rose.ledger.checks import faults
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.verify import verify

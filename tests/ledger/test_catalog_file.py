@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger import catalog, code_cache
+from rose.ledger import catalog, catalog_file
 
 
 class Maker:
@@ -41,38 +41,38 @@ def _file(source: str) -> Path:
 
 def test_it_is_made_once_for_the_same_code(source: str) -> None:
     make = Maker()
-    assert [code_cache.kept("thing", source, "code", make) for _ in range(3)] == [b"made"] * 3
+    assert [catalog_file.kept("thing", source, "code", make) for _ in range(3)] == [b"made"] * 3
     assert make.times == 1
     assert _file(source).name == "thing"
 
 
 def test_other_code_replaces_it(source: str) -> None:
-    code_cache.kept("thing", source, "code", Maker())
-    assert code_cache.kept("thing", source, "other code", Maker(b"other")) == b"other"
-    assert code_cache.kept("thing", source, "other code", Maker()) == b"other"
+    catalog_file.kept("thing", source, "code", Maker())
+    assert catalog_file.kept("thing", source, "other code", Maker(b"other")) == b"other"
+    assert catalog_file.kept("thing", source, "other code", Maker()) == b"other"
     _file(source)
 
 
 @pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: whole[:-1], lambda whole: whole[:-1] + b"x"])
 def test_a_damaged_one_is_made_again(source: str, damage) -> None:
-    code_cache.kept("thing", source, "code", Maker())
+    catalog_file.kept("thing", source, "code", Maker())
     path = _file(source)
     path.write_bytes(damage(path.read_bytes()))
     make = Maker()
-    assert [code_cache.kept("thing", source, "code", make) for _ in range(2)] == [b"made"] * 2
+    assert [catalog_file.kept("thing", source, "code", make) for _ in range(2)] == [b"made"] * 2
     assert make.times == 1
 
 
 def test_nothing_is_kept_where_python_keeps_nothing(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert code_cache.kept("thing", source, "code", Maker()) == b"made"
+    assert catalog_file.kept("thing", source, "code", Maker()) == b"made"
     assert not (Path(source).parent / "__pycache__").exists()
 
 
 def test_a_place_that_takes_no_file_is_no_error(tmp_path: Path) -> None:
     # A folder cannot be made below a file, whoever asks.
     (tmp_path / "file").write_text("")
-    assert code_cache.kept("thing", str(tmp_path / "file" / "code.py"), "code", Maker()) == b"made"
+    assert catalog_file.kept("thing", str(tmp_path / "file" / "code.py"), "code", Maker()) == b"made"
 
 
 _OPEN = """

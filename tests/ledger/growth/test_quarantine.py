@@ -10,8 +10,8 @@ import pytest
 
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import compaction
+from rose.ledger.growth.quarantine import quarantine
 from rose.ledger.layout import LedgerError
-from rose.ledger.quarantine import quarantine
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
