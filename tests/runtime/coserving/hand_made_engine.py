@@ -94,6 +94,9 @@ def answer_to(message):
 class HandMadeEngine:
     """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
 
+    #: Engines that a test made; `conftest.py` closes them before their folders are removed.
+    open = []
+
     def __init__(self, folder, weights, *, tp=1, dtype=torch.float32, device="cpu", **of_updaters):
         folder.mkdir(parents=True, exist_ok=True)
         self.staging = folder / "staging"
@@ -126,6 +129,14 @@ class HandMadeEngine:
             )
             for rank in range(tp)
         ]
+        self.open.append(self)
+
+    def close(self):
+        """End the threads of its updaters."""
+        for updater in self.updaters:
+            updater._background.give_up()
+            if updater._background._thread is not None:
+                updater._background._thread.join(10)
 
     def post(self, path, body):
         assert path == "/generate"

@@ -169,8 +169,12 @@ class WeightUpdater:
             self._ready = ready
             path = self._staging / f"{version}.{verb}.{self._ranks.rank}.json"
             partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
-            partial.replace(path)
+            try:
+                partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
+                partial.replace(path)
+            except OSError as error:
+                # The folder is the agent's: it is gone once the agent has ended.
+                logger.warning("ROSE cannot write the report %s: %s", path, error.strerror)
 
         return report
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import threading
 import time
 
@@ -233,6 +235,23 @@ def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, or
     stage(engine, origin)
     ask(engine, "prepare")
     assert ask(engine, "audit") == (False, [])
+    assert ask(engine, "commit")[0]
+    assert engine.holds(V1, engine.dtype)
+
+
+@pytest.mark.parametrize(("device", "engine"), [("cpu", torch.float32)], indirect=True)
+def test_a_report_whose_folder_is_gone_is_logged_and_the_engine_continues(engine, origin, caplog):
+    shutil.rmtree(engine.staging)
+    assert refusal(engine.post("/generate", question("prepare", 1))) is None
+    for updater in engine.updaters:
+        updater._background._thread.join(10)
+        assert not updater.busy
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"][-1:]
+    assert str(engine.staging / "1.prepare.") in warning
+    assert os.strerror(errno.ENOENT) in warning
+    engine.staging.mkdir()
+    stage(engine, origin)
+    ask(engine, "prepare")
     assert ask(engine, "commit")[0]
     assert engine.holds(V1, engine.dtype)
 
