@@ -6,6 +6,7 @@ import queue
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 
@@ -95,7 +96,7 @@ class HandMadeEngine:
     """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
 
     #: Engines that a test made; `conftest.py` closes them before their folders are removed.
-    open = []
+    open: ClassVar = []
 
     def __init__(self, folder, weights, *, tp=1, dtype=torch.float32, device="cpu", **of_updaters):
         folder.mkdir(parents=True, exist_ok=True)
