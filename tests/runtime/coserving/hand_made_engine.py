@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.hooks.ranks import Ranks
+from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, asked
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rose.runtime.engines.cache import CacheError, once
+from rose.runtime.engines.models import CacheError, once
 
 _READ_ONLY = """
 mount -n --bind "$1" "$1" && mount -n -o remount,bind,ro "$1"
-exec "$2" -c 'import sys; from pathlib import Path; from rose.runtime.engines.cache import CacheError, once
+exec "$2" -c 'import sys; from pathlib import Path; from rose.runtime.engines.models import CacheError, once
 def build(folder): (folder / "file").write_text("built")
 for name in ("made", "other"):
     try: print(once(Path(sys.argv[1]), name, build).name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import loading
+from rose.runtime.engines import sglang
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 
@@ -47,9 +47,9 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of a second, with as little work in it."""
-    monkeypatch.setattr(loading, "WINDOW_S", 1.0)
-    monkeypatch.setattr(loading, "_COMPUTED_S", 0.1)
-    monkeypatch.setattr(loading, "_READ_BYTES", 5 << 20)
+    monkeypatch.setattr(sglang, "WINDOW_S", 1.0)
+    monkeypatch.setattr(sglang, "_COMPUTED_S", 0.1)
+    monkeypatch.setattr(sglang, "_READ_BYTES", 5 << 20)
 
 
 @pytest.fixture

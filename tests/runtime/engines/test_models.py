@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from rose.runtime.engines import models
-from rose.runtime.engines.cache import once
 from rose.runtime.engines.cpu.torchvision_ops import define
+from rose.runtime.engines.models import once
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_folder_without_config_is_an_error(tmp_path: Path) -> None:
 _SLOW_BUILD = """
 import sys, time
 from pathlib import Path
-from rose.runtime.engines.cache import once
+from rose.runtime.engines.models import once
 
 def build(folder):
     (folder / "half").write_text("x")
@@ -224,7 +224,7 @@ def test_of_two_processes_one_builds_and_the_other_waits(tmp_path: Path) -> None
     script = """
 import sys, time
 from pathlib import Path
-from rose.runtime.engines.cache import once
+from rose.runtime.engines.models import once
 
 def build(folder):
     time.sleep(0.5)

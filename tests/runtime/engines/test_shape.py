@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rose.runtime.engines.shape import kv_bytes_per_token, weights_bytes
+from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.training.policy_model import Policy, PolicyShape
 
 LLAMA_8B = {

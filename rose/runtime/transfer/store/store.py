@@ -12,12 +12,15 @@ Several processes may use a folder at once, as long as it is on a file system wh
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
@@ -28,11 +31,9 @@ from rose.runtime.transfer.layout.shards import ModelShape, cells
 from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, plan
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
-from rose.runtime.transfer.store.claims import Claims
-from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more
+from rose.runtime.transfer.store.claims import Claims, unneeded
+from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more, rebuild
 from rose.runtime.transfer.store.fence import Fence
-from rose.runtime.transfer.store.rebuild import rebuild
-from rose.runtime.transfer.store.retention import unneeded
 
 
 def _nothing() -> None:
@@ -298,3 +299,38 @@ def _with(published: Published, more: Sequence[Manifest]) -> Published:
     anchors = [manifest for manifest in more if manifest.base_version is None]
     composites = tuple(manifest for manifest in more if manifest.base_version is not None)
     return replace(published, anchor=anchors[0] if anchors else None, composites=composites)
+
+
+logger = logging.getLogger(__name__)
+
+
+class Publisher:
+    """The one that publishes to a store. What only those need who join later is written beside the next update."""
+
+    def __init__(self, store: VersionStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-publish")
+        self._rest: Future[Published] | None = None
+
+    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Returns once `version` is visible; the tensors may change then. Waits for what is left of the one before.
+
+        Raises TransferError as `VersionStore.publish` does, if the version did not become visible.
+        """
+        self.wait()
+        visible: SimpleQueue[bool] = SimpleQueue()
+        publishing = self._thread.submit(self._store.publish, version, tensors, visible=lambda: visible.put(True))
+        publishing.add_done_callback(lambda _: visible.put(False))
+        if visible.get():
+            self._rest = publishing
+        else:
+            publishing.result()
+
+    def wait(self) -> None:
+        """Wait for all of the last version. What it lacks is logged; the next one makes up for it."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            try:
+                rest.result()
+            except TransferError as error:
+                logger.warning("%s", error)

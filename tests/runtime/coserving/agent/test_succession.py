@@ -14,7 +14,7 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice, Lease
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.engine_lives import EngineLives
+from rose.runtime.coserving.agent.rollout_engine import EngineLives
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
