@@ -24,7 +24,7 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.agent.control import Control
-from rose.runtime.coserving.agent.rollout_engine import EngineLives, RolloutEngine
+from rose.runtime.coserving.agent.rollout_engine import EngineAction, EngineLives, RolloutEngine, rollout_event
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
 from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.kv.activation import Move
@@ -89,7 +89,6 @@ class AgentSpec:
 
 
 Role = Literal["serving", "rollout"]
-EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
 _PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
 _PPM = 1e6
 #: After so many looks an engine is recorded without the note that it never left.
@@ -112,30 +111,6 @@ def record_device(
             memory_bytes=device.kv_bytes,
             hardware_id=hardware_id,
         )
-    )
-
-
-def rollout_event(
-    spec: AgentSpec, action: EngineAction, pid: int | None, *, duration_ns: int | None = None, reason: str | None = None
-) -> Engine:
-    """A change in the life of the device's rollout engine."""
-    engine = spec.rollout
-    assert engine is not None, "a device without a rollout engine has no events of one"
-    note = described(spec.page, "rollout") or Attachment(role="rollout", pid=0)
-    return Engine(
-        at_us=spec.anchor.now_us(),
-        device_id=spec.device.id,
-        engine_id=engine.engine_id,
-        action=action,
-        role="rollout",
-        model=engine.model_name,
-        pid=pid,
-        # One that never came so far as to say what it is has none of these, whatever was asked of it.
-        kv_bytes=note.kv_tokens * spec.rollout_kv_bytes_per_token or None,
-        duration_ns=duration_ns,
-        memory_mechanism=note.memory_mechanism or None,
-        compute_mechanism=note.compute_mechanism or None,
-        reason=reason,
     )
 
 
@@ -299,8 +274,6 @@ class StepTimeWatch:
                         )
                     )
 
-
-__all__ = ["AgentSpec", "DeviceAgent"]
 
 #: How often the page is looked at for what takes a lease back.
 WATCH_S = 0.05

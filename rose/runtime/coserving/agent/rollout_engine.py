@@ -9,19 +9,19 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import psutil
 
 from rose.clock import Anchor, monotonic_ns
 from rose.errors import UserError
-from rose.events import Event, Record, Sync
+from rose.events import Engine, Event, Record, Sync
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.slices import Assignments
-from rose.runtime.coserving.agent.agent import rollout_event
 from rose.runtime.coserving.agent.succession import kept_anchor, last_lease, predecessor
 from rose.runtime.coserving.attach.attaching import has_engine
+from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.coserving.leases.lease_file import LeaseFile
 from rose.runtime.coserving.weights.drift import DriftGuard
@@ -32,6 +32,33 @@ from rose.runtime.engines.sglang import AddressInUseError, EngineError, EnginePr
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent.agent import AgentSpec
+
+
+EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
+
+
+def rollout_event(
+    spec: AgentSpec, action: EngineAction, pid: int | None, *, duration_ns: int | None = None, reason: str | None = None
+) -> Engine:
+    """A change in the life of the device's rollout engine."""
+    engine = spec.rollout
+    assert engine is not None, "a device without a rollout engine has no events of one"
+    note = described(spec.page, "rollout") or Attachment(role="rollout", pid=0)
+    return Engine(
+        at_us=spec.anchor.now_us(),
+        device_id=spec.device.id,
+        engine_id=engine.engine_id,
+        action=action,
+        role="rollout",
+        model=engine.model_name,
+        pid=pid,
+        # One that never came so far as to say what it is has none of these, whatever was asked of it.
+        kv_bytes=note.kv_tokens * spec.rollout_kv_bytes_per_token or None,
+        duration_ns=duration_ns,
+        memory_mechanism=note.memory_mechanism or None,
+        compute_mechanism=note.compute_mechanism or None,
+        reason=reason,
+    )
 
 
 class EngineLives:
