@@ -459,20 +459,6 @@ def test_an_engine_dies_with_the_process_that_started_it(sharded, gone):
     assert gone(parent.group) == []
 
 
-@pytest.mark.long
-def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(tmp_path, gone):
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "config.json").write_text("{}")
-    _, spec = make_spec(tmp_path, broken)
-    engine = EngineProcess(spec)
-    engine.launch()
-    with pytest.raises(EngineError, match=r"test-engine .*ended with exit code") as caught:
-        engine.wait_ready()
-    assert str(spec.log) in str(caught.value)
-    assert gone(engine.pid) == []
-
-
 def test_a_port_in_use_is_named(tmp_path, tiny_policy):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

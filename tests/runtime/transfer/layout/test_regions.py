@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, grid, overlapping
-from tests.long_form import usual
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -25,7 +24,6 @@ def mask(shape: tuple[int, ...], region: Region | None) -> np.ndarray:
     return filled
 
 
-@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -56,7 +54,6 @@ def test_regions_have_an_order_a_hash_and_a_readable_form() -> None:
     assert Region.whole(()).elements == 1
 
 
-@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -70,7 +67,6 @@ def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
             assert box.intersect(region) in (None, box)
 
 
-@settings(max_examples=usual(25, long=100), deadline=None)
 @given(st.data())
 def test_an_overlap_is_found_exactly_when_there_is_one(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)

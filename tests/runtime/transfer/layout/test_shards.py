@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import Cell, ModelShape, cells, receiver_regions
-from tests.long_form import usual
 from tests.runtime.transfer.random_model import INNER, RANKS, Arrays, models, random_weights, runs_on
 
 LAYER = "model.layers.0"
@@ -50,7 +49,6 @@ def padded_sizes(vocab_size: int, tp: int) -> list[int]:
     return [-(-vocab_size // multiple) * multiple for multiple in (64, 64 * tp)]
 
 
-@settings(max_examples=usual(25, long=70), deadline=None)
 @given(models(), st.sampled_from(RANKS))
 def test_a_receiver_holds_what_sglang_loads(model: ModelShape, tp: int) -> None:
     if not runs_on(model, tp):
@@ -86,7 +84,6 @@ def test_the_vocabulary_ends_before_its_padding(vocab_size: int, tp: int, rows: 
     assert [next(((r.start[0], r.stop[0]) for r in regions.values()), None) for regions in held] == rows
 
 
-@settings(max_examples=usual(25, long=70), deadline=None)
 @given(models(), st.sampled_from(RANKS))
 def test_cells_cover_once_and_no_receiver_splits_one(model: ModelShape, tp: int) -> None:
     if not runs_on(model, tp):
