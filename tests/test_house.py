@@ -20,7 +20,6 @@ TERMINAL = "rose/terminal.py"
 PRINTERS = {
     "rose/client/run.py",
     "rose/runtime/engines/adoption.py",
-    "rose/runtime/engines/detach.py",
     "rose/runtime/engines/forkserver_main.py",
 }
 #: Calls that print text, and names of rich that take text for markup.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.transfer import chain, join, link, pause, shards, sizes, speed
+from benchmarks.transfer import chain, join, link, pause, sizes, speed
 from benchmarks.transfer.scope import FULL, QUICK, Scope
 from rose.accept.report import Report, arguments, finish, phase
 
@@ -16,7 +16,6 @@ PARTS = {
     "speed": speed.measure,
     "link": link.measure,
     "join": join.measure,
-    "shards": shards.measure,
     "pause": pause.measure,
 }
 

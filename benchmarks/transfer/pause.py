@@ -24,8 +24,7 @@ from benchmarks.transfer.scope import Scope
 from rose.accept.report import Report
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec

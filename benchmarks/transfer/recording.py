@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rose.config import TrainingConfig
-from rose.runtime.engines.cache import once
+from rose.runtime.engines.models import once
 from rose.runtime.rollout.frozenlake import Episode, seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.policy_model import Policy

@@ -32,8 +32,7 @@ class WeightOrigin:
 
     def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
         try:
-            from rose.runtime.transfer.store.publisher import Publisher
-            from rose.runtime.transfer.store.store import VersionStore
+            from rose.runtime.transfer.store.store import Publisher, VersionStore
             from rose.runtime.transfer.wire.server import StoreServer
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None

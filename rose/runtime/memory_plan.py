@@ -17,7 +17,7 @@ from pathlib import Path
 from rose.config import DeviceConfig, FleetConfig
 from rose.engine_arguments import more_ranks
 from rose.runtime.engines import cpu
-from rose.runtime.engines.shape import kv_bytes_per_token, weights_bytes
+from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
 
 #: Pools on CPU cores, where a page of a pool is taken when it is first written: more than a core fills.

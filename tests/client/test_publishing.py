@@ -17,7 +17,7 @@ from rose.client.publishing import WeightOrigin
 from rose.runtime.transfer.codec.bits import from_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import plan
-from rose.runtime.transfer.store.rebuild import rebuild
+from rose.runtime.transfer.store.encoder import rebuild
 from rose.runtime.transfer.store.store import VersionStore
 from tests.client.fleet import MODEL, Engine, Fetching, fleet
 

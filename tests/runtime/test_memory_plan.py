@@ -8,7 +8,7 @@ import pytest
 from rose import config
 from rose.runtime import memory_plan, preflight
 from rose.runtime.engines import cpu
-from rose.runtime.engines.shape import weights_bytes
+from rose.runtime.engines.models import weights_bytes
 from rose.runtime.memory_plan import (
     CORES_ROLLOUT_TOKENS,
     CORES_SERVING_TOKENS,

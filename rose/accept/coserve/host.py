@@ -24,9 +24,9 @@ from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.engines import cpu, models, placement
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
+from rose.runtime.engines.models import kv_bytes_per_token
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
-from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.training.policy_model import Policy as Model
 from rose.runtime.training.policy_model import PolicyShape

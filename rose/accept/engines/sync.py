@@ -11,8 +11,7 @@ from pathlib import Path
 from rose.accept.coserve.host import ROLLOUT, Host
 from rose.accept.engines import models as engine_models
 from rose.accept.stage import StageReport
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.training.policy_model import PolicyShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer

@@ -25,7 +25,7 @@ from rose.clock import Anchor, monotonic_ns
 from rose.events import DeviceSlice, Event
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.slices import slice_time
-from rose.runtime.coserving.hooks.runahead import LAYERS_AHEAD
+from rose.runtime.coserving.hooks.gate import LAYERS_AHEAD
 from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import ArbiterPage, Party, SpanRecord
 from rose.runtime.policy.kv import KvMemory

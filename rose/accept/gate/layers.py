@@ -107,7 +107,7 @@ class Stack(torch.nn.Module):
 
     def capture(self) -> None:
         """Capture a step as the product has SGLang do it. The layers' hooks are to be marked before."""
-        from rose.runtime.coserving.hooks.layered_graphs import capture_in_layers
+        from rose.runtime.coserving.hooks.gate import capture_in_layers
 
         backend = SimpleNamespace(_device_module=torch.cuda, _graphs={})
 

@@ -32,8 +32,7 @@ from rose.accept.gate.messages import (
 )
 from rose.accept.gate.scheduler import Request, Scheduler, View
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.gate import RolloutGate, add_layer_hooks
-from rose.runtime.coserving.hooks.runahead import RunAhead
+from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, add_layer_hooks
 from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
 from rose.runtime.coserving.hooks.serving import ServingPlugin
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
@@ -306,7 +305,7 @@ def _ends_a_segment(before_layer: Callable[[int], None]) -> Callable[[int], None
     os.environ.setdefault(gpu.NATIVE_KERNELS, "1")
     try:
         gpu.install()
-        from rose.runtime.coserving.hooks.layered_graphs import before_each_layer
+        from rose.runtime.coserving.hooks.gate import before_each_layer
 
         return before_each_layer(before_layer)
     except Exception as error:

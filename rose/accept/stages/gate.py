@@ -20,7 +20,7 @@ from rose.accept.gate.device import Device, Mode, PartyError
 from rose.accept.gate.messages import Ready, Round
 from rose.accept.stage import Scope, StageReport
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.runahead import LAYERS_AHEAD
+from rose.runtime.coserving.hooks.gate import LAYERS_AHEAD
 
 ALONE, UNSERVED, UNGATED, YIELD = "alone", "rollouts alone", "ungated", "yield"
 _ALONE = Mode(name=ALONE, policy=None, seconds=5.0, quick_seconds=0.75)

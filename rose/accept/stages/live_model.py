@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from rose.runtime.coserving.hooks.asking import Verb
-from rose.runtime.coserving.hooks.ranks import Ranks
+from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.parameters import EngineWeights
 from rose.runtime.coserving.weights.weights import WeightUpdater

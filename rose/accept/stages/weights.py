@@ -26,8 +26,7 @@ from rose.runtime.transfer.codec.bits import integers
 from rose.runtime.transfer.layout.fused import hf_views
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.transfer.package.staged import Staged
-from rose.runtime.transfer.store.publisher import Publisher
-from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.store.store import Publisher, VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rose.runtime.coserving.attach.attachment import STATE, EngineState
-from rose.runtime.coserving.hooks.gate import add_layer_hooks
-from rose.runtime.coserving.hooks.layered_graphs import before_each_layer, capture_in_layers
+from rose.runtime.coserving.hooks.gate import add_layer_hooks, before_each_layer, capture_in_layers
 from rose.runtime.coserving.hooks.rollout import RolloutPlugin
 from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
 from rose.runtime.coserving.hooks.serving import ATTACH, RELEASE, ServingPlugin, refusal

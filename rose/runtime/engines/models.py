@@ -2,17 +2,134 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rose.config import TaskConfig
 from rose.errors import UserError
-from rose.runtime.engines.cache import once
+
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_INDEX = "model.safetensors.index.json"
+
+
+def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
+    """KV-cache bytes of one token: 2 (K and V) * layers * kv heads * head size * element size.
+
+    `dtype` is what the engine computes in, if that is not the checkpoint's own.
+
+    Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
+    """
+    path = Path(checkpoint) / "config.json"
+    config = _config(path)
+    try:
+        heads = int(config["num_attention_heads"])
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+        layers = int(config["num_hidden_layers"])
+    except (KeyError, TypeError) as error:
+        raise _unreadable(path, error)
+    return 2 * layers * kv_heads * head_dim * _element_bytes(config, dtype)
+
+
+def weights_bytes(checkpoint: Path | str) -> int:
+    """Bytes of the weights that an engine loads: the size of the safetensors files, or, where there are none, what a
+    dense Llama of the configuration's shape has in its dtype.
+
+    Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
+    """
+    folder = Path(checkpoint)
+    # The index names what is loaded; a folder may hold the same weights a second time, in one file.
+    index = folder / _INDEX
+    try:
+        files = [folder / name for name in set(json.loads(index.read_text())["weight_map"].values())]
+        return sum(file.stat().st_size for file in files)
+    except FileNotFoundError:
+        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    except (OSError, KeyError, AttributeError, ValueError) as error:
+        raise _unreadable(index, error)
+    return size or _dense_bytes(folder / "config.json")
+
+
+def _dense_bytes(path: Path) -> int:
+    config = _config(path)
+    try:
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        head_dim = int(config.get("head_dim") or hidden // heads)
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        attention = 2 * hidden * head_dim * (heads + kv_heads)
+        layer = attention + 3 * hidden * int(config["intermediate_size"])
+        tables = 1 if config.get("tie_word_embeddings") else 2
+        count = int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden
+    except (KeyError, TypeError) as error:
+        raise _unreadable(path, error)
+    return count * _element_bytes(config, None)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise _unreadable(path, error)
+    if not isinstance(config, dict):
+        raise _unreadable(path, TypeError("it holds no table"))
+    return config
+
+
+def _element_bytes(config: dict[str, Any], dtype: str | None) -> int:
+    return _DTYPE_BYTES.get(str(dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"), 2)
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"cannot read the model's shape from {path}: {error!r}. Name a local checkpoint folder.")
+
+
+class CacheError(UserError):
+    """A cache that a folder is to be made in and that cannot be written."""
+
+
+def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
+    """The folder `cache`/`name`, made by `build` (given an empty folder to fill) if it is not there yet.
+
+    Of several processes one builds and the others wait. A killed build leaves a folder `.<name>.*` that the next one
+    removes; the folder under its own name is always whole. A cache that has it already may be one that nobody can
+    write to, as one that hosts share. Raises CacheError if it has to be written to and cannot be.
+    """
+    cache = cache.expanduser()
+    folder = cache / name
+    if folder.is_dir():
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = (cache / f".{name}.lock").open("w")
+    except OSError as error:
+        raise CacheError(
+            f"cache {cache} has no {name} and cannot be written ({error.strerror}): set `cache` to a folder you own"
+        ) from error
+    with lock:
+        # The kernel drops the lock when its holder dies.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        for leftover in cache.glob(f".{name}.building-*"):
+            shutil.rmtree(leftover)
+        building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=cache))
+        try:
+            build(building)
+            building.chmod(0o755)
+            building.rename(folder)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return folder
+
 
 SMOLLM2 = "smollm2-135m-instruct"
 FROZENLAKE = "frozenlake-tiny"
@@ -154,7 +271,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
         if part in heads:
             values = _unpermute(values, heads[part])
         weights[_hugging_face_name(tensor.name, source)] = values.to(torch.bfloat16).contiguous()
-    config = _config(meta, tied="lm_head.weight" not in weights)
+    config = _llama_config(meta, tied="lm_head.weight" not in weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: config[key] for key in ("bos_token_id", "eos_token_id")})
@@ -178,7 +295,7 @@ def _unpermute(weight: Any, heads: int) -> Any:
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
+def _llama_config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -26,14 +26,14 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
-from rose.runtime.coserving.agent.agent_spec import AgentSpec
-from rose.runtime.coserving.agent.ending import end_without_agent
+from rose.runtime.coserving.agent.agent import AgentSpec
 from rose.runtime.coserving.agent.host_agent import HostAgent
+from rose.runtime.coserving.agent.rollout_engine import end_without_agent
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.engines import models
 from rose.runtime.engines.door import Door
+from rose.runtime.engines.models import weights_bytes
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
-from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.messages import HostFacts

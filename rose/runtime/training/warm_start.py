@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rose.config import TaskConfig
-from rose.runtime.engines.cache import once
+from rose.runtime.engines.models import once
 from rose.runtime.rollout import vocabulary
 from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rose import config
 from rose.clock import Anchor
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
-from rose.runtime.coserving.weights.target import straight
+from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.policy.slack import Budgets
 
 

@@ -87,6 +87,14 @@ class Host:
         self.serving.do("page.set_load(load)")
         return EngineRecord.read(self.spec.page)
 
+    def agent_that_leaves(self):
+        """An agent in this process, which leaves its engine; returns the engine's record."""
+        self.next_agent()
+        self.agent.stop(leave=True)
+        self.writer.close()
+        self.agent = self.writer = None
+        return EngineRecord.read(self.spec.page)
+
     def kill_agent(self):
         self.process.kill()
         self.process.wait()

@@ -6,11 +6,11 @@ import queue
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.hooks.ranks import Ranks
+from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, asked
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
@@ -94,6 +94,9 @@ def answer_to(message):
 class HandMadeEngine:
     """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
 
+    #: Engines that a test made; `conftest.py` closes them before their folders are removed.
+    open: ClassVar = []
+
     def __init__(self, folder, weights, *, tp=1, dtype=torch.float32, device="cpu", **of_updaters):
         folder.mkdir(parents=True, exist_ok=True)
         self.staging = folder / "staging"
@@ -126,6 +129,14 @@ class HandMadeEngine:
             )
             for rank in range(tp)
         ]
+        self.open.append(self)
+
+    def close(self):
+        """End the threads of its updaters."""
+        for updater in self.updaters:
+            updater._background.give_up()
+            if updater._background._thread is not None:
+                updater._background._thread.join(10)
 
     def post(self, path, body):
         assert path == "/generate"

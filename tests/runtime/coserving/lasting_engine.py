@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from rose.runtime.engines import adoption
-from rose.runtime.engines.adoption import DetachedProcess
-from rose.runtime.engines.detach import start_detached
+from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.sglang import EngineProcess, require_free_port
 
 _SCRIPT = """

@@ -61,7 +61,6 @@ def test_only_what_is_read_while_sglang_loads_has_to_be_the_same(name, matters):
     assert differing({name: "1"}, {name: "1"}) == []
 
 
-@pytest.mark.long
 def test_an_environment_takes_effect_after_the_libraries_are_loaded():
     environment = {"OMP_NUM_THREADS": "1", "OTHER": "1", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(

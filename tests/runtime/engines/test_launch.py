@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CORES = """
-import os
 from rose.runtime.engines import launch
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-launch.use_start_cores()
-print(*sorted(os.sched_getaffinity(0)))
-"""
 
 #: Starts a process that is to die with it, and ends when it is killed.
 PARENT = """
@@ -46,18 +40,24 @@ launch.serve([])
 """
 
 
-def cores_under(environment):
-    done = subprocess.run(
-        [sys.executable, "-c", CORES], env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    )
-    return [int(word) for word in done.stdout.split()]
+def cores_under(environment, monkeypatch):
+    monkeypatch.delenv("ROSE_ENGINE_START_CORES", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        launch.use_start_cores()
+        return sorted(os.sched_getaffinity(0))
+    finally:
+        os.sched_setaffinity(0, before)
 
 
-def test_it_starts_on_the_cores_it_is_given():
+def test_it_starts_on_the_cores_it_is_given(monkeypatch):
     cores = sorted(os.sched_getaffinity(0))
-    assert cores_under({"ROSE_ENGINE_START_CORES": str(cores[-1])}) == cores[-1:]
-    assert cores_under({"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))}) == cores
-    assert cores_under({}) == cores[:1]
+    assert cores_under({}, monkeypatch) == cores[:1]
+    assert cores_under({"ROSE_ENGINE_START_CORES": str(cores[-1])}, monkeypatch) == cores[-1:]
+    assert cores_under({"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))}, monkeypatch) == cores
 
 
 def test_it_dies_with_its_parent(gone):

@@ -11,8 +11,7 @@ import torch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS, Move
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms

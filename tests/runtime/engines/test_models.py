@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rose.runtime.engines import models
-from rose.runtime.engines.cache import once
 from rose.runtime.engines.cpu.torchvision_ops import define
+from rose.runtime.engines.models import CacheError, kv_bytes_per_token, once, weights_bytes
+from rose.runtime.training.policy_model import Policy, PolicyShape
 
 
 @pytest.fixture(scope="module")
@@ -110,63 +112,52 @@ def hub() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def _resolve_apart(name: str, home: Path, port: int) -> tuple[str, list[str]]:
-    """(the folder or the error, what was said), of a process of its own: the client reads its environment once."""
+def test_what_becomes_of_a_hugging_face_id(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """In a process of its own: the client reads its environment once."""
     script = """
 import json, sys
 from pathlib import Path
 from rose.runtime.engines import models
-said = []
-try:
-    result = str(models.resolve(sys.argv[1], Path(sys.argv[2]), said.append))
-except models.ModelError as error:
-    result = f"error: {error}"
-print(json.dumps([result, said]))
+
+def resolve(name):
+    said = []
+    try:
+        return str(models.resolve(name, Path(sys.argv[1]), said.append)), said
+    except models.ModelError as error:
+        return f"error: {error}", said
+
+for name in sys.stdin:
+    print(json.dumps(resolve(name.strip())), flush=True)
 """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    environment |= {"HF_HOME": str(home), "HF_ENDPOINT": f"http://127.0.0.1:{port}", "NO_PROXY": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, name, str(home)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    result, said = json.loads(done.stdout)
-    return result, said
+    environment |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
+    environment |= {"NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
 
+        def resolve(name: str) -> tuple[str, list[str]]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{name}\n")
+            result, said = json.loads(process.stdout.readline())
+            return result, said
 
-def test_a_hugging_face_id_becomes_a_folder_and_stays_one_offline(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
-    folder, said = _resolve_apart("owner/model", tmp_path, hub.server_port)
-    assert {path.name for path in Path(folder).iterdir()} == {"config.json", "model.safetensors"}
-    assert (Path(folder) / "model.safetensors").read_bytes() == b"weights"
-    assert len(said) == 1
-    assert "owner/model" in said[0]
-    hub.shutdown()
-    hub.server_close()
-    assert _resolve_apart("owner/model", tmp_path, hub.server_port)[0] == folder
-
-
-@pytest.mark.parametrize(("name", "said"), [("owner/missing", "404"), ("owner/adapter", "has no config.json")])
-def test_a_hugging_face_id_without_a_model_is_an_error(
-    hub: ThreadingHTTPServer, tmp_path: Path, name: str, said: str
-) -> None:
-    error, _ = _resolve_apart(name, tmp_path, hub.server_port)
-    assert error.startswith(f"error: model {name!r}")
-    assert said in error
-    assert "name a local checkpoint folder" in error
-
-
-def test_a_hugging_face_id_out_of_reach_is_an_error_that_says_what_to_do(
-    hub: ThreadingHTTPServer, tmp_path: Path
-) -> None:
-    hub.shutdown()
-    hub.server_close()
-    error, _ = _resolve_apart("owner/model", tmp_path, hub.server_port)
-    assert error.startswith("error: model 'owner/model' cannot be downloaded")
-    assert "hf download owner/model" in error
-    assert "name a local checkpoint folder" in error
+        folder, (said,) = resolve("owner/model")
+        assert {path.name for path in Path(folder).iterdir()} == {"config.json", "model.safetensors"}
+        assert (Path(folder) / "model.safetensors").read_bytes() == b"weights"
+        assert "owner/model" in said
+        for name, reason in (("owner/missing", "404"), ("owner/adapter", "has no config.json")):
+            error, _ = resolve(name)
+            assert error.startswith(f"error: model {name!r}")
+            assert reason in error
+        hub.shutdown()
+        hub.server_close()
+        assert resolve("owner/model")[0] == folder, "it needs no network once it is there"
+        error, _ = resolve("owner/other")
+        assert error.startswith("error: model 'owner/other' cannot be downloaded")
+        assert "hf download owner/other" in error
 
 
 @pytest.mark.parametrize("name", ["smollm", "./nowhere", "a/b/c", ""])
@@ -184,7 +175,7 @@ def test_folder_without_config_is_an_error(tmp_path: Path) -> None:
 _SLOW_BUILD = """
 import sys, time
 from pathlib import Path
-from rose.runtime.engines.cache import once
+from rose.runtime.engines.models import once
 
 def build(folder):
     (folder / "half").write_text("x")
@@ -224,7 +215,7 @@ def test_of_two_processes_one_builds_and_the_other_waits(tmp_path: Path) -> None
     script = """
 import sys, time
 from pathlib import Path
-from rose.runtime.engines.cache import once
+from rose.runtime.engines.models import once
 
 def build(folder):
     time.sleep(0.5)
@@ -237,3 +228,101 @@ once(Path(sys.argv[1]), "thing", build)
     deadline = time.monotonic() + 60
     assert [process.wait(deadline - time.monotonic()) for process in both] == [0, 0]
     assert (tmp_path / "builds").read_text() == "x"
+
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "torch_dtype": "bfloat16",
+}
+
+
+def write(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_the_shape_of_a_known_model(tmp_path):
+    folder = write(tmp_path, LLAMA_8B)
+    assert kv_bytes_per_token(folder) == 131072
+    assert kv_bytes_per_token(folder, "float32") == 2 * 131072
+    # 8.03 billion parameters, two norms a layer aside.
+    assert weights_bytes(folder) == pytest.approx(2 * 8_030_261_248, rel=1e-4)
+    write(folder, {**LLAMA_8B, "tie_word_embeddings": True})
+    assert weights_bytes(folder) == pytest.approx(2 * (8_030_261_248 - 128256 * 4096), rel=1e-4)
+
+
+def test_weights_are_as_large_as_their_files(tmp_path):
+    shape = PolicyShape(hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=16)
+    Policy(shape).save(tmp_path)
+    count = sum(parameter.numel() for parameter in Policy(shape).parameters())
+    assert weights_bytes(tmp_path) == pytest.approx(2 * count, rel=0.05)
+
+
+def test_weights_that_lie_there_twice_are_counted_once(tmp_path):
+    write(tmp_path, LLAMA_8B)
+    for name in ("model-1.safetensors", "model-2.safetensors", "consolidated.safetensors"):
+        save_file({"a": torch.zeros(1000)}, tmp_path / name)
+    size = (tmp_path / "model-1.safetensors").stat().st_size
+    assert weights_bytes(tmp_path) == 3 * size
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert weights_bytes(tmp_path) == 2 * size
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.json.*Name a local checkpoint folder"):
+        kv_bytes_per_token(tmp_path)
+    with pytest.raises(ValueError, match="num_attention_heads"):
+        kv_bytes_per_token(write(tmp_path, {}))
+    with pytest.raises(ValueError, match="hidden_size"):
+        weights_bytes(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json"):
+        weights_bytes(tmp_path)
+
+
+_READ_ONLY = """
+mount -n --bind "$1" "$1" && mount -n -o remount,bind,ro "$1"
+exec "$2" -c 'import sys; from pathlib import Path; from rose.runtime.engines.models import CacheError, once
+def build(folder): (folder / "file").write_text("built")
+for name in ("made", "other"):
+    try: print(once(Path(sys.argv[1]), name, build).name)
+    except CacheError as error: print(error)' "$1"
+"""
+
+
+def _build(folder: Path) -> None:
+    (folder / "file").write_text("built")
+
+
+def test_a_folder_is_made_once(tmp_path: Path) -> None:
+    folder = once(tmp_path / "cache", "made", _build)
+    (folder / "file").write_text("kept")
+    assert (once(tmp_path / "cache", "made", _build) / "file").read_text() == "kept"
+
+
+def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheError, match=r"file/cache has no made and cannot be written \(Not a directory\)"):
+        once(tmp_path / "file" / "cache", "made", _build)
+
+
+def test_a_cache_that_hosts_share_need_not_be_written_to(tmp_path: Path) -> None:
+    once(tmp_path, "made", _build)
+    run = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", _READ_ONLY, "sh", str(tmp_path), sys.executable],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if "made" not in run.stdout and run.returncode:
+        pytest.skip(f"this machine has no mount namespaces for its users: {run.stderr.strip()[-200:]}")
+    made, refused = run.stdout.splitlines()
+    assert made == "made"
+    assert refused.startswith(f"cache {tmp_path} has no other and cannot be written (Read-only file system)")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rose.runtime import preflight
 from rose.runtime.engines import adoption, door
-from rose.runtime.engines.adoption import DetachedProcess
-from rose.runtime.engines.detach import start_detached
+from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.sglang import EngineProcess
 
 SERVING_PORT = 30000

@@ -8,8 +8,7 @@ from functools import partial
 
 from rose.clock import Anchor
 from rose.events import DeviceSlice, Record
-from rose.runtime.coserving.accounts.assignments import Assignments
-from rose.runtime.coserving.accounts.slices import slice_time
+from rose.runtime.coserving.accounts.slices import Assignments, slice_time
 from rose.runtime.coserving.accounts.waits import Waits
 from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord

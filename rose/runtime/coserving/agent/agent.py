@@ -7,49 +7,273 @@ on at once; another watches the page for what takes a lease back, and keeps the 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from rose import private_folder
-from rose.clock import monotonic_ns
-from rose.events import Event, Ledger, Record
+from rose.clock import Anchor, monotonic_ns
+from rose.config import CoservingConfig, DeviceConfig
+from rose.events import Device, Engine, Event, Ledger, Record, StepTime
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accounts.accountant import Accountant
-from rose.runtime.coserving.accounts.assignments import Assignments
-from rose.runtime.coserving.agent.agent_spec import AgentSpec
+from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.agent.control import Control
-from rose.runtime.coserving.agent.device_events import (
-    ServingWatch,
-    StepTimeWatch,
-    moved_event,
-    record_device,
-    rollout_event,
-)
-from rose.runtime.coserving.agent.engine_lives import EngineLives
-from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
+from rose.runtime.coserving.agent.rollout_engine import EngineAction, EngineLives, RolloutEngine, rollout_event
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
+from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.kv.activation import Move
 from rose.runtime.coserving.leases.lease_file import Remembered
 from rose.runtime.coserving.leases.leasing import Leasing
 from rose.runtime.coserving.leases.withholding import Withholding, rules
-from rose.runtime.coserving.meter.hardware import hardware_id
+from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.weights.target import Via, straight
+from rose.runtime.coserving.weights.sync import Via, straight
 from rose.runtime.coserving.weights.targets import Targets
 from rose.runtime.engines.adoption import is_ending
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
 from rose.runtime.policy.policies import NAMES, POLICIES
 from rose.runtime.policy.serving import ServingHistory
-from rose.runtime.policy.slack import Hold
+from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.scheduling.client import ControlClient
-from rose.runtime.scheduling.messages import EngineReport
+from rose.runtime.scheduling.messages import EngineReport, HostFacts
 
-__all__ = ["AgentSpec", "DeviceAgent"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentSpec:
+    """What an agent is told when it is made. `*_kv_bytes_per_token` follow from the models' shapes.
+
+    `serving_*` name the serving engine that its owner runs on the device; `serving_url` is None where there is none.
+    """
+
+    device: DeviceConfig
+    coserving: CoservingConfig
+    budgets: Budgets
+    max_prompt_tokens: int
+    run_id: str
+    anchor: Anchor
+    page: Path
+    staging: Path
+    rollout: EngineSpec | None
+    rollout_capacity: int
+    rollout_kv_bytes_per_token: int
+    serving_url: str | None
+    serving_engine_id: str | None
+    serving_model: str
+    serving_kv_bytes_per_token: int
+    gateway_url: str
+    #: What the agent shows the controller.
+    agent_token: str = field(default="", repr=False)
+    #: The host's name, as its controller knows it.
+    host: str | None = None
+    #: Gives what heartbeats say of the host.
+    host_facts: Callable[[], HostFacts] | None = None
+
+    def memory(self) -> KvMemory:
+        """How the device's KV memory is divided; what is held of it is on the page."""
+        return KvMemory(
+            device_bytes=self.device.kv_bytes,
+            serving_bytes_per_token=self.serving_kv_bytes_per_token,
+            rollout_bytes_per_token=self.rollout_kv_bytes_per_token,
+            headroom=self.coserving.headroom,
+            high_watermark=self.coserving.high_watermark,
+        )
+
+
+Role = Literal["serving", "rollout"]
+_PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
+_PPM = 1e6
+#: After so many looks an engine is recorded without the note that it never left.
+_LOOKS_FOR_NOTE = 20
+
+
+def record_device(
+    record: Record, spec: AgentSpec, action: Literal["joined", "left"], at_ns: int, hardware_id: str
+) -> None:
+    """The device joined or left the fleet at `at_ns`, monotonic."""
+    device = spec.device
+    record(
+        Device(
+            at_us=spec.anchor.utc_us(at_ns),
+            device_id=device.id,
+            action=action,
+            t_ns=spec.anchor.utc_ns(at_ns),
+            pool=device.pool,
+            device_class=device.device_class,
+            memory_bytes=device.kv_bytes,
+            hardware_id=hardware_id,
+        )
+    )
+
+
+def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: int | None) -> Engine:
+    """The rollout engine's memory came to the device or left it; `lease_id` is the lease that it was for."""
+    move = Move.from_aux(span.aux)
+    action: EngineAction = "deactivated" if move.away else "activated"
+    event = rollout_event(spec, action, pid, duration_ns=span.end_ns - span.start_ns)
+    reason = None
+    if move.weights_alone:
+        lease_id, reason = None, "the weights alone, for a sync"
+    elif event.memory_mechanism == "remap":
+        reason = "the KV pool alone"
+    elif spec.device.gpu is None:
+        reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
+    return dataclasses.replace(
+        event,
+        at_us=spec.anchor.utc_us(span.start_ns),
+        lease_id=lease_id,
+        reason=reason,
+        moved_bytes=move.moved_bytes,
+    )
+
+
+class ServingWatch:
+    """Sees the serving engine come to the page and leave it. It belongs to its owner: nothing is done to it."""
+
+    def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
+        self._spec, self._page, self._record = spec, page, record
+        #: The one that is attached, as the ledger was told of it.
+        self._attached: Attachment | None = None
+        #: The last one that found the page and did not take it, or could not keep it, as the ledger was told of it.
+        self._refused: Attachment | None = None
+        #: How often one was seen that has not said anything of itself yet, and its pid.
+        self._looks, self._looked_at = 0, 0
+        #: Whether it had something to do when it was last seen.
+        self._busy = False
+
+    @property
+    def fault(self) -> str | None:
+        """Why no serving engine can be shared with; None while one is attached."""
+        if not self._page.alive(Party.SERVING):
+            description = described(self._spec.page, "serving")
+            if description is not None and description.refused is not None:
+                return f"nothing is lent beside the serving engine, pid {description.pid}: {description.refused}"
+            return "no serving engine is attached to the device's page"
+        if self._page.get(Party.SERVING, Field.BROKEN):
+            return "ROSE's hooks in the serving engine failed; its log says why"
+        if self._attached is not None and self._attached.refused is not None:
+            return f"nothing is lent beside the serving engine: {self._attached.refused}"
+        return None
+
+    def look(self) -> None:
+        """Record what changed since the last look."""
+        attached = self._attached
+        if not self._page.alive(Party.SERVING):
+            if attached is not None:
+                self._leave(attached)
+            self._note_refusal()
+            return
+        pid = self._page.get(Party.SERVING, Field.PID)
+        if attached is not None and attached.pid != pid:
+            self._leave(attached)
+            attached = None
+        if attached is None:
+            self._meet(pid)
+        load = self._page.serving_load()
+        self._busy = load is not None and (load.wanted or load.waiting > 0 or load.running > 0)
+
+    def close(self, reason: str) -> None:
+        """The agent looks no more."""
+        if self._attached is not None:
+            self._tell("detached", self._attached, reason)
+            self._attached = None
+
+    def _meet(self, pid: int) -> None:
+        description = described(self._spec.page, "serving")
+        # What an engine before this one said is not about this one, whose own words come a moment after it.
+        own = description if description is not None and description.pid == pid else None
+        self._looks = self._looks + 1 if pid == self._looked_at else 1
+        self._looked_at = pid
+        if own is not None or self._looks >= _LOOKS_FOR_NOTE:
+            met = own or Attachment(role="serving", pid=pid)
+            refused = met.refused or elsewhere(self._spec.device, self._spec.page, pid)
+            self._attached = dataclasses.replace(met, refused=refused)
+            self._tell("attached", self._attached, self._attached.refused)
+
+    def _leave(self, attached: Attachment) -> None:
+        self._attached, self._looks = None, 0
+        busy, self._busy = self._busy, False
+        description = described(self._spec.page, "serving")
+        if description is not None and description.pid == attached.pid and description.refused is not None:
+            # It goes on serving without the plugin.
+            self._refused = description
+            self._tell("detached", attached, description.refused)
+        else:
+            # Nobody stops a server in the middle of a request if he can help it.
+            self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
+
+    def _note_refusal(self) -> None:
+        description = described(self._spec.page, "serving")
+        if description is not None and description.refused is not None and description != self._refused:
+            self._refused = description
+            self._tell("refused", description, description.refused)
+
+    def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
+        spec = self._spec
+        self._record(
+            Engine(
+                at_us=spec.anchor.now_us(),
+                device_id=spec.device.id,
+                engine_id=spec.serving_engine_id or f"{spec.device.id}-serving",
+                action=action,
+                role="serving",
+                model=attached.model or spec.serving_model,
+                pid=attached.pid,
+                kv_bytes=attached.kv_tokens * spec.serving_kv_bytes_per_token or None,
+                memory_mechanism=attached.memory_mechanism or None,
+                compute_mechanism=attached.compute_mechanism or None,
+                reason=reason,
+            )
+        )
+
+
+class StepTimeWatch:
+    """Tells how well the engines of a device predict their steps."""
+
+    def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
+        self._page, self._record, self._device_id, self._anchor = page, record, spec.device.id, spec.anchor
+        self._engine_ids: dict[Role, str | None] = {
+            "serving": spec.serving_engine_id,
+            "rollout": None if spec.rollout is None else spec.rollout.engine_id,
+        }
+        self._steps: dict[Role, int] = dict.fromkeys(_PARTIES, 0)
+
+    def tell(self) -> None:
+        """Record the errors of every engine that ran steps since the last time."""
+        for role, party in _PARTIES.items():
+            steps = self._page.get(party, Field.STEPS)
+            # An engine that was started again counts from 0.
+            since = steps - self._steps[role] if steps >= self._steps[role] else steps
+            self._steps[role] = steps
+            if since == 0:
+                continue
+            modes: tuple[tuple[Literal["prefill", "decode"], Field], ...] = (
+                ("prefill", Field.PREFILL_ERROR_PPM),
+                ("decode", Field.DECODE_ERROR_PPM),
+            )
+            for mode, error_field in modes:
+                # Exactly 0 is a mode of which nothing was predicted yet.
+                if error_ppm := self._page.get(party, error_field):
+                    self._record(
+                        StepTime(
+                            at_us=self._anchor.now_us(),
+                            device_id=self._device_id,
+                            engine_id=self._engine_ids[role],
+                            role=role,
+                            mode=mode,
+                            steps=since,
+                            error_share=error_ppm / _PPM,
+                        )
+                    )
+
 
 #: How often the page is looked at for what takes a lease back.
 WATCH_S = 0.05

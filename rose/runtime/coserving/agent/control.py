@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.clock import Anchor, both_ns, monotonic_ns
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
 from rose.runtime.scheduling.messages import Target as WantedTarget

@@ -15,13 +15,12 @@ from dataclasses import replace
 from rose.errors import UserError
 from rose.ledger.hosts import spool
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.agent import DeviceAgent
-from rose.runtime.coserving.agent.agent_spec import AgentSpec
+from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
 from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.coserving.page import PageError
 from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.coserving.weights.target import straight
+from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
 #: Wait before a device is tried again: the first, doubled each time up to the last.

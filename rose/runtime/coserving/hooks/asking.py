@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 #: What is asked of the engine's weights, each with a policy version.
@@ -55,3 +57,32 @@ def refusal(answer: Any) -> str | None:
     except (LookupError, TypeError):
         return f"it answered {str(answer)[:200]}, as if it had no plugin"
     return None if message == TAKEN else message
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Rank `rank` of `size`. `all_say(mine)` is whether every rank says yes; all must ask at the same point."""
+
+    rank: int = 0
+    size: int = 1
+    all_say: Callable[[bool], bool] = bool
+
+    @classmethod
+    def of_engine(cls) -> Ranks:
+        """This scheduler's."""
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+        if parallel.tp_size == 1:
+            return cls()
+        group = parallel.tp_group.cpu_group
+
+        def all_say(own_vote: bool) -> bool:
+            import torch
+            from torch import distributed
+
+            votes = torch.tensor([int(own_vote)])
+            distributed.all_reduce(votes, op=distributed.ReduceOp.MIN, group=group)
+            return bool(votes.item())
+
+        return cls(parallel.tp_rank, parallel.tp_size, all_say)

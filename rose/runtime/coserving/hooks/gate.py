@@ -14,13 +14,89 @@ from collections.abc import Callable
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.runahead import RunAhead
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, ServingLoad, StepFacts
+
+#: A GPU is kept at work by one layer that runs and one that waits behind it.
+LAYERS_AHEAD = 2
+
+
+class RunAhead:
+    """The last layers' ends, as events of the GPU. Without it Python queues a whole step before its first layer ran.
+
+    No more than `layers` are queued at a time. Raises ValueError below 1.
+    """
+
+    def __init__(self, layers: int = LAYERS_AHEAD) -> None:
+        import torch
+
+        if layers < 1:
+            raise ValueError(f"layers={layers}: a step has at least the layer that runs on the GPU; give 1 or more")
+        self.layers = layers
+        self._new_event = torch.cuda.Event
+        self._queued: deque[Any] = deque()
+        self._free: list[Any] = []
+
+    def before_layer(self) -> None:
+        """Return when no more than `layers` are queued, the one that is to be launched among them."""
+        event = self._free.pop() if self._free else self._new_event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._queued.append(event)
+        while len(self._queued) >= self.layers:
+            self._wait()
+
+    def drain(self) -> None:
+        """Return when the GPU has done all that this thread's step queued before the last `before_layer`."""
+        while self._queued:
+            self._wait()
+
+    def _wait(self) -> None:
+        event = self._queued.popleft()
+        event.synchronize()
+        self._free.append(event)
+
+
+class _CapturingDevice:
+    """SGLang's device module, but that its `graph` captures in segments."""
+
+    def __init__(self, module: Any) -> None:
+        from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import BreakableCUDAGraph
+
+        self._module = module
+        self.captured = BreakableCUDAGraph()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def graph(self, *, cuda_graph: Any, pool: Any, stream: Any) -> Any:
+        """A context that captures into `captured`; `cuda_graph` stays empty."""
+        from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import BreakableCUDAGraphCapture
+
+        return BreakableCUDAGraphCapture(self.captured, pool=pool, stream=stream)
+
+
+def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> None:
+    """SGLang's `FullCudaGraphBackend.capture_one`, in segments."""
+    module = backend._device_module
+    backend._device_module = device = _CapturingDevice(module)
+    try:
+        original(backend, shape_key, *args, **kwargs)
+    finally:
+        backend._device_module = module
+    backend._graphs[shape_key] = device.captured
+
+
+def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
+    """`between_layers`, as what ends a segment while a graph is captured, and runs between two when it is replayed."""
+    from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
+
+    marked: Callable[[int], None] = eager_on_graph(between_layers)
+    return marked
+
 
 #: How long to sleep between looks at the page: far less than a layer takes on CPU cores, and on a GPU.
 POLL_CPU_S = 0.0005

@@ -9,11 +9,9 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import Attachment, describe
-from rose.runtime.coserving.hooks.asking import TAKEN, Verb, asked
-from rose.runtime.coserving.hooks.gate import RolloutGate, layers_of
+from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, Verb, asked
+from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, layers_of
 from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
-from rose.runtime.coserving.hooks.ranks import Ranks
-from rose.runtime.coserving.hooks.runahead import RunAhead
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry

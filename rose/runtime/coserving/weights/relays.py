@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 from rose.runtime.transfer.wire.relay import RelayServer
 

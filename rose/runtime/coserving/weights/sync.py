@@ -6,29 +6,201 @@ And sees afterwards that the engine still holds it.
 from __future__ import annotations
 
 import dataclasses
+import http.client
+import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
-from rose.runtime.coserving.hooks.asking import Verb
-from rose.runtime.coserving.weights.held import HeldRecord
-from rose.runtime.coserving.weights.phases import Phases
-from rose.runtime.coserving.weights.rank_reports import check_agreement, longest
-from rose.runtime.coserving.weights.target import Target, Via, from_anywhere
+from rose.runtime.coserving.hooks.asking import Verb, question, refusal
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest, Package
 from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.origin import RefusedError, open_origin
+from rose.runtime.transfer.wire.origin_rules import ANYWHERE, STRICT, OriginRules
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.weight_version import weights_name
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A version of an RL run's weights, and the origin that it is fetched from. `run_id` "": of no run.
+
+    `source` and `route` are what the ledger is told of the way there. `rules` say what may be fetched.
+    """
+
+    run_id: str
+    version: int
+    url: str
+    token: str | None = field(default=None, repr=False)
+    source: str = "trainer"
+    route: str = "loopback"
+    rules: OriginRules = STRICT
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"version {self.version} of run {self.run_id!r}" if self.run_id else f"version {self.version}"
+
+
+#: Gives the same version, as it is fetched from a host.
+Via = Callable[[Target], Target]
+
+
+def straight(target: Target) -> Target:
+    """Return the target as it is: it is fetched from where it was published."""
+    return target
+
+
+def from_anywhere(target: Target) -> Target:
+    """Return the target of a caller who chose the origin, which may be anywhere."""
+    return replace(target, rules=ANYWHERE)
+
+
+def check_agreement(version: int, committed: list[dict[str, Any]]) -> None:
+    """Raise TransferError unless all ranks hold the same weights, swapped in after the same step."""
+    ends = {(report["after_step"], report["sha256"]) for report in committed}
+    if len(ends) > 1:
+        raise TransferError(
+            f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
+        )
+
+
+def longest(reports: list[dict[str, Any]], field: str) -> int:
+    """The longest that a rank took over something."""
+    return max(int(report[field]) for report in reports)
+
+
+class HeldRecord:
+    """One engine's, in its staging folder."""
+
+    def __init__(self, staging: Path) -> None:
+        self._staging = staging
+        self._next = staging / "next.json"
+
+    def announce(self, manifest: Manifest) -> None:
+        """From now on the engine may hold this, or what is on record already. Raises TransferError if there is no
+        room."""
+        partial = self._staging / "next.partial"
+        try:
+            partial.write_bytes(manifest.to_bytes())
+            partial.replace(self._next)
+        except OSError as error:
+            raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
+
+    def confirm(self, version: int) -> None:
+        """The engine holds what was announced last, which is this version."""
+        for stale in self._staging.glob("held-*.json"):
+            stale.unlink()
+        self._next.replace(self._path(version))
+
+    def manifest(self, version: int) -> Manifest:
+        """Of the version that the engine holds. Raises OSError, TransferError."""
+        return Manifest.from_bytes(self._path(version).read_bytes())
+
+    def candidates(self) -> Iterator[Manifest]:
+        """What an engine may hold whose agent has ended, each on record as held once it is taken from here: first what
+        it was known to hold. Raises OSError, TransferError."""
+        for path in sorted(self._staging.glob("held-*.json")):
+            yield Manifest.from_bytes(path.read_bytes())
+        if self._next.exists():
+            announced = Manifest.from_bytes(self._next.read_bytes())
+            self.confirm(announced.version)
+            yield announced
+
+    def _path(self, version: int) -> Path:
+        return self._staging / f"held-{version}.json"
+
+
+#: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
+_PHASE_TIMEOUT_S = 60.0
+_PHASE_BYTES_PER_S = 50e6
+_POLL_S = 0.002
+_AUDIT_POLL_S = 0.05
+#: How long who gives an engine up waits for one that does not say that it takes a question.
+_GIVE_UP_S = 10.0
+
+
+class Phases:
+    """One engine's. `ask` may be called from several threads, and waits for its turn."""
+
+    def __init__(self, engine: EngineProcess, staging: Path) -> None:
+        self._engine, self._staging = engine, staging
+        self._given_up = threading.Event()
+        self._turn = threading.RLock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Keep the engine from being given up while the block runs. Raises TransferError if it was."""
+        with self._turn:
+            self._check()
+            yield
+
+    def give_up(self) -> None:
+        """Ask for nothing from now on. Returns when nothing is asked for any more."""
+        self._given_up.set()
+        if self._turn.acquire(timeout=_GIVE_UP_S):
+            self._turn.release()
+
+    def ask(
+        self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
+    ) -> list[dict[str, Any]]:
+        """Ask for one phase and wait for the report of every rank, unless it `gives_way`.
+
+        Raises TransferError with the reasons.
+        """
+        with self.turn():
+            engine_id = self._engine.spec.engine_id
+            for stale in self._staging.glob(f"{version}.{verb}.*.json"):
+                stale.unlink()
+            try:
+                refused = refusal(self._engine.post("/generate", question(verb, version)))
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
+            if refused is not None:
+                raise TransferError(f"engine {engine_id} refused {verb} {version}: {refused}")
+            return self._reports(verb, version, dense_bytes, gives_way)
+
+    def _reports(
+        self, verb: Verb, version: int, dense_bytes: int, gives_way: threading.Event | None
+    ) -> list[dict[str, Any]]:
+        engine_id = self._engine.spec.engine_id
+        deadline = time.monotonic() + _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
+        reports: list[dict[str, Any]] = []
+        while not reports or len(reports) < reports[0]["ranks"]:
+            path = self._staging / f"{version}.{verb}.{len(reports)}.json"
+            while not path.exists():
+                self._check()
+                if gives_way is not None and gives_way.is_set():
+                    raise TransferError("the audit gave way to a sync")
+                if time.monotonic() > deadline or not self._engine.alive:
+                    raise TransferError(f"rank {len(reports)} of engine {engine_id} did not report on {verb} {version}")
+                time.sleep(_POLL_S if gives_way is None else _AUDIT_POLL_S)
+            reports.append(json.loads(path.read_text()))
+            path.unlink()
+        failed = [
+            report["reason"] if len(reports) == 1 else f"rank {rank}: {report['reason']}"
+            for rank, report in enumerate(reports)
+            if not report["ok"]
+        ]
+        if failed:
+            raise TransferError("; ".join(failed))
+        return reports
+
+    def _check(self) -> None:
+        if self._given_up.is_set():
+            raise TransferError("its agent leaves the engine to another")
+
 
 #: What a rank reports of one phase.
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")

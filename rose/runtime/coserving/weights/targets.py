@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from rose.events import Sync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import Target
 
 #: Wait before a target that was missed is tried again: the first, doubled each time up to the last.
 BACK_OFF_FIRST_S = 1.0

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import Verb
-from rose.runtime.coserving.hooks.ranks import Ranks
+from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.weights.parameters import EngineWeights, SecondSet
@@ -169,8 +168,12 @@ class WeightUpdater:
             self._ready = ready
             path = self._staging / f"{version}.{verb}.{self._ranks.rank}.json"
             partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
-            partial.replace(path)
+            try:
+                partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
+                partial.replace(path)
+            except OSError as error:
+                # The folder is the agent's: it is gone once the agent has ended.
+                logger.warning("ROSE cannot write the report %s: %s", path, error.strerror)
 
         return report
 

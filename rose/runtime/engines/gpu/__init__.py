@@ -10,7 +10,7 @@ import os
 NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
 
 #: A step that was launched ahead could not be held back, and an idle scheduler that spins takes a core from whoever
-#: works. Decode steps keep their graphs, one a layer: see `rose.runtime.coserving.hooks.layered_graphs`.
+#: works. Decode steps keep their graphs, one a layer: see `rose.runtime.coserving.hooks.gate`.
 GATED_ARGUMENTS = (
     "--disable-overlap-schedule",
     "--cuda-graph-backend-prefill=disabled",

@@ -26,9 +26,8 @@ from rose.runtime.transfer.package.manifest import (
     read_index,
 )
 from rose.runtime.transfer.package.tables import MANIFEST_BYTES_MAX
-from rose.runtime.transfer.wire.connections import Connections
+from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
-from rose.runtime.transfer.wire.throttle import Throttle
 
 #: What is received, hashed and written at a time; a broken transfer loses no more than this.
 BLOCK_BYTES = 256 << 10

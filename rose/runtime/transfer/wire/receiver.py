@@ -26,10 +26,10 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, check_chain
 from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.wire.connections import Throttle
 from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
-from rose.runtime.transfer.wire.throttle import Throttle
 
 #: A pin is renewed this often while it lasts, and never more often than the second.
 _RENEWALS = 3

@@ -25,11 +25,11 @@ from aiohttp.web_request import BaseRequest
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package
 from rose.runtime.transfer.wire.cache import ChunkCache
+from rose.runtime.transfer.wire.connections import Throttle
 from rose.runtime.transfer.wire.download import download
 from rose.runtime.transfer.wire.origin import BLOCK_BYTES, BrokenError, Origin, Route, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
-from rose.runtime.transfer.wire.throttle import Throttle
 
 _Result = TypeVar("_Result")
 #: Requests to the origin at once, beside the downloads.

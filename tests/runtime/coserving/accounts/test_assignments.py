@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rose.runtime.coserving.accounts.assignments import Assignments
+from rose.runtime.coserving.accounts.slices import Assignments
 
 
 def test_time_belongs_to_the_run_that_was_assigned_then():

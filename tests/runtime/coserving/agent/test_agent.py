@@ -16,7 +16,7 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
-from rose.runtime.coserving.agent.engine_lives import EngineLives
+from rose.runtime.coserving.agent.rollout_engine import EngineLives
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port

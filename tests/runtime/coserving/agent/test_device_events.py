@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from rose.clock import Anchor
-from rose.runtime.coserving.agent.device_events import ServingWatch, StepTimeWatch, rollout_event
+from rose.runtime.coserving.agent.agent import ServingWatch, StepTimeWatch
+from rose.runtime.coserving.agent.rollout_engine import rollout_event
 from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from tests.runtime.coserving.parties import OtherParty

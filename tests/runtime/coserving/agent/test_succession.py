@@ -14,7 +14,7 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice, Lease
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.engine_lives import EngineLives
+from rose.runtime.coserving.agent.rollout_engine import EngineLives
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
@@ -133,8 +133,7 @@ def test_a_host_that_lost_its_memory_ends_the_lease_and_names_no_other_like_it(h
 
 
 def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
-    record = host.first_agent()
-    host.kill_agent()
+    record = host.agent_that_leaves()
     os.kill(record.pid, signal.SIGKILL)
     until(lambda: record.process() is None)
     host.next_agent()
@@ -153,15 +152,13 @@ def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
             None,
             "it was started as another one than is wanted now",
             id="another spec",
-            marks=pytest.mark.long,
         ),
         pytest.param({}, signal.SIGSTOP, "it does not answer (timed out)", id="stopped"),
     ],
 )
 def test_one_that_cannot_be_taken_up_is_ended(host, monkeypatch, changes, signal_number, reason):
     monkeypatch.setattr("rose.runtime.coserving.agent.rollout_engine._ANSWER_S", 0.3)
-    record = host.first_agent()
-    host.kill_agent()
+    record = host.agent_that_leaves()
     if signal_number is not None:
         os.kill(record.pid, signal_number)
     host.next_agent(rollout=replace(host.spec.rollout, **changes))
@@ -170,22 +167,6 @@ def test_one_that_cannot_be_taken_up_is_ended(host, monkeypatch, changes, signal
     host.writer.flush()
     ((died,),) = host.rows("SELECT reason FROM engine WHERE action = 'died'")
     assert died == reason
-
-
-def test_an_agent_that_leaves_its_engine_leaves_no_gap_either(host, gateway):
-    record = host.first_agent()
-    host.kill_agent()
-    host.next_agent()
-    host.agent.stop(leave=True)
-    host.writer.close()
-    assert record.process() is not None
-    host.next_agent()
-    assert host.agent._lives.engine.pid == record.pid
-    host.agent.stop()
-    host.writer.close()
-    slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
-    assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
-    assert host.rows("SELECT count(*) FROM tenure") == [(1,)]
 
 
 def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gateway, monkeypatch):
@@ -213,8 +194,7 @@ def test_an_engine_whose_agent_ended_as_it_brought_it_to_another_run_is_that_run
         sync.held = ("another-run", 1)
         sync._note(held=True)
 
-    host.first_agent()
-    host.kill_agent()
+    host.agent_that_leaves()
     monkeypatch.setattr(EngineSync, "take_over", found)
     host.next_agent()
     until(lambda: host.agent._lives.engine is not None)
@@ -222,8 +202,7 @@ def test_an_engine_whose_agent_ended_as_it_brought_it_to_another_run_is_that_run
 
 
 def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_neither_asks_nor_guards_it(host, monkeypatch):
-    record = host.first_agent()
-    host.kill_agent()
+    record = host.agent_that_leaves()
     swaps = [1]
     reasons = []
     adopted = EngineLives.adopted
@@ -246,26 +225,18 @@ def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_neither_asks_nor_guar
     assert record.process() is not None
 
 
-@pytest.mark.long
-def test_without_an_agent_an_engine_ends_by_itself(tmp_path, gateway):
+def test_an_engine_ends_by_itself_without_an_agent_or_its_record(tmp_path, gateway):
     host = Host(tmp_path, gateway, orphan_s=0.5)
     try:
-        record = host.first_agent()
-        time.sleep(1.0)
-        assert record.process() is not None
-        host.kill_agent()
+        record = host.agent_that_leaves()
         until(lambda: record.process() is None)
         assert "no agent was on" in host.spec.rollout.log.read_text()
+        host.next_agent()
+        record = EngineRecord.read(host.spec.page)
+        adoption.record_path(host.spec.page).unlink()
+        until(lambda: record.process() is None)
     finally:
         host.close()
-
-
-@pytest.mark.long
-def test_an_engine_whose_record_is_gone_ends_by_itself(host):
-    record = host.first_agent()
-    host.kill_agent()
-    adoption.record_path(host.spec.page).unlink()
-    until(lambda: record.process() is None)
 
 
 @pytest.mark.live

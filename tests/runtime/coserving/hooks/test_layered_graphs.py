@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rose.runtime.coserving.hooks.layered_graphs import before_each_layer, capture_in_layers
-from rose.runtime.coserving.hooks.runahead import LAYERS_AHEAD, RunAhead
+from rose.runtime.coserving.hooks.gate import LAYERS_AHEAD, RunAhead, before_each_layer, capture_in_layers
 from rose.runtime.engines import cpu
 
 

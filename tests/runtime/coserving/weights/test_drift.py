@@ -11,8 +11,7 @@ import torch
 from rose.clock import monotonic_ns
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.weights.drift import DriftGuard
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS
 from rose.runtime.scheduling.gateway import Gateway

@@ -11,8 +11,7 @@ import torch
 from rose.events import Sync
 from rose.runtime.coserving.weights import relays
 from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target, from_anywhere, straight
+from rose.runtime.coserving.weights.sync import EngineSync, Target, from_anywhere, straight
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE
 from rose.runtime.transfer.wire.server import StoreServer

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from rose.runtime.coserving.weights import relays, targets
 from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.coserving.weights.targets import Targets
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import VersionStore

@@ -12,7 +12,7 @@ import torch
 
 from rose.runtime.coserving.weights import relays
 from rose.runtime.coserving.weights.relays import Relays, is_here
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE

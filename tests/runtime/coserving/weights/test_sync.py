@@ -12,8 +12,7 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer

@@ -11,8 +11,7 @@ import torch
 from rose.runtime.coserving.agent.succession import recorded_run
 from rose.runtime.coserving.hooks.asking import asked
 from rose.runtime.coserving.page import Field, Party
-from rose.runtime.coserving.weights.sync import EngineSync
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer

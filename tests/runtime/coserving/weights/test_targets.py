@@ -9,7 +9,7 @@ import pytest
 
 from rose.events import Sync
 from rose.runtime.coserving.weights import targets
-from rose.runtime.coserving.weights.target import Target
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.coserving.weights.targets import Targets
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import threading
 import time
 
@@ -42,11 +44,19 @@ def lies_on(device):
     return {"device": "cpu", "in_place": True} if device == "in place" else {"device": device}
 
 
-@pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+@pytest.fixture
 def engine(request, device, tmp_path):
-    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param, **lies_on(device))
-    made.dtype = request.param
+    """On the CPU parameters that are swapped are wider than what is published, and those in place are as published;
+    `in_both_types` has both of each."""
+    dtype = getattr(request, "param", torch.float32 if device == "cpu" else torch.bfloat16)
+    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=dtype, **lies_on(device))
+    made.dtype = dtype
     return made
+
+
+in_both_types = pytest.mark.parametrize(
+    "engine", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"], indirect=True
+)
 
 
 def stage(engine, origin, base=0):
@@ -69,6 +79,7 @@ def ask(engine, verb, version=1):
     return True, reports
 
 
+@in_both_types
 def test_each_rank_swaps_its_part_in_when_told_to_and_not_before(engine, origin):
     staged = stage(engine, origin)
     taken, prepared = ask(engine, "prepare")
@@ -167,6 +178,7 @@ def test_on_an_accelerator_parameters_stay_where_captured_graphs_read_them(engin
     assert [parameter.data_ptr() for parameter in engine.ranks[0].values()] == before
 
 
+@in_both_types
 def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
     staged = stage(engine, origin)
     (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
@@ -181,6 +193,7 @@ def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
 
 
 @in_place
+@in_both_types
 def test_what_stays_in_place_is_read_back_once_and_then_known_by_its_fingerprints(engine, origin, monkeypatch):
     read = []
     find_drift = audit.find_drift
@@ -216,6 +229,7 @@ def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origi
 
 
 @in_place
+@in_both_types
 def test_host_memory_for_a_sync_is_taken_once(engine, origin):
     kept = []
     for base in (0, None, None):
@@ -233,6 +247,23 @@ def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, or
     stage(engine, origin)
     ask(engine, "prepare")
     assert ask(engine, "audit") == (False, [])
+    assert ask(engine, "commit")[0]
+    assert engine.holds(V1, engine.dtype)
+
+
+@pytest.mark.parametrize(("device", "engine"), [("cpu", torch.float32)], indirect=True)
+def test_a_report_whose_folder_is_gone_is_logged_and_the_engine_continues(engine, origin, caplog):
+    shutil.rmtree(engine.staging)
+    assert refusal(engine.post("/generate", question("prepare", 1))) is None
+    for updater in engine.updaters:
+        updater._background._thread.join(10)
+        assert not updater.busy
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"][-1:]
+    assert str(engine.staging / "1.prepare.") in warning
+    assert os.strerror(errno.ENOENT) in warning
+    engine.staging.mkdir()
+    stage(engine, origin)
+    ask(engine, "prepare")
     assert ask(engine, "commit")[0]
     assert engine.holds(V1, engine.dtype)
 

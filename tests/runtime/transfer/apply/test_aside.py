@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from rose.runtime.transfer.apply.apply import Prepared, prepare
 from rose.runtime.transfer.apply.aside import Aside
@@ -22,7 +22,6 @@ from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.turns import Turn, at_once
 from rose.runtime.transfer.wire.receiver import Receiver
-from tests.long_form import usual
 from tests.runtime.coserving.hand_made_engine import random_weights, stepped
 from tests.runtime.transfer.apply.test_device import on_each_device, versions
 
@@ -51,7 +50,6 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 @on_each_device
-@settings(deadline=None, max_examples=usual(25, long=100))
 @given(made=versions())
 def test_a_patch_of_bits_is_that_of_tensors(where: str, made: tuple[str, Bits, Bits]) -> None:
     dtype, base, new = made

@@ -12,7 +12,6 @@ from rose.runtime.transfer.codec import changes, codec, dtypes
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
-from tests.long_form import usual
 
 on_each_device = pytest.mark.parametrize(
     "where",
@@ -52,7 +51,7 @@ def versions(draw: st.DrawFn) -> tuple[str, Bits, Bits]:
 
 
 @on_each_device
-@settings(deadline=None, max_examples=usual(30, long=150))
+@settings(max_examples=20)
 @given(made=versions(), block=st.sampled_from([1, 7, 64, 1 << 24]))
 def test_a_patch_leads_where_the_codec_does(where: str, made: tuple[str, Bits, Bits], block: int) -> None:
     dtype, base, new = made
@@ -111,7 +110,6 @@ def start(where: str, tensor: torch.Tensor) -> Fetched:
 
 
 @on_each_device
-@settings(deadline=None, max_examples=usual(25, long=50))
 @given(made=versions())
 def test_what_a_trainer_fetches_is_what_a_whole_copy_would_be(where: str, made: tuple[str, Bits, Bits]) -> None:
     dtype, base, new = made

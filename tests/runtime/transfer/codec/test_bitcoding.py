@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import bitcoding
 from rose.runtime.transfer.errors import TransferError
-from tests.long_form import usual
 
 VALUES = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1)), max_size=200)
 STEPS = st.one_of(st.sampled_from([-1, 1]), st.integers(-(2**31), 2**31 - 1).filter(bool))
 ELEMENTS = 100_000
 
 
-@settings(max_examples=usual(40, long=200), deadline=None)
+@settings(max_examples=20)
 @given(VALUES, st.integers(0, 22), st.integers(0, 12), st.binary(min_size=72, max_size=72))
 def test_any_numbers_come_back_from_their_rice_codes(values: list[int], k: int, before: int, beyond: bytes) -> None:
     wanted = np.array(values, np.uint32)
@@ -27,7 +26,7 @@ def test_any_numbers_come_back_from_their_rice_codes(values: list[int], k: int, 
     np.testing.assert_array_equal(found, wanted)
 
 
-@settings(max_examples=usual(40, long=200), deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 400), STEPS), max_size=200), st.integers(0, 20))
 def test_any_changes_come_back(changes: list[tuple[int, int]], cut: int) -> None:
     gaps, steps = (np.array([change[of] for change in changes], np.int64) for of in (0, 1))

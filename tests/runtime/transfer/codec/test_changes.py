@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from rose.runtime.transfer.codec import blocks, changes
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
-from tests.long_form import usual
 from tests.runtime.transfer.bit_patterns import pairs, ulp_order
 
 
-@settings(max_examples=usual(40, long=200), deadline=None)
+@settings(max_examples=20)
 @given(pairs(), st.sampled_from([100, 1 << 21]))
 def test_what_is_found_is_what_changed(pair: tuple[Bits, Bits], block: int) -> None:
     base, new = pair
@@ -27,7 +26,7 @@ def test_what_is_found_is_what_changed(pair: tuple[Bits, Bits], block: int) -> N
     np.testing.assert_array_equal((told - moved) % (2 * done.half), 0)
 
 
-@settings(max_examples=usual(40, long=200), deadline=None)
+@settings(max_examples=20)
 @given(pairs(), st.integers(0, 2**32), st.sampled_from([100, 1 << 21]))
 def test_they_merge_and_are_undone(pair: tuple[Bits, Bits], seed: int, block: int) -> None:
     first, second = pair

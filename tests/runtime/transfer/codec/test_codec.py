@@ -13,7 +13,7 @@ from tests.long_form import usual
 from tests.runtime.transfer.bit_patterns import DTYPES, ENCODINGS, SPECIAL, adam_like, pairs, ulp_order
 
 
-@settings(max_examples=usual(80, long=400), deadline=None)
+@settings(max_examples=usual(80, long=400))
 @given(pairs(), st.sampled_from([None, *ENCODINGS]), st.sampled_from([None, 0, 2]))
 def test_round_trip_is_bit_exact_and_never_larger_than_dense(
     pair: tuple[Bits, Bits], encoding: Encoding | None, mantissa_bits: int | None
@@ -51,7 +51,7 @@ def _in_blocks(patch: pytest.MonkeyPatch, elements: int) -> None:
     patch.setattr(blocks, "_IN_THREADS", 2)
 
 
-@settings(max_examples=usual(40, long=200), deadline=None)
+@settings(max_examples=20)
 @given(pairs(), st.sampled_from([None, 0, 2]), st.sampled_from([100, 1 << 21]), st.sampled_from([100, 1 << 20]))
 def test_advancing_sends_what_encoding_does_and_leads_there(
     pair: tuple[Bits, Bits], mantissa_bits: int | None, block: int, small: int
@@ -88,7 +88,6 @@ def test_blocks_that_did_not_change_among_others_that_did(encoding: Encoding, mo
 
 
 @given(pairs())
-@settings(max_examples=usual(25, long=50), deadline=None)
 def test_without_a_base_the_whole_array_is_sent(pair: tuple[Bits, Bits]) -> None:
     base, new = pair
     blob = codec.encode(None, new)
@@ -193,7 +192,7 @@ def test_mismatched_base_or_dtype_is_refused() -> None:
 GUARD = 4096
 
 
-@settings(max_examples=usual(60, long=300), deadline=None)
+@settings(max_examples=30)
 @given(st.data(), st.sampled_from(ENCODINGS), DTYPES, st.sampled_from([700, 1 << 21]))
 def test_a_damaged_blob_raises_or_decodes_to_something_within_the_array(
     data: st.DataObject, encoding: Encoding, dtype: type, block_elements: int

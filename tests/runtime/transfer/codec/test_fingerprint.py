@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer import turns
@@ -15,7 +15,6 @@ from rose.runtime.transfer.codec import dtypes, fingerprint
 from rose.runtime.transfer.codec.bits import from_bits, torch_dtype
 from rose.runtime.transfer.codec.fingerprint import of_bits, of_tensor
 from rose.runtime.transfer.codec.header import Bits
-from tests.long_form import usual
 from tests.runtime.transfer.apply.test_device import SHAPES, on_each_device
 
 WORD = (1 << 64) - 1
@@ -42,7 +41,6 @@ def in_words(bits: Bits) -> int:
 
 
 @on_each_device
-@settings(deadline=None, max_examples=usual(25, long=100))
 @given(made=arrays(), block=st.sampled_from([5, 64, 1 << 21]))
 def test_host_and_device_come_to_the_same_number(where: str, made: tuple[str, Bits], block: int) -> None:
     dtype, bits = made
@@ -54,7 +52,6 @@ def test_host_and_device_come_to_the_same_number(where: str, made: tuple[str, Bi
 
 
 @on_each_device
-@settings(deadline=None, max_examples=usual(25, long=100))
 @given(made=arrays(), data=st.data())
 def test_any_flip_within_one_element_is_seen(where: str, made: tuple[str, Bits], data: st.DataObject) -> None:
     dtype, bits = made

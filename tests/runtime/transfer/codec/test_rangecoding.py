@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import rangecoding
 from rose.runtime.transfer.errors import TransferError
-from tests.long_form import usual
 
 Array = npt.NDArray[Any]
 STEPS = st.one_of(st.sampled_from([-1, 1, 2]), st.integers(-(2**31), 2**31 - 1).filter(bool))
@@ -25,7 +24,7 @@ def _comes_back(contexts: Array, gaps: Array, steps: Array) -> bytes:
     return block
 
 
-@settings(max_examples=usual(40, long=200), deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(0, 60), STEPS), max_size=150),
     st.integers(0, 30),

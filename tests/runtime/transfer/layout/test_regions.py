@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region, flat_regions, grid, overlapping
-from tests.long_form import usual
+from rose.runtime.transfer.layout.regions import Region, grid, overlapping
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -25,7 +24,6 @@ def mask(shape: tuple[int, ...], region: Region | None) -> np.ndarray:
     return filled
 
 
-@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -56,20 +54,6 @@ def test_regions_have_an_order_a_hash_and_a_readable_form() -> None:
     assert Region.whole(()).elements == 1
 
 
-@settings(max_examples=usual(25, long=80), deadline=None)
-@given(st.data())
-def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject) -> None:
-    shape = data.draw(SHAPES)
-    array = np.arange(int(np.prod(shape))).reshape(shape)
-    start, stop = sorted(data.draw(st.tuples(st.integers(0, array.size), st.integers(0, array.size))))
-    regions = flat_regions(shape, start, stop)
-    found = [array[region.slices] for region in regions]
-    assert [element for part in found for element in part.reshape(-1).tolist()] == list(range(start, stop))
-    assert all(part.size and part.flags["C_CONTIGUOUS"] for part in found)
-    assert len(regions) <= max(1, 2 * len(shape) - 1)
-
-
-@settings(max_examples=usual(25, long=80), deadline=None)
 @given(st.data())
 def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -83,7 +67,6 @@ def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
             assert box.intersect(region) in (None, box)
 
 
-@settings(max_examples=usual(25, long=100), deadline=None)
 @given(st.data())
 def test_an_overlap_is_found_exactly_when_there_is_one(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -104,5 +87,3 @@ def test_what_is_no_box_is_refused() -> None:
         Region((0,), (1, 1))
     with pytest.raises(TransferError, match=r"\[0:2\] and \[0:1, 0:1\] have different numbers of axes"):
         Region((0,), (2,)).intersect(Region((0, 0), (1, 1)))
-    with pytest.raises(TransferError, match=r"elements 2 up to 7 are not inside of a tensor of shape \(2, 3\)"):
-        flat_regions((2, 3), 2, 7)

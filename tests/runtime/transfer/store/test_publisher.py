@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.store.publisher import Publisher
-from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.store.store import Publisher, VersionStore
 
 
 def weights(version: int) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.package.manifest import Package, plan
-from rose.runtime.transfer.store.retention import unneeded
+from rose.runtime.transfer.store.claims import unneeded
 
 #: Anchors at 0, 4, 8; a delta to each version; composites of two.
 PACKAGES = [

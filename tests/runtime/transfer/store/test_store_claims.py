@@ -135,7 +135,7 @@ class Interleaving:
         assert chunks_of(self.store) <= chunks
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(OPERATIONS, min_size=5, max_size=40))
 def test_nothing_pinned_or_needed_ever_disappears(operations: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:

@@ -5,12 +5,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.cache import ChunkCache
-from tests.long_form import usual
 
 
 def name(number: int) -> str:
@@ -102,7 +101,6 @@ def test_one_relay_to_a_folder(tmp_path: Path) -> None:
     ChunkCache(tmp_path, 10)
 
 
-@settings(max_examples=usual(25, long=50), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 12), st.booleans()), max_size=30))
 def test_the_budget_holds_and_what_is_in_use_stays(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, bool]]

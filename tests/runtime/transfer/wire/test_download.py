@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import BrokenError, GoneError, Origin, open_origin
-from tests.long_form import usual
 from tests.runtime.transfer.served import Scripted, noise, put
 
 CONTENT = noise(1, 1_000_000)
@@ -42,7 +41,6 @@ def fetch(origin: Origin, path: Path, *, retries: int = 0) -> None:
     assert path.read_bytes() == CONTENT
 
 
-@settings(max_examples=usual(25, long=40), deadline=None)
 @given(st.integers(0, len(CONTENT)), st.binary(max_size=3) | st.just(b"x" * len(CONTENT)))
 def test_whatever_lies_there_the_chunk_is_made_of_it(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, kept: int, junk: bytes

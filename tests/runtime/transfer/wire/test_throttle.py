@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rose.runtime.transfer.wire.throttle import Throttle
+from rose.runtime.transfer.wire.connections import Throttle
 
 
 def test_the_mean_over_all_threads_stays_below_the_cap() -> None:
