@@ -14,7 +14,7 @@ from rose.terminal import echo, echo_data
 
 def report_command(
     ledger: LedgerOption = None,
-    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest fleet's own if left out.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest with devices if left out.")] = None,
     price_book: BookOption = None,
     *,
     as_json: JsonOption = False,

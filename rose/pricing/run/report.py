@@ -42,7 +42,7 @@ def build(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Report:
-    """Price one run of the ledger at `root` (the newest fleet's own if `run_id` is None); `seen` is for `verify`.
+    """Price one run of the ledger at `root` (the newest with devices if `run_id` is None); `seen` is for `verify`.
 
     `price_book` None prices by the book that `choice.choose` gives.
 
