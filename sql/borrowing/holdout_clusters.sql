@@ -1,8 +1,8 @@
 -- Serving requests of a run by whether leases were withheld at random, kept as the table `holdout_request`: the window
--- of their arrival, what each cost by the price book, and its lease. `withheld` is true once a window's wash-out is over,
--- false before and wherever leases might be granted, and NULL where no window was drawn. A request that misses a budget
--- costs `penalty_nano`; one that keeps them what the curve through `curve_at` and `curve_nano` says at the larger of its
--- two shares of a budget. Those three are lists with one element for each stretch between price changes.
+-- of their arrival, what each cost by the price book, and its lease. `withheld` is true once a window's wash-out is
+-- over, false before and wherever leases might be granted, and NULL where no window was drawn. A request that misses a
+-- budget costs `penalty_nano`; one that keeps them what the curve through `curve_at` and `curve_nano` says at the
+-- larger of its two shares of a budget. Those three are lists with one element for each stretch between price changes.
 -- Then what is compared, by measure and device: sums over its windows of y and x, how many windows there are, and sums
 -- of their squares and products. `squares` sums the squares of y of single requests, where a request has one. `cost`:
 -- nano-dollars for each request. `misses`: missed budgets for each request. `cache`: cached tokens for each prompt
