@@ -12,7 +12,7 @@ from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_u
 from rose.pricing.price_books.pricebook import PriceBook
 
 if TYPE_CHECKING:
-    from rose.pricing.answers.cost_per_correct import Interval
+    from rose.pricing.stats.bootstrap import Interval
 
 NOT_ENOUGH_DATA = "not enough data"
 #: How the reason begins where the price book leaves out what a figure needs.

@@ -14,6 +14,7 @@ from rose.ledger.reading import pinned
 #: DuckDB's type of each variable a query may read, so that an empty list has one too.
 _TYPES = {
     "run_id": "VARCHAR",
+    "needs": "VARCHAR",
     "provenance": "VARCHAR",
     "from_ns": "BIGINT",
     "to_ns": "BIGINT",

@@ -1,6 +1,6 @@
 -- Bursts, and the missed budgets of requests that arrived during them, by the UTC day of their start, the fifth of load
 -- of the window before and whether the device was lent then. A burst is every window in the top fifth from the first
--- after a lower one to the last in a row. Reads the table `serving_window`, which `serving_windows` makes.
+-- after a lower one to the last in a row. Reads the table `serving_window`, which `burst_risk` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE horizon_ns = 10_000_000_000;
 WITH top AS (
     SELECT *, window_no - row_number() OVER (PARTITION BY device_id ORDER BY window_no) AS island

@@ -1,6 +1,6 @@
 -- Requests, missed budgets, their cost and their prompt tokens by device, whether leases were withheld, UTC day of
 -- arrival and, if `by_lease`, lease. `known_prompt_tokens` are those of requests whose `cached_tokens` are known. Reads
--- the table `holdout_request`, which `holdout_requests` makes.
+-- the table `holdout_request`, which `holdout_clusters` makes.
 -- By hand: SET VARIABLE by_lease = true;
 SELECT
     device_id, withheld, day,

@@ -1,7 +1,20 @@
--- Windows of a run that were drawn, how many of them were withheld, how many drawn or treated otherwise than seed,
--- device and number say, in the compared time of how many withheld ones a lease was in force, by which settings they
--- were drawn, and how many of the run's devices other runs borrowed in its time there. Reads the tables `holdout_piece`
--- and `lease_span`, which `holdout_pieces` and `lease_spans` make, and `other_run_slice`, which `own_time` makes.
+-- The windows of a run as they were drawn, kept as the table `holdout_piece`: what is withheld or not is compared from
+-- `clean_ns`, when the wash-out is over, to `t1_ns`. Then, in one row: how many there are, how many of them were
+-- withheld, how many drawn or treated otherwise than seed, device and number say, in the compared time of how many
+-- withheld ones a lease was in force, by which settings they were drawn, and how many of the run's devices other runs
+-- borrowed in its time there. Reads the tables `lease_span`, which `lease_spans` makes, and `other_run_slice`, which
+-- `own_time` makes.
+-- By hand: SET VARIABLE run_id = '...';
+CREATE OR REPLACE TEMP TABLE holdout_piece AS
+SELECT
+    * REPLACE (
+        -- An agent that was started again drew the rest of the window anew.
+        least(t1_ns, coalesce(lead(t0_ns) OVER (PARTITION BY device_id ORDER BY t0_ns, writer, seq), t1_ns)) AS t1_ns
+    ),
+    t0_ns + CASE WHEN coalesce(after_withheld, false) THEN 0 ELSE washout_ns END AS clean_ns
+FROM holdout
+WHERE run_id = getvariable('run_id');
+
 SELECT
     count(*) AS windows,
     count(*) FILTER (withheld) AS withheld,

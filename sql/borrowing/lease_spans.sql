@@ -3,7 +3,9 @@
 -- last that its agent said; where no slice does, up to the run's end. One that several RL runs had is there with each
 -- part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
 -- `lease_part`, which `own_time` makes.
+-- Then leased time by device class and stretch, and by lease if `by_lease`.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
+-- SET VARIABLE by_lease = true;
 CREATE OR REPLACE TEMP TABLE stretch AS
 WITH edge AS (
     SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
@@ -49,3 +51,12 @@ FROM held AS h
 JOIN stretch AS s ON h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
 ASOF LEFT JOIN class AS c ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
 WHERE h.t1_ns > h.t0_ns;
+
+SELECT
+    CASE WHEN getvariable('by_lease') THEN lease_id END AS lease_id,
+    device_class,
+    segment,
+    CAST(sum(t1_ns - t0_ns) AS BIGINT) AS leased_ns
+FROM lease_span
+GROUP BY ALL
+ORDER BY ALL;

@@ -1,5 +1,5 @@
 -- Lent time of serving devices by UTC day, by lease if `by_lease`, and by fifth of serving load of the window it lies
--- in (NULL where that is not known). Reads the table `serving_window`, which `serving_windows` makes.
+-- in (NULL where that is not known). Reads the table `serving_window`, which `burst_risk` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE horizon_ns = 10_000_000_000; SET VARIABLE by_lease = true;
 WITH piece AS (
     SELECT

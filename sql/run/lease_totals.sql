@@ -1,5 +1,5 @@
 -- Leases on serving devices by how they closed. Of RL runs that share a fleet each lease counts for the one that it was
--- first granted for, so that those of all are the fleet's; `borrowing/leased_time` says how much of it each had.
+-- first granted for, so that those of all are the fleet's; `borrowing/lease_spans` says how much of it each had.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT coalesce(closed_by, 'open') AS closing, count(*) AS leases
 FROM lease

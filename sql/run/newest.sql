@@ -1,7 +1,7 @@
--- The run that began last, and the run of the fleet that it is on: itself where it is on none that is known.
-SELECT
-    run_id,
-    coalesce((SELECT any_value(f.run_id) FROM run AS f WHERE f.run_id = r.fleet_run_id), run_id) AS fleet_run_id
-FROM run AS r
-ORDER BY started_at DESC, run_id DESC
+-- The run that began last among those that have events of the kind `needs`; where no run has any, the one that began
+-- last. Devices are the fleet's own, so a fleet's run is the one to report; verdicts are of the run that trains.
+-- By hand: SET VARIABLE needs = 'device';
+SELECT run_id
+FROM run
+ORDER BY run_id IN (SELECT run_id FROM daily_event WHERE kind = getvariable('needs')) DESC, started_at DESC, run_id DESC
 LIMIT 1;

@@ -16,7 +16,7 @@ from rose.pricing.closing.restate import restate
 from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.run import report
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.table import Element, Section
 from rose.terminal import Screen
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
@@ -98,6 +98,13 @@ def sample(sample_written: Path, tmp_path: Path) -> Path:
 def sample_kept(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`sample` for tests that only read it."""
     return Path(shutil.copytree(sample_written, tmp_path_factory.mktemp("kept") / "ledger"))
+
+
+@pytest.fixture(scope="session")
+def priced_sample(sample_kept: Path) -> Iterator[PricedRun]:
+    """The run of `sample`, priced once for tests that only ask it."""
+    with priced(sample_kept, "run") as run:
+        yield run
 
 
 @pytest.fixture(scope="session")

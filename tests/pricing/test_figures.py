@@ -5,9 +5,9 @@ from fractions import Fraction
 import pytest
 
 from rose.clock import utc
-from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Figures, Stamp
 from rose.pricing.price_books.pricebook import load
+from rose.pricing.stats.bootstrap import Interval
 
 BOOK = BookFacts.from_book(load("example"))
 STAMP = Stamp(from_ns=0, to_ns=1, provenance="simulated", book=BOOK, verified=False)

@@ -7,11 +7,12 @@ whose truth is recorded, and a verdict's reward is read as the probability the v
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from rose.pricing.money import PricingError
 
@@ -43,9 +44,10 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
     """Probes of a CSV or Parquet file; without an `accepted` column, accepted are those from `threshold` on (0.5).
 
     Raises PricingError for a file that cannot be read, lacks a column or has one of another name, and for every row
-    that cannot be used, with its line (its row in Parquet), field and value.
+    that cannot be used, with its number, field and value.
     """
-    columns, records = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    frame = _read(path)
+    columns = frame.columns
     if missing := [name for name in _NEEDED if name not in columns]:
         raise PricingError(
             f"probes {path} has no column {', '.join(missing)} (it has {', '.join(map(str, columns)) or 'none'}); "
@@ -62,7 +64,8 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
     limit = THRESHOLD if threshold is None else threshold
     if not 0 <= limit <= 1:
         raise PricingError(f"--threshold {limit} is no probability; give one from 0 to 1")
-    return _checked(f"probes {path}", (_row(where, row, None if decided else limit) for where, row in records))
+    rows = enumerate(frame.iter_rows(named=True), start=1)
+    return _checked(f"probes {path}", (_row(f"row {n}", row, None if decided else limit) for n, row in rows))
 
 
 def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
@@ -152,35 +155,12 @@ def _checked(source: str, records: Iterable[tuple[str, Probe | str]]) -> list[Pr
     return probes
 
 
-def _csv(path: Path) -> tuple[Sequence[str], Iterator[tuple[str, Mapping[str, str]]]]:
+def _read(path: Path) -> pl.DataFrame:
+    """Return the file's rows as text, without blanks around it; missing is empty."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PricingError(f"cannot read probes {path}: {getattr(error, 'strerror', None) or error}") from None
-    lines = csv.DictReader(text.splitlines(keepends=True), strict=True)
-
-    def read() -> Iterator[tuple[str, Mapping[str, str]]]:
-        try:
-            for row in lines:
-                if None in row:
-                    raise PricingError(f"probes {path}, line {lines.line_num}: has more fields than the header")
-                yield f"line {lines.line_num}", {name: (value or "").strip() for name, value in row.items()}
-        except csv.Error as error:
-            raise PricingError(f"probes {path}, line {lines.line_num}: {error}") from None
-
-    return list(lines.fieldnames or ()), read()
-
-
-def _parquet(path: Path) -> tuple[Sequence[str], Iterator[tuple[str, Mapping[str, str]]]]:
-    import polars as pl
-
-    try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path) if path.suffix.lower() == ".parquet" else pl.read_csv(path, infer_schema=False)
+        return frame.select(pl.all().cast(pl.String).str.strip_chars().fill_null(""))
+    except pl.exceptions.NoDataError:
+        return pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise PricingError(f"cannot read probes {path}: {error}") from None
-
-    def read() -> Iterator[tuple[str, Mapping[str, str]]]:
-        for number, row in enumerate(frame.iter_rows(named=True), start=1):
-            yield f"row {number}", {name: "" if value is None else str(value) for name, value in row.items()}
-
-    return frame.columns, read()

@@ -21,7 +21,6 @@ from fractions import Fraction
 
 import duckdb
 
-import sql
 from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, by_book, in_turn, range_of, term
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.entries import Entry, Lending
@@ -62,7 +61,6 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *
 
     `lending` are the prices of each stretch; without any, nothing costs anything, and late requests are compared alone.
     """
-    connection.execute(sql.read("borrowing/holdout_pieces.sql"))
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     if (why := _confounded(drawn)) is not None:
         return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
@@ -73,7 +71,6 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *
         curve_at=[[float(share) for share, _ in entry.latency_usd or ()] for entry in lending] or [[]],
         curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in entry.latency_usd or ()] for entry in lending] or [[]],
     )
-    connection.execute(sql.read("borrowing/holdout_requests.sql"))
     clusters = rows(connection, "borrowing/holdout_clusters")
     strata = {
         name: made

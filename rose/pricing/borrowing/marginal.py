@@ -25,7 +25,6 @@ from typing import Any
 
 import duckdb
 
-import sql
 from rose.pricing.borrowing import cash, harm, idle_anyway, power, provision, scale_down
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.idle_anyway import Gate
@@ -49,8 +48,6 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate, total
-
-__all__ = ["TERMS", "Basis", "LeaseCost", "Marginal", "Term", "marginal"]
 
 TERMS: tuple[str, ...] = (
     "energy",
@@ -109,6 +106,8 @@ class Marginal:
     gave_back_ns: int = 0
     #: What withheld windows say, or why lending cannot be told from load.
     harm: Harm = field(default_factory=Harm)
+    #: Time for which serving devices were leased.
+    leased_ns: int = 0
     #: Weights sent to serving devices.
     sent_bytes: int = 0
     #: What the power meters said, by device class.
@@ -241,8 +240,7 @@ def marginal(
         span_from=[span.from_ns for span, _ in pieces],
         span_to=[span.to_ns for span, _ in pieces],
     )
-    connection.execute(sql.read("borrowing/lease_spans.sql"))
-    lent, leased = rows(connection, "borrowing/lent_time"), rows(connection, "borrowing/leased_time")
+    leased, lent = rows(connection, "borrowing/lease_spans"), rows(connection, "borrowing/lent_time")
     metered = power.metered(rows(connection, "borrowing/power_by_load"))
     lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
     harmed = harm.measure(connection, lending, by_lease=by_lease)
@@ -280,6 +278,7 @@ def marginal(
     return Marginal(
         terms=terms,
         borrowed_ns=sum(row["rollout_ns"] for row in lent),
+        leased_ns=sum(row["leased_ns"] for row in leased),
         idle_anyway=None if gate.silent else min(gate.stated),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,

@@ -28,7 +28,7 @@ BookOption = Annotated[
         "ROSE_PRICE_BOOK's.",
     ),
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest fleet's own if left out.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest with devices if left out.")]
 FromOption = Annotated[
     str | None, typer.Option("--from", help="Begin of the period, UTC: a day, or an hour such as 2026-11-01T05.")
 ]

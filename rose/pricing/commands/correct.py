@@ -13,7 +13,9 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 
 def correct_command(
     ledger: LedgerOption = None,
-    run: Annotated[str | None, typer.Option("--run", help="Run to price; the one that began last if left out.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Run to price; the newest with verdicts if left out.")
+    ] = None,
     only: Annotated[
         Literal["cost", "frontier", "verifiers"] | None,
         typer.Option(
@@ -44,16 +46,10 @@ def correct_command(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """What a correct answer of a run cost, what would make it cheaper, and which verifier to buy."""
-    from contextlib import closing
-
-    from rose.ledger import catalog
     from rose.pricing.answers import report
-    from rose.pricing.run.priced import newest_run, priced
+    from rose.pricing.run.priced import priced
 
     with clear_errors():
-        root = ledger_root(ledger)
-        with closing(catalog.connect(root)) as connection:
-            run_id = run or newest_run(connection, "any")
-        with priced(root, run_id, price_book, allow_unverified) as priced_run:
+        with priced(ledger_root(ledger), run, price_book, allow_unverified, needs="verdict") as priced_run:
             made = report.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
-
-import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors
 from rose.terminal import echo, echo_data
 
 
 def report_command(
     ledger: LedgerOption = None,
-    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest fleet's own if left out.")] = None,
+    run: RunOption = None,
     price_book: BookOption = None,
     *,
     as_json: JsonOption = False,

@@ -28,6 +28,9 @@ from rose.pricing.run import token_spread, tokens
 from rose.pricing.run.token_spread import Spread
 from rose.pricing.run.tokens import Tokens
 
+#: What a report cannot do without: devices for what a run cost, verdicts for what a correct answer cost.
+Needs = Literal["device", "verdict"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PricedRun:
@@ -67,8 +70,11 @@ def priced(
     price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     seen: Seen | None = None,
+    needs: Needs = "device",
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger at `root`, the newest fleet's own if `run_id` is None; `seen` is for `verify`.
+    """Price one run of the ledger at `root`, the newest with events of the kind `needs` if `run_id` is None.
+
+    `seen` is for `verify`.
 
     `price_book` None prices by the book that `choice.choose` gives.
 
@@ -77,7 +83,7 @@ def priced(
     PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
     with closing(catalog.connect(root)) as connection:
-        run_id = newest_run(connection) if run_id is None else run_id
+        run_id = newest_run(connection, needs) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)
         run, provenance = run_facts(connection, run_id)
         book = choice.choose(root, price_book, run_id=run_id)
@@ -125,15 +131,16 @@ def _spreads(
     return token_spread.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
 
 
-def newest_run(connection: duckdb.DuckDBPyConnection, of: Literal["fleet", "any"] = "fleet") -> str:
-    """The run that began last: its fleet's own, which has all of what RL runs share, or that one itself.
+def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
+    """Return the run that began last among those with events of the kind `needs`, else the one that began last.
 
     Raises PricingError for a ledger without runs.
     """
+    set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
         raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
-    return str(runs[0]["fleet_run_id" if of == "fleet" else "run_id"])
+    return str(runs[0]["run_id"])
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:

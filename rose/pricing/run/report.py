@@ -16,9 +16,8 @@ from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report.marginal import per_device_hour
+from rose.pricing.borrowing.report.marginal import in_all, per_device_hour
 from rose.pricing.borrowing.report.savings import savings
-from rose.pricing.borrowing.terms import Term
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.document import Borrow, DeviceRow, Report, RunShare
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
@@ -42,7 +41,7 @@ def build(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Report:
-    """Price one run of the ledger at `root` (the newest fleet's own if `run_id` is None); `seen` is for `verify`.
+    """Price one run of the ledger at `root` (the newest with devices if `run_id` is None); `seen` is for `verify`.
 
     `price_book` None prices by the book that `choice.choose` gives.
 
@@ -77,7 +76,7 @@ def _build(run: PricedRun) -> Report:
         amortized=_with_total(make, allocation.amortized_nano_usd(), AMORTIZED),
         fully_loaded=_with_total(make, allocation.fully_loaded_nano_usd(), FULLY_LOADED),
         marginal={
-            **{name: _term(make, term) for name, term in borrow.terms.items()},
+            **{name: in_all(make, term) for name, term in borrow.terms.items()},
             "total": make.money(
                 borrow.usd, MARGINAL, basis=borrow.basis, interval=borrow.interval, no_interval=borrow.no_interval
             ),
@@ -104,7 +103,7 @@ def _build(run: PricedRun) -> Report:
         cost_per_correct=price_lines.price_lines(run, drawn),
         c3=c3,
         c3_per_correct=c3_per_correct,
-        leases=leases(make, rows(connection, "run/lease_totals"), rows(connection, "borrowing/leased_time")),
+        leases=leases(make, rows(connection, "run/lease_totals"), borrow.leased_ns),
         preemptions=preemptions(make, rows(connection, "run/preemption_totals")),
         syncs=syncs(make, rows(connection, "run/sync_totals")),
         engines=engines(make, rows(connection, "run/engine_ends")),
@@ -155,13 +154,6 @@ def _devices(make: Figures, allocation: Allocation) -> tuple[DeviceRow, ...]:
 def _with_total(make: Figures, nano_usd: Mapping[str, int], view: str) -> dict[str, Figure]:
     parts = {bucket: make.amount(amount, view) for bucket, amount in nano_usd.items()}
     return parts | {"total": make.amount(sum(nano_usd.values()), view)}
-
-
-def _term(make: Figures, term: Term) -> Figure:
-    usd = None if term.unknown else term.usd
-    return make.money(
-        usd, MARGINAL, basis=term.basis, interval=term.interval, no_interval=term.no_interval, why=term.unknown
-    )
 
 
 def _borrow(make: Figures, borrow: Marginal) -> Borrow:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rose.ledger import catalog
 from rose.pricing.answers import breakdown, cost_per_correct
 from rose.pricing.answers.breakdown import UNALLOCATED
+from rose.pricing.answers.cost_per_correct import TokenCost
 from rose.pricing.money import nano_usd_of
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run import tokens
-from rose.pricing.run.token_cost import TokenCost
 from rose.pricing.run.token_spread import Spread
 from rose.pricing.stats.uncertainty import Estimate
 from tests.long_form import usual
@@ -117,7 +117,6 @@ def test_the_sample_by_hand(sample_kept: Path, way: breakdown.By) -> None:
     assert (g0["accepted"], g0["borrowed_tokens"], g0["dedicated_tokens"]) == (1, 3400, 600)
 
 
-@pytest.mark.long
 @settings(
     max_examples=usual(2, long=20),
     deadline=None,

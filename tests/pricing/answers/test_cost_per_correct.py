@@ -11,7 +11,7 @@ import pytest
 from rose.ledger import catalog
 from rose.pricing import charges, formulas
 from rose.pricing.answers import cost_per_correct
-from rose.pricing.answers.cost_per_correct import Groups, Interval, Resamples, TokenCost
+from rose.pricing.answers.cost_per_correct import Groups, Resamples, TokenCost
 from rose.pricing.borrowing.marginal import marginal
 from rose.pricing.charges.allocation import allocate
 from rose.pricing.price_books import pricebook
@@ -20,6 +20,7 @@ from rose.pricing.run import tokens
 from rose.pricing.run.token_spread import UNKNOWN, Spread
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
+from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import reference
 

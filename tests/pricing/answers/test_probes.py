@@ -51,18 +51,18 @@ def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("p3,v,1.01,true", "line 4: probability 1.01 is not from 0 to 1"),
-        ("p3,v,-0.1,true", "line 4: probability -0.1 is not from 0 to 1"),
-        ("p3,v,nan,true", "line 4: probability nan is not from 0 to 1"),
-        ("p3,v,high,true", "line 4: probability 'high' is no number"),
-        ("p3,v,,true", "line 4: probability is missing"),
-        ("p3,v,0.5,", "line 4: correct is missing"),
-        ("p3,v,0.5", "line 4: correct is missing"),
-        ("p3,v,0.5,yes", "line 4: correct 'yes' is neither true nor false"),
-        (",,0.5,true", "line 4: probe is missing, verifier is missing"),
-        ("p1,v,0.5,true", "line 4: probe 'p1' of verifier 'v' was there at line 2"),
-        ("p1,w,0.5,false", "line 4: correct is false for probe 'p1' and true at line 2: a probe has one truth"),
-        ("p3,v,0.5,true,1", "line 4: has more fields than the header"),
+        ("p3,v,1.01,true", "row 3: probability 1.01 is not from 0 to 1"),
+        ("p3,v,-0.1,true", "row 3: probability -0.1 is not from 0 to 1"),
+        ("p3,v,nan,true", "row 3: probability nan is not from 0 to 1"),
+        ("p3,v,high,true", "row 3: probability 'high' is no number"),
+        ("p3,v,,true", "row 3: probability is missing"),
+        ("p3,v,0.5,", "row 3: correct is missing"),
+        ("p3,v,0.5", "row 3: correct is missing"),
+        ("p3,v,0.5,yes", "row 3: correct 'yes' is neither true nor false"),
+        (",,0.5,true", "row 3: probe is missing, verifier is missing"),
+        ("p1,v,0.5,true", "row 3: probe 'p1' of verifier 'v' was there at row 1"),
+        ("p1,w,0.5,false", "row 3: correct is false for probe 'p1' and true at row 1: a probe has one truth"),
+        ("p3,v,0.5,true,1", "cannot read probes"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, row: str, says: str) -> None:
@@ -73,7 +73,7 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, row: str, says: str)
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     rows = "".join(f"q{n},v,2,true\n" for n in range(12))
-    with pytest.raises(PricingError, match=r"line 4: .*\n.*line 5: .*(\n.*){9}and 2 more"):
+    with pytest.raises(PricingError, match=r"row 3: .*\n.*row 4: .*(\n.*){9}and 2 more"):
         probes.from_file(written(tmp_path, GOOD + rows))
 
 

@@ -101,7 +101,6 @@ def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     assert (ways[NOTHING].usd, ways[NOTHING].less, cash(ways[NOTHING])) == (0, None, -borrow.usd)
 
 
-@pytest.mark.long
 def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_path: Path) -> None:
     comparison, _ = compared(sample, tmp_path)
     for way in comparison.alternatives:
@@ -113,7 +112,6 @@ def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_
             assert (way.cash.interval, way.cash.no_interval) == (None, bootstrap.TOO_FEW)
 
 
-@pytest.mark.long
 def test_a_device_taken_back_faster_than_it_ends_its_turns_does_nothing(sample: Path, tmp_path: Path) -> None:
     comparison, _ = compared(sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"))
     (spot,) = (way for way in comparison.alternatives if way.name == "h100-sxm spot")
@@ -122,7 +120,6 @@ def test_a_device_taken_back_faster_than_it_ends_its_turns_does_nothing(sample: 
     assert "nothing would get done" in spot.why
 
 
-@pytest.mark.long
 def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     write_ledger: Any, sample_made: Sequence[events.Event], tmp_path: Path
 ) -> None:

@@ -96,7 +96,6 @@ def alone(write_ledger: Any, tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.long
 def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(write_ledger: Any, alone: Path) -> None:
     other = holding(*(slice_(0, name, rollout=900) for name in "sr"), s="serving", r="rollout")
     root = write_ledger(ours(), root=with_another(write_ledger, *other))
@@ -126,7 +125,6 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(w
     assert break_even[0] == break_even[1]
 
 
-@pytest.mark.long
 def test_idle_time_of_a_device_that_two_runs_have_is_there_once(write_ledger: Any) -> None:
     """Both report 1,200 s of one hour as idle, in which neither worked for more than 2,400 s: each has half of them."""
     root = write_ledger(ours(), root=with_another(write_ledger, *ours()))
@@ -134,7 +132,6 @@ def test_idle_time_of_a_device_that_two_runs_have_is_there_once(write_ledger: An
     assert [way.bought.idle_ns for way in ways if way.bought] == [600 * S] * 2
 
 
-@pytest.mark.long
 def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(write_ledger: Any) -> None:
     """The other run holds the device for the whole hour: every nanosecond of it is half this run's."""
     root = write_ledger(ours(), root=with_another(write_ledger, *holding(s="serving")))
@@ -156,8 +153,7 @@ def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
     assert build(root, "run", BOOK).harvest_share.value == pytest.approx(1200 / 5400)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("worked_s", [(3600, 3600), (3600, 900), (1800, 1800)])
+@pytest.mark.parametrize("worked_s", [(3600, 900), (1800, 1800)])
 def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(
     write_ledger: Any, worked_s: tuple[int, int]
 ) -> None:

@@ -6,29 +6,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import sql
 from rose import events
 from rose.ledger import catalog
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run
-from tests.pricing.conftest import T0_NS, S, WriteLedger, sample_events, us
+from tests.pricing.conftest import T0_NS, S, WriteLedger, us
 
-TABLES = (
-    "borrowing/lease_spans",
-    "borrowing/serving_windows",
-    "borrowing/holdout_pieces",
-    "borrowing/holdout_requests",
-)
 QUERIES = (
+    "borrowing/lease_spans",
     "borrowing/lent_time",
-    "borrowing/leased_time",
     "borrowing/gave_back_time",
     "borrowing/held_memory",
     "borrowing/overlap_time",
-    "borrowing/holdout_sums",
+    "borrowing/holdout_windows",
     "borrowing/holdout_clusters",
+    "borrowing/holdout_sums",
+    "borrowing/burst_risk",
     "borrowing/lent_windows",
     "borrowing/load_and_demand",
     "borrowing/power_by_load",
@@ -64,18 +57,13 @@ def read(root: Path, end_s: int) -> dict[str, Any]:
             curve_at=[[0.5, 1.0]],
             curve_nano=[[0.0, 500_000.0]],
         )
-        for name in TABLES:
-            connection.execute(sql.read(f"{name}.sql"))
         return {name: rows(connection, name) for name in QUERIES}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("made", "end_s"), [(run(), WINDOWS * WINDOW_S), (sample_events(), 3600)])
-def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(
-    write_ledger: WriteLedger, tmp_path: Path, made: list[events.Event], end_s: int
-) -> None:
+def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(write_ledger: WriteLedger, tmp_path: Path) -> None:
+    end_s = WINDOWS * WINDOW_S
     made = [
-        *made,
+        *run(),
         *(
             events.Power(
                 device_id="s0",

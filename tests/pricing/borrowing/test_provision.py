@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import sql
 from rose import events
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
@@ -302,7 +301,6 @@ def test_windows_and_bursts_are_as_defined(
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
         set_variables(connection, run_id="run", horizon_ns=H, by_lease=False)
-        connection.execute(sql.read("borrowing/serving_windows.sql"))
         figures = {
             name: rows(connection, f"borrowing/{name}") for name in ("burst_risk", "burst_violations", "lent_windows")
         }

@@ -9,26 +9,26 @@ from rose import events
 from rose.pricing.document import Report
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.stats.bootstrap import Interval
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 
 
-def test_a_run_is_priced_as_the_report_prices_it(sample_kept: Path, sample_report: Report) -> None:
-    with priced(sample_kept) as run:
-        assert (run.run, run.stamp) == (sample_report.run, sample_report.stamp)
-        assert run.book_facts == sample_report.price_book
-        assert run.began_ns == T0_NS
-        assert run.cpm_usd == 2
-        assert run.allocation.cost_nano_usd == sample_report.amortized["total"].value
-        blended = sample_report.cost_per_correct["blended"].measured
-        assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
-        figure = run.make.measure(0.5, "share", interval=Interval(low=0.25, high=None))
-        assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
-        assert figure.interval_text == "25.0% to unbounded"
-        nothing = run.make.measure(None, interval=Interval(low=0.25, high=1))
-        assert (nothing.text, nothing.interval_text) == ("not enough data", "")
+def test_a_run_is_priced_as_the_report_prices_it(priced_sample: PricedRun, sample_report: Report) -> None:
+    run = priced_sample
+    assert (run.run, run.stamp) == (sample_report.run, sample_report.stamp)
+    assert run.book_facts == sample_report.price_book
+    assert run.began_ns == T0_NS
+    assert run.cpm_usd == 2
+    assert run.allocation.cost_nano_usd == sample_report.amortized["total"].value
+    blended = sample_report.cost_per_correct["blended"].measured
+    assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
+    figure = run.make.measure(0.5, "share", interval=Interval(low=0.25, high=None))
+    assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
+    assert figure.interval_text == "25.0% to unbounded"
+    nothing = run.make.measure(None, interval=Interval(low=0.25, high=1))
+    assert (nothing.text, nothing.interval_text) == ("not enough data", "")
 
 
 def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,9 @@ def test_the_report_of_the_sample(sample_report: Report) -> None:
 
 
 def test_the_same_ledger_and_book_give_the_same_bytes(
-    sample_kept: Path, sample_report: Report, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
+    sample_report: Report, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
 ) -> None:
     once = json.dumps(sample_report.to_json())
-    assert json.dumps(report.build(sample_kept).to_json()) == once
     # Written again in another order, through two writers: the same facts.
     again = write_ledger(sample_made[::2], root=tmp_path / "again", writer="z")
     write_ledger(sample_made[1::2][::-1], root=again, writer="a")
@@ -268,8 +268,9 @@ def test_the_tables_fit_and_show_view_currency_and_provenance(sample_kept: Path)
     assert "$0.102 (partly assumed)" in text
 
 
-def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(sample: Path, tmp_path: Path) -> None:
-    whole = report.build(sample).to_json()
+def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(
+    sample: Path, sample_report: Report, tmp_path: Path
+) -> None:
     writer = next(name for name in layout.writers(sample) if layout.epochs(sample, name))
     tail = segments.recover(sample, writer)
     assert tail is not None
@@ -282,28 +283,16 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(s
     with pytest.raises(PricingError, match=r"events of run 'run' were archived.*rose ledger restore"):
         report.build(sample, "run")
     archive.restore(sample, away)
-    assert report.build(sample, "run").to_json() == whole
+    assert report.build(sample, "run").to_json() == sample_report.to_json()
 
 
-def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) -> None:
-    assert not report.build(sample).run.native_kernels
-    assert tables.NATIVE_KERNELS[:40] not in shown(tables.tables(report.build(sample)))
-    run_id = report.build(sample).run.run_id
-    with LedgerWriter.open(sample, "agent-late", run_id, provenance="replay") as writer:
-        writer.record(
-            events.Engine(action="started", role="rollout", model="m", compute_mechanism="native-kernels+layer-yield")
-        )
-    built = report.build(sample)
-    assert built.to_json()["run"]["native_kernels"] is True
-    assert shown(tables.tables(built)).startswith(tables.NATIVE_KERNELS[:40])
-
-
-def test_a_run_on_a_fleet_of_stand_ins_for_kernels_says_so_too(sample: Path) -> None:
-    """Engines are the fleet's: what they are is on record under its run."""
-    fleet = report.build(sample).run.run_id
-    with LedgerWriter.open(sample, "agent-late", fleet, provenance="replay") as writer:
+def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path, sample_report: Report) -> None:
+    """Engines are the fleet's: those of an RL run on it are too."""
+    assert tables.NATIVE_KERNELS[:40] not in shown(tables.tables(sample_report))
+    with LedgerWriter.open(sample, "agent-late", "run", provenance="replay") as writer:
         writer.record(events.Engine(action="started", role="serving", model="m", compute_mechanism="native-kernels+x"))
-    with LedgerWriter.open(sample, "controller-late", "of-a-team", provenance="replay") as writer:
-        writer.record(events.Run(action="started", name="of-a-team", fleet_run_id=fleet))
+        writer.record(events.Run(action="started", name="of-a-team", run_id="of-a-team", fleet_run_id="run"))
     with closing(catalog.connect(sample)) as connection:
-        assert priced.run_facts(connection, "of-a-team")[0].native_kernels is True
+        facts = [priced.run_facts(connection, run_id)[0] for run_id in ("run", "of-a-team")]
+    assert [run.native_kernels for run in facts] == [True, True]
+    assert shown(tables.tables(replace(sample_report, run=facts[0]))).startswith(tables.NATIVE_KERNELS[:40])

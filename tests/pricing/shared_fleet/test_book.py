@@ -15,7 +15,10 @@ from rose.pricing.run import report
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT
 
 
-def test_where_no_run_is_named_it_is_the_newest_fleets_own_or_for_answers_the_newest(root: Path) -> None:
+def test_where_no_run_is_named_it_is_the_newest_that_has_what_the_report_needs(root: Path) -> None:
+    # It neither has a device nor made an answer.
+    with LedgerWriter.open(root, "later", "later") as writer:
+        writer.record(events.Run(action="started", name="later", at_us=2**51))
     assert report.build(root, None, BOOK).run.run_id == "fleet"
     book = ("--price-book", str(root.parent / "book.toml"))
     shown = CliRunner().invoke(app, ["correct", "--only", "cost", "--ledger", str(root), *book, "--json"])

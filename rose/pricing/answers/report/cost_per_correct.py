@@ -55,7 +55,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
         parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
     else:
         ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
-        parts["levers"] = _levers(run, ranked)
+        parts |= _levers(run, ranked)
         parts["says"] = Paragraph(levers.in_words(ranked))
     if by is not None:
         parts["parts"] = _parts(run, by, lines["blended"])
@@ -85,29 +85,29 @@ def _lines(run: PricedRun, lines: Mapping[str, PriceLine]) -> Table:
     )
 
 
-def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> Table:
-    """What each factor moved alone would save, the one that saves most first."""
-    return Table(
-        title="Which lever moves it most, dollars per million answer tokens",
-        view=BLENDED,
-        stamp=run.stamp,
-        columns=columns(
-            "lever",
-            "value",
-            "derivative",
-            "elasticity",
-            "a tenth better",
-            "saves",
-            "standard error",
-            "one standard error better",
-            "saves then",
+def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> dict[str, Table | Paragraph]:
+    """What each factor moved alone would save, the one that saves most first, and how well each factor is known."""
+    saves, errors = zip(*(_lever(run, lever) for lever in ranked), strict=True)
+    return {
+        "levers": Table(
+            title="Which lever moves it most, dollars per million answer tokens",
+            view=BLENDED,
+            stamp=run.stamp,
+            columns=columns("lever", "value", "elasticity", "a tenth better", "saves"),
+            rows=saves,
+            notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
         ),
-        rows=tuple(_lever(run, lever) for lever in ranked),
-        notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
-    )
+        "errors": Table(
+            title="The same levers, by one standard error of each",
+            view=BLENDED,
+            stamp=run.stamp,
+            columns=columns("lever", "derivative", "standard error", "moved by it", "saves then"),
+            rows=errors,
+        ),
+    }
 
 
-def _lever(run: PricedRun, lever: Lever) -> Row:
+def _lever(run: PricedRun, lever: Lever) -> tuple[Row, Row]:
     unit = "share" if lever.name in ("alpha", "phi", "waste") else "ratio"
     no_error = "does not apply: a price" if lever.name == "cpm" else "none: it did not vary between groups"
 
@@ -121,16 +121,18 @@ def _lever(run: PricedRun, lever: Lever) -> Row:
         usd = None if move is None else Fraction(bootstrap.rounded(move.saves))
         return run.make.money(usd, BLENDED, per=_PER, basis="price book", why=no_error)
 
+    words = levers.WORDS[lever.name]
+    derivative = run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book")
+    moved = value(None if lever.error is None else lever.error.to, no_error)
     return (
-        levers.WORDS[lever.name],
-        value(lever.value),
-        run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book"),
-        run.make.measure(bootstrap.rounded(lever.elasticity)),
-        value(lever.tenth.to),
-        saves(lever.tenth),
-        value(lever.standard_error, no_error),
-        value(None if lever.error is None else lever.error.to, no_error),
-        saves(lever.error),
+        (
+            words,
+            value(lever.value),
+            run.make.measure(bootstrap.rounded(lever.elasticity)),
+            value(lever.tenth.to),
+            saves(lever.tenth),
+        ),
+        (words, derivative, value(lever.standard_error, no_error), moved, saves(lever.error)),
     )
 
 

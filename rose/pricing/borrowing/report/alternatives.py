@@ -128,7 +128,7 @@ def comparison(run: PricedRun, gave_back: Sequence[Span] = ()) -> Section:
                 ("M", make.measure(None if times is None else times.m, why=_NOT_BOTH)),
             ),
         ),
-        "says": Paragraph.of_lines(says(compared, m)),
+        "says": Paragraph(in_short(compared, m)),
     }
     if compared.flip is not None:
         parts["flips"] = _flips(run, m, compared)
@@ -223,25 +223,6 @@ def _flips(run: PricedRun, m: Marginal, compared: Comparison) -> Table:
     )
 
 
-def says(comparison: Comparison, m: Marginal) -> tuple[str, ...]:
-    """Whether borrowing was worth it against each way, where it flips, and what the figures are without."""
-    if not comparison.tokens:
-        return (f"Nothing can be said: {NO_TOKENS.removeprefix('not enough data: ')}.",)
-    lines = [_verdict(way, comparison, m) for way in comparison.alternatives if way.name != LOADED]
-    if comparison.flip is not None:
-        lines.append(_turn(comparison.alternatives[0], comparison))
-    if (times := comparison.multiplier) is not None:
-        lines.append(
-            f"With the borrow a useful token cost {times.m:.3f} times what it cost without: throughput grew "
-            f"{float(times.throughput_gain):.3f} times, and the borrow cost {float(times.cost_ratio):.3f} times what "
-            f"the dedicated rollouts did. It is cheaper only while that is below "
-            f"{float(times.throughput_gain) - 1:.3f}."
-        )
-    if m.missing:
-        lines.append(f"All of this is without {' and '.join(m.missing)}, for which there is not enough data.")
-    return tuple(lines)
-
-
 def in_short(comparison: Comparison, m: Marginal) -> str:
     """Whether borrowing saved cash against dedicated devices, in a sentence, and in another what that leaves out."""
     way = comparison.alternatives[0] if comparison.alternatives else None
@@ -252,26 +233,6 @@ def in_short(comparison: Comparison, m: Marginal) -> str:
     left_out = ", ".join(name.replace("_", " ") for name in (*m.missing, *m.absent))
     without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
     return f"{judged[0].upper()}{judged[1:]}, against {way.name}: cash saved {_cash(way.cash, m)}{ending}.{without}"
-
-
-def _verdict(way: Alternative, comparison: Comparison, m: Marginal) -> str:
-    if way.cash is None or way.usd is None:
-        return f"Against {way.name}: {way.why}."
-    if way.name == NOTHING:
-        per_million = _text_per_million(comparison.charged_usd, comparison)
-        return (
-            f"Against {way.name}: {_usd(comparison.charged_usd)} would not have been spent and {comparison.tokens:,} "
-            "useful tokens not made. Borrowing was worth it only if a million of them are worth more than "
-            f"{per_million}."
-        )
-    assumed = " (assumed)" if way.basis == "assumed" else ""
-    added, charged = way.added_usd or Fraction(0), comparison.charged_usd
-    borrowed, otherwise = (_text_per_million(usd, comparison) for usd in (comparison.borrowed.usd, way.usd))
-    return (
-        f"Against {way.name}{assumed}: {_judged(way.cash, m)}. The bill would have been {_usd(added)} higher there, "
-        f"and borrowing added {_usd(charged)}{condition(m)}: cash saved {_cash(way.cash, m)}. Amortized, a million "
-        f"useful tokens cost {borrowed} borrowed and {otherwise} there."
-    )
 
 
 def _cash(cash: Saving, m: Marginal) -> str:
@@ -300,24 +261,6 @@ def _judged(cash: Saving, m: Marginal) -> str:
     if cash.interval.high <= 0 > cash.usd:
         return "borrowing was NOT worth it"
     return "borrowing was neither better nor worse as far as can be told"
-
-
-def _turn(way: Alternative, comparison: Comparison) -> str:
-    """The regime in which borrowing does not pay, with its numbers."""
-    flip = comparison.flip
-    assert flip is not None and way.cash is not None  # noqa: PT018 - the caller looked
-    ends = [f"a borrowed device-hour is charged {_usd(flip.usd_per_device_hour)} or more in all"]
-    if flip.wasted_share is not None:
-        ends.append(f"{float(flip.wasted_share):.1%} or more of the borrowed tokens are wasted")
-    if flip.usd_per_gb is not None:
-        ends.append(f"sending a GB of weights costs {_usd(flip.usd_per_gb)} or more")
-    ends.append(f"missed budgets cost {_usd(flip.provision_usd_per_device_hour)} or more a borrowed device-hour")
-    verb = "stops paying" if way.cash.usd > 0 else "does not pay"
-    return f"In cash, against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
-
-
-def _text_per_million(usd: Fraction, comparison: Comparison) -> str:
-    return _usd(usd * _MILLION / comparison.tokens)
 
 
 def _usd(usd: Fraction) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rose.pricing.borrowing.marginal import TERMS, Marginal, marginal
 from rose.pricing.borrowing.power import TOO_SHORT
 from rose.pricing.borrowing.scale_down import Span
-from rose.pricing.borrowing.terms import nano_by_key
+from rose.pricing.borrowing.terms import Term, nano_by_key
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, PricingError, format_usd, nano_usd_of
 from rose.pricing.run.priced import PricedRun
@@ -78,6 +78,19 @@ def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figu
     )
 
 
+def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
+    """Return a term over the run; `nano` are its nano-dollars where they were rounded together with others."""
+    nano = nano_usd_of(term.usd) if nano is None else nano
+    return make.amount(
+        None if term.unknown else nano,
+        MARGINAL,
+        basis=term.basis,
+        why=term.unknown,
+        interval=term.interval,
+        no_interval=term.no_interval,
+    )
+
+
 def _without(m: Marginal) -> str:
     parts = [f"not enough data for {' and '.join(m.missing)}, which it is without"] if m.missing else []
     if m.absent:
@@ -92,15 +105,7 @@ def plain(name: str) -> str:
 
 def _term(make: Figures, m: Marginal, name: str, nano: int) -> tuple[str, Figure, Figure, str]:
     term = m.terms[name]
-    in_all = make.amount(
-        None if term.unknown else nano,
-        MARGINAL,
-        basis=term.basis,
-        why=term.unknown,
-        interval=term.interval,
-        no_interval=term.no_interval,
-    )
-    return plain(name), in_all, per_device_hour(make, m, name), term.explained
+    return plain(name), in_all(make, term, nano), per_device_hour(make, m, name), term.explained
 
 
 def _gate(m: Marginal, stated: bool) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 
-import sql
 from rose.pricing import formulas
 from rose.pricing.borrowing import provision as compute
 from rose.pricing.borrowing.provision import Accrual, Balance, Rate
-from rose.pricing.borrowing.report.marginal import per_device_hour
+from rose.pricing.borrowing.report.marginal import in_all, per_device_hour
 from rose.pricing.borrowing.terms import Stretches, nano_by_key
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
@@ -41,7 +40,6 @@ def provision(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZO
     make, term = run.make, run.borrow.terms["provision"]
     stretches = Stretches.over(run.book, run.allocation.period_ns)
     set_variables(run.connection, run_id=run.run.run_id, horizon_ns=horizon_ns, by_lease=by_lease)
-    run.connection.execute(sql.read("borrowing/serving_windows.sql"))
     risk, bursts, lent = (
         rows(run.connection, f"borrowing/{name}") for name in ("burst_risk", "burst_violations", "lent_windows")
     )
@@ -52,14 +50,7 @@ def provision(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZO
     unknown = term.unknown
     balances = compute.roll_forward({one.day: one.usd for one in accruals}, {} if unknown else realised)
     known = [balance.accrued for balance in balances if balance.accrued is not None]
-    in_all = make.money(
-        None if unknown else term.usd,
-        MARGINAL,
-        basis=term.basis,
-        why=unknown,
-        interval=term.interval,
-        no_interval=term.no_interval,
-    )
+    whole = in_all(make, term)
     hourly = per_device_hour(make, run.borrow, "provision")
     accrued = make.amount(sum(known) if known else None, MARGINAL, why=_why_none(accruals))
     parts = {
@@ -91,7 +82,7 @@ def provision(run: PricedRun, *, by_lease: bool = False, horizon_s: int = HORIZO
             columns=columns("what", "value", "rests on", text=("rests on",)),
             rows=(
                 (ACCRUED, accrued, "rates known when each day began, times lent time"),
-                (REALISED, in_all, "" if term.explained == in_all.text else term.explained),
+                (REALISED, whole, "" if term.explained == whole.text else term.explained),
                 (REALISED_HOURLY, hourly, ""),
                 (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
                 (NOT_PROVIDED, make.number(sum(one.unknown_ns for one in accruals), "ns"), "nothing is provided for"),

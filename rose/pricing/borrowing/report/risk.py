@@ -1,8 +1,15 @@
-"""Whether borrowing harms serving, and whether it really saves, of one run: both in a sentence, and the evidence."""
+"""Whether borrowing harms serving, and whether it really saves, of one run: both in a sentence, and the evidence.
+
+Cash saved is linear in what dedicated devices would have added to the bill, in every term of m, and in the probability
+that the fleet would have been there anyway [D]. Each is moved alone to either end of its own range: the 95% interval of
+what was measured, or the price book's range. Where the book states no such probability, it runs from all to none.
+"""
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import sql
@@ -10,10 +17,11 @@ from rose.clock import utc_us
 from rose.ledger import catalog
 from rose.pricing.borrowing import alternatives, harm
 from rose.pricing.borrowing.harm import Harm
+from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report.alternatives import in_short
 from rose.pricing.borrowing.report.marginal import plain
 from rose.pricing.borrowing.report.savings import NO_TOKENS, WOULD
-from rose.pricing.borrowing.sensitivity import swings
+from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
@@ -26,6 +34,22 @@ _CONFOUNDED = "confounded: "
 #: Rows of the harm.
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
+#: What is varied besides the terms of m.
+OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swing:
+    """Dollars of cash saved with one thing at the worse and at the better end of its range."""
+
+    name: str
+    worse_usd: Fraction
+    better_usd: Fraction
+
+    @property
+    def width_usd(self) -> Fraction:
+        """How far it moves cash saved."""
+        return self.better_usd - self.worse_usd
 
 
 def risk(run: PricedRun) -> Section:
@@ -130,3 +154,31 @@ def says(measured: Harm) -> str:
         f"{(late - added.value) / requests:.2%} would have without lending (95% "
         f"{max(0.0, (late - added.high) / requests):.2%} to {max(0.0, (late - added.low) / requests):.2%})."
     )
+
+
+def swings(way: Alternative, m: Marginal) -> tuple[Swing, ...]:
+    """How far each thing moves cash saved against a way, the furthest first; empty where it is not known."""
+    if way.cash is None or way.added_usd is None:
+        return ()
+    cash = way.cash.usd
+    made = [_by_cost(name, cash, term.usd, term.interval) for name, term in m.terms.items() if term.unknown is None]
+    if (there := way.added_interval) is not None and there.high is not None:
+        moved = (Fraction(end) - way.added_usd for end in (there.low, there.high))
+        made.append(_swing(OTHERWISE, *(cash + more for more in moved)))
+    if m.unstated_usd:
+        made.append(_swing(ANYWAY, cash - m.unstated_usd, cash))
+    else:
+        made.append(_by_cost(ANYWAY, cash, m.avoidable_usd, m.avoidable_interval))
+    known = [swing for swing in made if swing is not None and swing.width_usd]
+    return tuple(sorted(known, key=lambda swing: (-swing.width_usd, swing.name)))
+
+
+def _by_cost(name: str, cash: Fraction, usd: Fraction, interval: Interval | None) -> Swing | None:
+    """Of something that borrowing is charged, so that more of it saves less."""
+    if interval is None or interval.high is None:
+        return None
+    return _swing(name, *(cash + usd - Fraction(end) for end in (interval.low, interval.high)))
+
+
+def _swing(name: str, one_usd: Fraction, other_usd: Fraction) -> Swing:
+    return Swing(name=name, worse_usd=min(one_usd, other_usd), better_usd=max(one_usd, other_usd))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -11,16 +10,16 @@ from rose.pricing.answers.breakdown import UNALLOCATED
 from rose.pricing.answers.cost_per_correct import LINES
 from rose.pricing.answers.report.cost_per_correct import C3, C3_PER_CORRECT, FACTORS, cost
 from rose.pricing.figures import BLENDED
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.token_spread import UNKNOWN
 from rose.pricing.table import Section
+from tests.pricing.conftest import shown
 
 
 @pytest.fixture(scope="module")
-def answers(sample_kept: Path) -> dict[str | None, Section]:
+def answers(priced_sample: PricedRun) -> dict[str | None, Section]:
     """Without a breakdown, and with each."""
-    with priced(sample_kept) as run:
-        return {way: cost(run, way) for way in (None, *get_args(breakdown.By))}
+    return {way: cost(priced_sample, way) for way in (None, *get_args(breakdown.By))}
 
 
 def test_the_cost_of_the_sample(answers: dict[str | None, Section]) -> None:
@@ -60,10 +59,20 @@ def test_the_levers_of_the_sample(answers: dict[str | None, Section]) -> None:
     assert "saves $" in answers[None].text("says")
     cpm, alpha = row("cpm"), row("alpha")
     assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.82")
-    assert cpm["standard error"].text == "does not apply: a price"
+    errors = answers[None].table("errors")
+    assert errors.row(levers.WORDS["cpm"])["standard error"].text == "does not apply: a price"
     assert alpha["elasticity"].value == -1
-    assert alpha["derivative"].unit == "nano_usd/million answer tokens/alpha"
-    assert alpha["derivative"].value == pytest.approx(-1.5 * c3, abs=2)
+    derivative = errors.row(levers.WORDS["alpha"])["derivative"]
+    assert (derivative.unit, derivative.value) == (
+        "nano_usd/million answer tokens/alpha",
+        pytest.approx(-1.5 * c3, abs=2),
+    )
+    # Amounts and words stay whole at the width of a terminal.
+    for name in ("levers", "errors"):
+        text = shown([answers[None].table(name)])
+        cells = [word for row in answers[None].table(name).plain().texts() for cell in row for word in cell.split()]
+        assert all(word in text for word in cells)
+        assert max(map(len, text.splitlines())) <= 100
 
 
 def test_the_rows_of_each_breakdown_sum_to_the_run(answers: dict[str | None, Section]) -> None:

@@ -21,7 +21,7 @@ from rose.pricing.answers.report.frontier import (
     N,
     frontier,
 )
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun, priced
 
 
 def many_steps(made: list[events.Event]) -> list[events.Event]:
@@ -79,9 +79,9 @@ def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Ca
     json.dumps(answer.to_json(), allow_nan=False)
 
 
-def test_the_dollars_of_the_sample(sample_kept: Path) -> None:
-    with priced(sample_kept) as run:
-        answer = frontier(run)
+def test_the_dollars_of_the_sample(priced_sample: PricedRun) -> None:
+    run = priced_sample
+    answer = frontier(run)
     inference, training, as_paid, psi, phi, _, threshold, kappa3 = (
         row["value"].value for row in answer.table("spend").records()
     )

@@ -10,7 +10,7 @@ from rose.pricing.answers import report
 from rose.pricing.answers.report.verifiers import JUDGED, procurement
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.token_spread import UNKNOWN
 
 COSTS = ("careful", "hasty")
@@ -60,17 +60,17 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
     json.dumps(answer.to_json(), allow_nan=False)
 
 
-def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(sample_kept: Path) -> None:
-    with priced(sample_kept) as run:
-        answer = procurement(run)
-        # t0 and t2 accepted and correct, t4 accepted and wrong; stale or not.
-        assert answer.figure("scores", "v", "saw").value == 3
-        row = answer.table("cost").row("v")
-        assert row["PPV"].value == pytest.approx(2 / 3)
-        assert "no [[verifier]] for verifier 'v'" in row["a verdict"].text
-        assert row["per correct"].text == row["a verdict"].text
-        with pytest.raises(PricingError, match="--threshold is for --probes"):
-            procurement(run, threshold=0.5)
+def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(priced_sample: PricedRun) -> None:
+    run = priced_sample
+    answer = procurement(run)
+    # t0 and t2 accepted and correct, t4 accepted and wrong; stale or not.
+    assert answer.figure("scores", "v", "saw").value == 3
+    row = answer.table("cost").row("v")
+    assert row["PPV"].value == pytest.approx(2 / 3)
+    assert "no [[verifier]] for verifier 'v'" in row["a verdict"].text
+    assert row["per correct"].text == row["a verdict"].text
+    with pytest.raises(PricingError, match="--threshold is for --probes"):
+        procurement(run, threshold=0.5)
 
 
 def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: Path) -> None:

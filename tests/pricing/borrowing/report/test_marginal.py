@@ -12,6 +12,7 @@ from rose.pricing.borrowing.power import TOO_SHORT
 from rose.pricing.borrowing.report.marginal import price
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.money import PricingError
+from rose.pricing.run.priced import PricedRun
 from tests.pricing.conftest import printed, rests_on, section
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -47,6 +48,8 @@ def test_every_column_sums_to_the_nano_dollar(sample_kept: Path, every_term: Pat
     assert value("charged") == value("m") + value("avoidable device time")
     assert sum(lease["borrowed"].value for lease in leases) == value("borrowed time") == 1440 * S
     assert leases[-1]["lease"] == "no lease"
+    assert "413 W from idle to full load, assumed" in rests_on(answer, "energy")
+    assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in printed(answer.parts.values())
     assert "In the spans given or recorded it would not" in terms.notes[0]
 
 
@@ -93,26 +96,11 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
     assert answer.figure("terms", "m", "per device-hour").text == "not enough data: no rollout ran on a serving device"
 
 
-def test_the_same_ledger_gives_the_same_bytes(sample_kept: Path, every_term: Path) -> None:
-    first, second = (section(sample_kept, price, "run", every_term, by_lease=True).to_json() for _ in range(2))
-    assert first == second
-
-
-@pytest.mark.long
-def test_a_span_of_a_device_that_lends_nothing_is_refused(sample_kept: Path) -> None:
+def test_a_span_of_a_device_that_lends_nothing_is_refused(priced_sample: PricedRun) -> None:
     with pytest.raises(PricingError, match="'r0', which would have been given back, is no serving device"):
-        section(sample_kept, price, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
+        price(priced_sample, [Span("r0", T0_NS, T0_NS + S)])
 
 
-@pytest.mark.long
-def test_the_tables_say_what_each_term_rests_on(sample_kept: Path, every_term: Path) -> None:
-    answer = section(sample_kept, price, "run", every_term, by_lease=True)
-    assert "413 W from idle to full load, assumed" in rests_on(answer, "energy")
-    assert answer.table("leases").row("no lease")["m"].value is not None
-    assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in printed(answer.parts.values())
-
-
-@pytest.mark.long
 def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -> None:
     made: list[events.Event] = [
         events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),

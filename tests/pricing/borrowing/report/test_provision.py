@@ -19,6 +19,7 @@ from rose.pricing.borrowing.report.provision import (
     provision,
 )
 from rose.pricing.money import PricingError
+from rose.pricing.run.priced import PricedRun
 from tests.pricing.conftest import section
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -144,9 +145,9 @@ def test_a_book_without_a_penalty_provides_nothing_and_says_why(write_ledger: An
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 100_000])
-def test_a_horizon_divides_a_day(sample_kept: Path, seconds: int) -> None:
+def test_a_horizon_divides_a_day(priced_sample: PricedRun, seconds: int) -> None:
     with pytest.raises(PricingError, match="must be whole seconds that divide a day"):
-        section(sample_kept, provision, "run", horizon_s=seconds)
+        provision(priced_sample, horizon_s=seconds)
 
 
 def test_every_break_even_has_its_definition_in_the_glossary() -> None:

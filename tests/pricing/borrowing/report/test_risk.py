@@ -6,28 +6,26 @@ from typing import Any
 
 import pytest
 
-from rose.pricing.borrowing import report, sensitivity
+from rose.pricing.borrowing import report
 from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report import risk
 from rose.pricing.borrowing.report.alternatives import CASH
+from rose.pricing.borrowing.report.risk import ANYWAY, OTHERWISE, Swing
 from rose.pricing.borrowing.savings import Alternative, Saving
-from rose.pricing.borrowing.sensitivity import ANYWAY, OTHERWISE, Swing
 from rose.pricing.borrowing.terms import absent, term
 from rose.pricing.money import NS_PER_HOUR
-from rose.pricing.run.priced import priced
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Section
 from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS, run
 from tests.pricing.conftest import section
 
 
-@pytest.mark.long
-def test_every_question_has_an_answer_and_one_cash_saved(sample_kept: Path) -> None:
-    with priced(sample_kept) as sample:
-        answers = report.sections(sample)
-        assert tuple(answers) == report.QUESTIONS
-        assert report.sections(sample, "price") == {"price": answers["price"]}
+def test_every_question_has_an_answer_and_one_cash_saved(priced_sample: PricedRun) -> None:
+    answers = report.sections(priced_sample)
+    assert tuple(answers) == report.QUESTIONS
+    assert report.sections(priced_sample, "price") == {"price": answers["price"]}
     cash = answers["compare"].figure("savings", CASH)
     assert cash == answers["compare"].figure("bill", "dedicated devices", "cash saved")
     for row in answers["risk"].table("depends").records():
@@ -39,7 +37,6 @@ def late(ledger: Path) -> tuple[Section, dict[str, Any]]:
     return answer, {row["what"]: row["value"] for row in answer.table("harm").records()}
 
 
-@pytest.mark.long
 def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(write_ledger: Any) -> None:
     root = write_ledger(run())
     answer, harm = late(root)
@@ -54,7 +51,6 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(w
     assert risk.harmful(risk.without_prices(root, "run")) is True
 
 
-@pytest.mark.long
 def test_without_withheld_windows_nothing_is_told(write_ledger: Any) -> None:
     root = write_ledger(run(windows=[]))
     answer, harm = late(root)
@@ -90,16 +86,12 @@ def test_each_thing_moves_cash_saved_by_its_own_range_and_the_furthest_comes_fir
     )
     assert bought.usd == 13
     dedicated = way(bought=bought, added_interval=Interval(low=12, high=15))
-    assert sensitivity.swings(dedicated, borrow()) == (
+    assert risk.swings(dedicated, borrow()) == (
         Swing(name="energy", worse_usd=Fraction(8), better_usd=Fraction(11)),
         Swing(name=OTHERWISE, worse_usd=Fraction(9), better_usd=Fraction(12)),
     )
     hangs = borrow(unstated_usd=Fraction(30))
-    assert sensitivity.swings(dedicated, hangs)[0] == Swing(
-        name=ANYWAY, worse_usd=Fraction(-20), better_usd=Fraction(10)
-    )
+    assert risk.swings(dedicated, hangs)[0] == Swing(name=ANYWAY, worse_usd=Fraction(-20), better_usd=Fraction(10))
     ranged = borrow(avoidable_usd=Fraction(3), avoidable_interval=Interval(low=0, high=9))
-    assert sensitivity.swings(dedicated, ranged)[0] == Swing(
-        name=ANYWAY, worse_usd=Fraction(4), better_usd=Fraction(13)
-    )
-    assert sensitivity.swings(way(cash=None), borrow()) == ()
+    assert risk.swings(dedicated, ranged)[0] == Swing(name=ANYWAY, worse_usd=Fraction(4), better_usd=Fraction(13))
+    assert risk.swings(way(cash=None), borrow()) == ()

@@ -83,9 +83,3 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
     assert "coupled" not in answer.parts
     assert answer.figure("windows", R_STAR).value is None
     assert answer.text("says") == "not enough data: no token was made on borrowed devices"
-
-
-@pytest.mark.long
-def test_half_an_hour_less_a_minute_is_too_short(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
-    answer = section(write_ledger(minutes(sample_made, 29)), spikes, "run")
-    assert answer.text("says") == "not enough data: 29 windows of 60 s, and it takes 30"

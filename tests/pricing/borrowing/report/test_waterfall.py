@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,14 @@ from rose.pricing.borrowing.report.waterfall import (
     waterfall,
 )
 from rose.pricing.figures import Figure
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section, Table
 from tests.pricing.conftest import section
 
 
 @pytest.fixture(scope="module")
-def made(sample_kept: Path) -> Section:
-    return section(sample_kept, waterfall)
+def made(priced_sample: PricedRun) -> Section:
+    return waterfall(priced_sample)
 
 
 def costs(steps: Table) -> dict[str, Figure]:
@@ -43,11 +43,11 @@ def running(steps: Table) -> dict[str, int]:
     return sums
 
 
-def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Section, sample_kept: Path) -> None:
+def test_steps_add_up_to_every_whole_to_the_nano_dollar(made: Section, priced_sample: PricedRun) -> None:
     steps = made.table("steps")
     wholes = {steps.rows[number][0]: steps.rows[number][1].value for number in steps.marks}
     assert running(steps) == {name: wholes[name] for name in (BORROWED, ADDED)}
-    compared = section(sample_kept, alternatives.comparison)
+    compared = alternatives.comparison(priced_sample)
     assert wholes == {
         DEDICATED: compared.figure("savings", alternatives.CAPACITY).value,
         BORROWED: compared.figure("device_time", "borrowed", "cost").value,

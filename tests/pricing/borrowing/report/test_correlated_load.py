@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.pricing.borrowing.correlated_load import COUPLINGS, Coupled, Fleet, coupled, crossing, observed, pairing
+from rose.pricing.borrowing.report.spikes import COUPLINGS, Coupled, Fleet, coupled, crossing, observed, pairing
 
 FLEET = Fleet(device_s_per_window=100, window_s=60, usd_per_borrowed_s=0.01, usd_per_late_request=0.5, tokens_per_s=20)
 shares = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 
 
-@pytest.mark.long
 @given(shares, shares)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=5)
 def test_sorted_is_the_worst_of_all_pairings(load: list[float], demand: list[float]) -> None:
     worst = max(sum(max(0.0, s + q - 1) for s, q in zip(load, order, strict=True)) for order in permutations(demand))
     last = coupled(np.array(load), np.array(demand), np.ones(5), FLEET)[-1]

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rose.pricing.run.token_cost import LINES, TokenCost
+from rose.pricing.answers.cost_per_correct import LINES, TokenCost
 from rose.pricing.run.token_spread import UNKNOWN, Spread
 from rose.pricing.stats.uncertainty import Estimate
 
