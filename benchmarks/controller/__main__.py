@@ -20,6 +20,7 @@ from benchmarks.shared import arguments, measured
 from rose.accept.report import ROOT, Report, phase
 from rose.ledger import catalog
 from rose.runtime.engines.ports import free_port
+from rose.terminal import echo
 
 SAMPLE = ROOT / "sample_traces" / "ledger"
 #: A turn was recorded when it was over, after it had waited and run.
@@ -125,7 +126,7 @@ def measure(report: Report, seconds: float, rate: float, loads: tuple[Load, ...]
             report.claim(name, measured["cpu_share"], "of a core", CPU_SHARE_MAX, "lower")
             report.claim(f"turns that failed, {load}", measured["failed"], "turns", 0, "lower")
         shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in ways)
-        print(f"of a core at {rate:g} turns a second, {load}: {shares}", file=sys.stderr)
+        echo(f"of a core at {rate:g} turns a second, {load}: {shares}", err=True)
 
 
 def _measure(way: str, size: Size, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, Any]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from benchmarks.faults import books, claims
@@ -71,7 +67,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             striker = Striker(fleet, given.seed, trainer.lines)
             with phase("calm before the first fault"):
                 _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
-            for tried, fault in enumerate(_in_time(given), 1):
+            for tried, fault in enumerate(_planned(given), 1):
                 begun = time.monotonic()
                 trial = striker.strike(tried, fault)
                 if trial is None:
@@ -86,7 +82,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             raise
         finally:
             memory.stop()
-            last = _end(fleet, given.ledger)
+            last = _end(fleet, given.keep)
             report.detail["ends"] = {program.name: program.codes for program in fleet.programs}
             report.detail["steps"] = len(trainer.lines)
             if struck:
@@ -95,51 +91,23 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
                 claims.show_causes(seen)
 
 
-def _in_time(given: argparse.Namespace) -> Iterator[Fault]:
-    """The faults of a run, until its time is over or SIGTERM asks for the end."""
-    victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
-    until_s = time.monotonic() + (math.inf if given.minutes is None else 60 * given.minutes)
-    planned = _planned(given.trials or (3 if given.quick else 100), given.seed, victims, given.unbroken)
-    with _last_trial() as enough:
-        yield from takewhile(lambda _: not enough.is_set() and time.monotonic() < until_s, planned)
-
-
 def _train(fleet: Fleet) -> Program:
     # The second host's serving has the core of this device: turns are played on what is lent.
     fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
     return fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
 
 
-@contextmanager
-def _last_trial() -> Iterator[threading.Event]:
-    """Set by SIGTERM: the trial that goes on is the last one. What it struck could not be ended in order before it is
-    mended; a second SIGTERM ends it all the same."""
-    enough = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if enough.is_set():
-            signal.default_int_handler(number, frame)
-        echo("ends after this trial; asked once more, at once", err=True)
-        enough.set()
-
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield enough
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _planned(trials: int, seed: int, victims: tuple[Victim, ...], unbroken: float | None) -> Iterator[Fault]:
-    """The faults of a run; those that spare controller and agents for `unbroken` minutes, and the others after that."""
-    if unbroken is None:
-        yield from faults(trials, seed, victims)
+def _planned(given: argparse.Namespace) -> Iterator[Fault]:
+    """The faults of a run; those that spare controller and agents for `--unbroken` minutes, the others after that."""
+    victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
+    trials = given.trials or (3 if given.quick else 100)
+    if given.unbroken is None:
+        yield from faults(trials, given.seed, victims)
         return
-    until = time.monotonic() + 60 * unbroken
-    for fault in endless(seed, tuple(victim for victim in victims if victim not in ENDS_OWN)):
-        if time.monotonic() >= until:
-            break
-        yield fault
-    yield from faults(trials, seed, tuple(victim for victim in victims if victim in ENDS_OWN))
+    until_s = time.monotonic() + 60 * given.unbroken
+    spared = endless(given.seed, tuple(victim for victim in victims if victim not in ENDS_OWN))
+    yield from takewhile(lambda _: time.monotonic() < until_s, spared)
+    yield from faults(trials, given.seed, tuple(victim for victim in victims if victim in ENDS_OWN))
 
 
 def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
@@ -172,7 +140,7 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
         except (FleetError, OSError) as error:
             echo(f"the ledger cannot be read: {error}", err=True)
         if keep is not None and fleet.hosts["one"].up:
-            shutil.copytree(fleet.inside("one", LEDGER), keep, dirs_exist_ok=True)
+            shutil.copytree(fleet.inside("one", LEDGER), keep / "ledger", dirs_exist_ok=True)
     return last
 
 
@@ -214,7 +182,6 @@ def _arguments() -> argparse.Namespace:
         help="times the demo's latency budgets and the wait for a part that comes back; 1 if left out",
     )
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and is lent")
-    parser.add_argument("--minutes", type=float, help="begin no trial after this long")
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
     )
@@ -224,9 +191,8 @@ def _arguments() -> argparse.Namespace:
         metavar="MINUTES",
         help="before the trials strike for so long what leaves controller and agents alive, and watch their memory",
     )
-    parser.add_argument("--ledger", type=Path, metavar="FOLDER", help="keep the ledger there")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, with the logs of all parts"
+        "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, logs of all parts, and the ledger"
     )
     return parser.parse_args()
 

@@ -13,7 +13,7 @@ from benchmarks.faults.plan import Fault, HostName, Victim
 from benchmarks.faults.processes import Sample, longest_lived
 from benchmarks.faults.setting import DEVICES, ENGINES, HOST_OF, HOSTS, TEAMS
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns, overrun_ns
+from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns
 from benchmarks.shared import GROWTH_MAX, show
 from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
@@ -113,30 +113,15 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
     it: when a worker dies, the lease goes on until there are no more turns, and an engine that stands still takes
     nothing. A host without power has none."""
-    return _back_s(seen, trial, seen.ran[trial.fault.host])
-
-
-def step_ended_s(seen: Seen, trial: Trial) -> float | None:
-    """From the fault until the last step that the lease had let in ended, for what `device_back_s` has a time of."""
-    # As if it had had the device all the time.
-    return _back_s(seen, trial, ())
-
-
-def _back_s(seen: Seen, trial: Trial, ran: Sequence[Ran]) -> float | None:
     times = _lease_times(seen, trial)
     if times is None or not _ends_lease(trial.fault):
         return None
-    return (back_ns(seen.work[trial.fault.host], ran, *times) - trial.at_ns) / 1e9
+    host = trial.fault.host
+    return (back_ns(seen.work[host], seen.ran[host], *times) - trial.at_ns) / 1e9
 
 
 def _ends_lease(fault: Fault) -> bool:
     return fault.victim in _ENDS_LEASE and (fault.stop_s is None or fault.victim not in _ENGINE)
-
-
-def late_work_s(seen: Seen, trial: Trial) -> float:
-    """How long after the lease had ended rollout work last began all the same."""
-    times = _lease_times(seen, trial)
-    return 0.0 if times is None else overrun_ns(seen.work[trial.fault.host], *times) / 1e9
 
 
 def noticed_s(seen: Seen, trial: Trial) -> float | None:
@@ -323,8 +308,6 @@ def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
         "cause": trial.fault.cause,
         "wanted": trial.wanted,
         "lease": trial.lease,
-        "work_begun_after_lease_s": late_work_s(seen, trial),
-        "step_ended_s": step_ended_s(seen, trial),
         **{name: measure(seen, trial) for name, measure in _TIMES.items()},
         "seconds": (trial.until_ns - trial.at_ns) / 1e9,
         "steps": trial.steps,

@@ -25,11 +25,12 @@ from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.terminal import echo
 
 _DISK_BYTES = 6 * 1024**2
 _LEASE = {"action": "renewed", "kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": 1}
 
-#: Records QUEUED queued events and a durable one for ever, and prints the id of each that was acknowledged as durable.
+#: Records queued events and a durable one for ever, and prints the id of each that was acknowledged as durable.
 #: On a small disk epochs have a few segments, so that most of the time one is begun, merged or removed.
 _WRITER = """
 import sys, time
@@ -172,7 +173,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
         with LedgerWriter.open(root, "w", "r", "simulated") as writer:
             writer.record(Lease(lease_id="next", **_LEASE))  # type: ignore[arg-type]
     except LedgerError as error:
-        print(f"trial {life}: {error}", file=sys.stderr)
+        echo(f"trial {life}: {error}", err=True)
         opened = False
     with closing(catalog.connect(root)) as connection:
         later = _count(connection)
@@ -185,7 +186,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
         count, distinct, end = seqs.fetchone() or (0, 0, 0)
     problems = verify(root).problems
     for problem in problems:
-        print(f"trial {life}: {problem}", file=sys.stderr)
+        echo(f"trial {life}: {problem}", err=True)
     return {
         "acknowledged": len(names),
         "events": count,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from benchmarks.coserve import __main__ as coserve
 from benchmarks.coserve import claims
 from rose.accept.coserve import account, traffic
-from rose.accept.coserve.account import WorkSample, device_time, lost_idle_ns, still_open_ns
+from rose.accept.coserve.account import WorkSample, device_time, lost_idle_ns
 from rose.accept.coserve.keeper import Keeper
 from rose.accept.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
 from rose.accept.coserve.rounds import Round, Served
@@ -82,15 +82,6 @@ def test_causes_and_buckets_add_up_whatever_the_spans(
     assert sum(lost_idle_ns(solo, lent).values()) == 300 - lent["rollout_ns"]
 
 
-def test_a_step_that_waits_for_the_core_is_not_on_it() -> None:
-    spans = [span(Span.ROLLOUT, 0, 100), span(Span.SERVING, 40, 90)]
-    assert device_time(spans, [], 0, 100, lent=True, core_share=0.0)["rollout_ns"] == 50
-    assert device_time(spans, [], 0, 100, lent=True, core_share=0.5)["rollout_ns"] == 75
-    assert POLICIES[SHARE_ALL].core_share == 0.5
-    assert POLICIES["rose_layers"].core_share == pytest.approx(0.0142, abs=1e-3)
-    assert still_open_ns([*spans, span(Span.SERVING, 200, 300)], 0, 300) == [60]
-
-
 # ------------------------------------------------------------------ claims and figures
 
 
@@ -120,33 +111,6 @@ def test_what_is_claimed_of_rounds() -> None:
     assert sum(lost.values()) == pytest.approx(report.detail["harvest"][ROSE]["idle_alone_s"] - 3 * 550e-9, abs=1e-3)
     assert len(report.detail["rounds"]) == 9
     json.dumps(report.to_json(), allow_nan=False)
-
-
-def test_rollouts_are_off_the_device_a_while_after_an_arrival() -> None:
-    def arrival(wish: int, received: int, handed: int) -> SpanRecord:
-        return SpanRecord(Span.ARRIVAL, wish, wish, wish - received, wish - handed)
-
-    spans = [
-        # Between layers: the wish at 110 was met at 130; serving had the core for part of that.
-        arrival(110, 60, 100),
-        SpanRecord(Span.ROLLOUT, 50, 130, 0, 8),
-        span(Span.YIELD, 130, 300),
-        # The kernel took the core before serving could say that it wants it.
-        arrival(410, 360, 400),
-        span(Span.ROLLOUT, 350, 404),
-        span(Span.YIELD, 404, 500),
-        # Nobody was on the device: the step before had ended, the next begins after serving's.
-        arrival(610, 560, 600),
-        span(Span.ROLLOUT, 500, 590),
-        span(Span.ROLLOUT, 650, 700),
-        # Of another round.
-        arrival(1010, 1000, 1005),
-        span(Span.ROLLOUT, 1000, 1100),
-    ]
-    between_layers, taken = account.met(spans, 0, 1000)
-    assert (between_layers.text_ns, between_layers.wish_ns, between_layers.given_ns) == (40, 10, 20)
-    assert (between_layers.free_ns, between_layers.work_ns) == (30, 18)
-    assert (taken.text_ns, taken.free_ns, taken.work_ns) == (40, 10, 10)
 
 
 def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:

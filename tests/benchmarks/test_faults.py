@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from dataclasses import asdict
 
 import pytest
@@ -14,11 +13,11 @@ from benchmarks.faults import books, claims, setting
 from benchmarks.faults.books import Books, EngineChanged, Gap, LeaseChanged
 from benchmarks.faults.claims import Asked, Served
 from benchmarks.faults.fleet import Fleet
-from benchmarks.faults.plan import AWAY, Fault, Victim, faults
+from benchmarks.faults.plan import Fault, Victim, faults
 from benchmarks.faults.processes import FleetError, Sample
 from benchmarks.faults.setting import TEAMS, Setting
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, Ran, back_ns, lease_end_ns, overrun_ns
+from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch
 from rose.accept.report import Report
 from rose.clock import monotonic_ns, utc_us
 from rose.events import BUCKETS, DeviceSlice, Engine, Lease, Trajectory, Turn
@@ -97,49 +96,7 @@ def test_a_seed_plans_the_same_faults_again():
     assert faults(30, 5) != faults(30, 6)
 
 
-def test_every_part_is_struck_where_it_can_be_before_one_is_again():
-    planned = faults(160, 1)
-    counts = Counter((fault.victim, fault.host) for fault in planned)
-    assert set(counts.values()) == {10}
-    assert {victim for victim, _ in counts} == set(Victim)
-    assert (Victim.HOST, "one") not in counts, "its serving is the witness"
-    away = [fault for fault in planned if fault.victim in AWAY]
-    assert all(5 <= fault.stop_s <= 20 for fault in away)
-    stopped = [fault.stop_s for fault in planned if fault.stop_s is not None and fault not in away]
-    assert 5 <= len(stopped) <= 45
-    assert all(1 <= stop_s <= 6 for stop_s in stopped)
-    assert {fault.victim for fault in faults(9, 1, (Victim.LINE, Victim.NODE))} == {Victim.LINE, Victim.NODE}
-
-
 # ------------------------------------------------------------------ what is seen of the device
-
-
-def test_a_lease_ends_when_it_is_withdrawn_or_expires():
-    leases = [lease(1, 1, 100), lease(2, 1, 200), lease(150, 0, 0), lease(160, 2, 300)]
-    assert lease_end_ns(leases, 1) == 150
-    assert lease_end_ns([*leases[:2], lease(250, 2, 400)], 1) == 200
-    assert lease_end_ns([lease(1, 1, 100)], 1) == 100, "nobody withdrew it"
-    assert lease_end_ns([lease(1, 1, monotonic_ns() + S)], 1) is None, "in force"
-    assert lease_end_ns(leases, 9) is None
-
-
-def test_a_step_that_outlasts_its_lease_keeps_the_device_until_it_ends():
-    steps = [work(1, 2), work(4, 6), work(9, 10)]
-    assert back_ns(steps, (), 0, 5 * S, 8 * S) == 6 * S
-    assert back_ns(steps, (), 0, 7 * S, 8 * S) == 7 * S
-    assert overrun_ns(steps, 0, 3 * S, 8 * S) == 1 * S
-    assert overrun_ns(steps, 0, 5 * S, 8 * S) == 0
-
-
-def test_a_step_that_waits_for_serving_after_its_lease_takes_nothing_from_it():
-    steps, tenth = [work(4, 16)], S // 10
-    looks = [Ran(tenth * i, min(tenth * i, 5 * S) + max(0, tenth * i - 15 * S)) for i in range(200)]
-    # It ran until 5 s and from 15 s on: what it took after the end of its lease is what it kept from serving.
-    assert back_ns(steps, looks, 0, 6 * S, 18 * S) == 7 * S
-    assert back_ns(steps, looks, 0, 4 * S, 18 * S) == 6 * S, "a second before the wait, and one after it"
-    assert back_ns(steps, looks[:100], 0, 6 * S, 18 * S) == 16 * S, "not looked at until it had ended"
-    assert back_ns(steps, [*looks[:70], *looks[140:]], 0, 6 * S, 18 * S) == 7 * S
-    assert back_ns(steps, [*looks[:20], *looks[140:]], 0, 6 * S, 18 * S) == 16 * S, "not looked at as its lease ended"
 
 
 def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
@@ -189,25 +146,6 @@ def test_the_watch_goes_on_with_the_page_of_a_host_that_came_back_with_another_c
 
 
 # ------------------------------------------------------------------ what is claimed
-
-
-def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
-    assert claims.device_back_s(seen(), trial()) == 2.0
-    assert claims.device_back_s(seen(work=both([work(11, 13)])), trial()) == 3.0
-    waited = seen(work=both([work(11, 13)]), ran=both([Ran(12 * S, 0), Ran(13 * S, S // 4)]))
-    assert claims.device_back_s(waited, trial()) == 2.25
-    assert claims.step_ended_s(waited, trial()) == 3.0
-    lived_on = [lease(1 * S, 4, 12 * S), lease(2 * S, 4, 90 * S)]
-    assert claims.device_back_s(seen(leases=both(lived_on)), trial()) is None
-    soon = [lease(1 * S, 4, 12 * S), lease(round(15.01 * S), 5, 17 * S, without_ns=round(14.99 * S))]
-    assert claims.device_back_s(seen(leases=both(soon)), trial()) == 2.0, "the next lease let it in before it was seen"
-    assert claims.late_work_s(seen(leases=both(soon)), trial()) == 0.0
-    worker = trial(fault=Fault(Victim.WORKER, "one", "idle", 0.0))
-    assert claims.device_back_s(seen(), worker) is None, "its lease is not the fault's to end"
-    still = trial(fault=Fault(Victim.SCHEDULER, "one", "idle", 0.0, stop_s=4.0))
-    assert claims.device_back_s(seen(), still) is None, "it takes nothing, and is told of nothing"
-    away = trial(fault=Fault(Victim.AGENT, "one", "idle", 0.0, stop_s=4.0))
-    assert claims.device_back_s(seen(), away) == 2.0
 
 
 def test_all_is_well_where_nothing_was_noticed():

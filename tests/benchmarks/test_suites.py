@@ -143,7 +143,7 @@ def test_a_claim_about_coverage_takes_enough_ledgers_and_names_what_is_off() -> 
     }
 
 
-@pytest.mark.parametrize("case", ["energy", "forecast", "harm"])
+@pytest.mark.parametrize("case", ["energy", "harm"])
 def test_no_case_of_coverage_shows_a_dishonest_interval(case: str) -> None:
     simulation, _ = coverage.CASES[case]
     assert [shown for shown in simulation(np.random.default_rng(1)) if shown.never and shown.low is not None] == []
