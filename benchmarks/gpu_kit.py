@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rose.accept.engines import models as engine_models
 from rose.accept.report import COMMIT, ROOT, commit, phase
+from rose.terminal import echo
 
 REQUIREMENTS = ROOT / "requirements" / "gpu-native.txt"
 LIMIT_BYTES = 60_000_000
@@ -114,12 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             with phase(f"wheels for Python {given.python}"):
                 code = download(wheels, given.python)
             if code:
-                print(
-                    f"pip could not fetch the wheels of {REQUIREMENTS}: what it wrote above says why", file=sys.stderr
-                )
+                echo(f"pip could not fetch the wheels of {REQUIREMENTS}: what it wrote above says why", err=True)
                 return 1
         size = gather(sorted(wheels.glob("*.whl")), Path(scratch) / "kit", given.out, given.python)
-    print(f"{given.out}: {size / 1e6:.1f} MB of {LIMIT_BYTES / 1e6:.0f} MB at most")
+    echo(f"{given.out}: {size / 1e6:.1f} MB of {LIMIT_BYTES / 1e6:.0f} MB at most")
     return int(size > LIMIT_BYTES)
 
 

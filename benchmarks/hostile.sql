@@ -294,3 +294,23 @@ WITH a AS (SELECT * FROM range(1024)), b AS (FROM a, a x), c AS (SELECT 1 FROM b
 SELECT repeat('x', 400000) || i FROM range(100000) t(i)
 SELECT range(300000000)
 SELECT * FROM (SELECT repeat('x', 40000000) AS a, repeat('y', 40000000) AS b, repeat('z', 40000000) AS c), range(3)
+SELECT length(format('{:>2000000000}', 'x'))
+SELECT bit_count(bitstring('1', 2000000000)) + bit_count(bitstring('1', 2000000001))
+SELECT count(*) FROM (SELECT i, count(*) FROM range(10000000000) t(i) GROUP BY i)
+SELECT count(*) FROM (SELECT i FROM range(10000000000) t(i) EXCEPT SELECT i * 2 FROM range(10000000000) t(i))
+SELECT count(*) FROM (SELECT i FROM range(100000000000000) t(i) USING SAMPLE 900000 ROWS)
+
+-- Functions and files in clauses that a check could pass over, replaced databases, and functions that keep a state.
+SELECT 1) LIMIT ALL --
+CREATE INDEX i ON lease (step)
+ATTACH OR REPLACE ':memory:' AS ledger
+SELECT step FROM lease QUALIFY (SELECT count(*) FROM read_text('{outside}/secret.csv')) > 0
+SELECT ARRAY(SELECT content FROM read_text('{outside}/secret.csv'))
+SELECT count(*) FILTER (WHERE EXISTS (FROM read_text('{outside}/secret.csv'))) FROM lease
+SELECT CASE WHEN (SELECT content FROM read_text('{outside}/secret.csv')) > 'a' THEN 1 END
+UNPIVOT '{outside}/secret.csv' ON COLUMNS(*) INTO NAME n VALUE v
+SELECT * FROM lease JOIN range(1) r ON getenv('HOME') <> ''
+SELECT try(getenv('HOME'))
+SELECT setseed(0.5)
+SELECT * FROM duckdb_external_file_cache()
+SELECT * FROM duckdb_variables()

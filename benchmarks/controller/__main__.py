@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +16,23 @@ from typing import Any
 
 import psutil
 
-from benchmarks.controller.arrivals import Arrivals, even, recorded
-from rose.accept.report import ROOT, Report, arguments, finish, phase
+from benchmarks.shared import arguments, measured
+from rose.accept.report import ROOT, Report, phase
+from rose.ledger import catalog
 from rose.runtime.engines.ports import free_port
+from rose.terminal import echo
 
+SAMPLE = ROOT / "sample_traces" / "ledger"
+#: A turn was recorded when it was over, after it had waited and run.
+_ARRIVED = """
+SELECT epoch_us(min(event_time)) - sum(queue_ns + duration_ns) // 1000 AS arrived_us
+FROM turn
+GROUP BY run_id, trajectory_id, turn
+ORDER BY arrived_us
+"""
+
+#: Seconds after the begin at which each turn is sent, for a rate of turns a second and so many seconds of it.
+Arrivals = Callable[[float, float], list[float]]
 #: Turns a second that the target is for.
 RATE = 200.0
 CPU_SHARE_MAX = 0.10
@@ -45,6 +60,29 @@ class Load:
         return f"{self.size}, {self.arrivals}"
 
 
+def recorded(rate: float, seconds: float) -> list[float]:
+    """The first turns of the sample ledger, at its own pace but for a stretch that makes their mean rate `rate`.
+
+    Of a group's turns many come at once: its engines answer them at the end of the same step. The ledger has 46,000
+    turns; ValueError if more are wanted.
+    """
+    count = int(rate * seconds)
+    with tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
+        # Who reads a ledger leaves a catalog in it.
+        copy = shutil.copytree(SAMPLE, Path(folder) / "ledger")
+        with catalog.connect(copy) as ledger:
+            arrived = [us / 1e6 for (us,) in ledger.execute(_ARRIVED).fetchmany(count + 1)]
+    if len(arrived) <= count:
+        raise ValueError(f"--rate {rate:g} and --seconds {seconds:g} are {count} turns; {SAMPLE} has {len(arrived)}")
+    stretch = count / rate / (arrived[count] - arrived[0])
+    return [(at - arrived[0]) * stretch for at in arrived[:count]]
+
+
+def even(rate: float, seconds: float) -> list[float]:
+    """One after the other: clients that have nothing to do with one another."""
+    return [number / rate for number in range(int(rate * seconds))]
+
+
 RECORDED, EVEN = "as a live run sent them", "evenly spaced"
 ARRIVALS: dict[str, Arrivals] = {RECORDED: recorded, EVEN: even}
 #: What the target is held against: `SIZE`, however its turns come.
@@ -54,17 +92,15 @@ LOADS = (Load(SIZE, RECORDED), Load(SIZE, EVEN), Load(Size(64, 8), RECORDED), Lo
 
 def main() -> None:
     """Measure each load; the exit code is 0 when the measuring itself worked."""
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, help="of load for each figure; 30, or 5 with --quick")
     parser.add_argument("--rate", type=float, default=RATE, help="turns a second")
     given = parser.parse_args()
     report = Report("controller", given.quick)
-    try:
+    with measured(report, given.json):
         measure(
             report, given.seconds or (5.0 if given.quick else 30.0), given.rate, LOADS[:1] if given.quick else LOADS
         )
-    finally:
-        finish(report, given.json)
 
 
 #: What is measured, one after the other.
@@ -90,7 +126,7 @@ def measure(report: Report, seconds: float, rate: float, loads: tuple[Load, ...]
             report.claim(name, measured["cpu_share"], "of a core", CPU_SHARE_MAX, "lower")
             report.claim(f"turns that failed, {load}", measured["failed"], "turns", 0, "lower")
         shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in ways)
-        print(f"of a core at {rate:g} turns a second, {load}: {shares}", file=sys.stderr)
+        echo(f"of a core at {rate:g} turns a second, {load}: {shares}", err=True)
 
 
 def _measure(way: str, size: Size, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, Any]:

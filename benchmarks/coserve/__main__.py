@@ -4,24 +4,23 @@ without a gate and a fixed split; on real engines that share a core, or a GPU.""
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.coserve import claims, overhead, pressure
-from benchmarks.coserve.picture import svg
+from benchmarks.shared import arguments, at_least_one, measured
 from rose.accept.coserve import figures, traffic
 from rose.accept.coserve.host import Cores, Gpu, Host, Models, opened
 from rose.accept.coserve.policies import BARE, INSTALLED, MEMORY, POLICIES, ROSE, SOLO
 from rose.accept.coserve.rounds import Round, Scene, order
 from rose.accept.coserve.worker import Worker
-from rose.accept.report import Report, arguments, finish, phase
+from rose.accept.report import Report, phase
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
 from rose.runtime.traffic.trace import Trace
+from rose.terminal import echo
 
 #: Serving alone keeps the device busy for a share between these.
 _BUSY_LOW, _BUSY_HIGH, _BUSY_WANTED = 0.35, 0.50, 0.42
@@ -32,7 +31,6 @@ _BUDGET_FACTOR = 3
 _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
-_INTERRUPTED = 130
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
 _NAMES = (*POLICIES, MEMORY, INSTALLED, BARE)
 
@@ -60,7 +58,6 @@ def main() -> None:
     """Measure; the exit code is 0 when the measuring itself worked."""
     given = _arguments()
     report = Report("coserve", given.quick)
-    signal.signal(signal.SIGTERM, _leave)  # As Ctrl-C does: what was started is stopped.
     quick = given.quick
     # A pool of a GPU stays as it is: there are no pages to give back.
     on_cores = [MEMORY] if given.gpu is None else []
@@ -77,23 +74,14 @@ def main() -> None:
         gpu=None if given.gpu is None else Gpu(given.gpu),
         models=None if given.model is None else Models(given.model, given.model),
     )
-    try:
+    with measured(report, given.json):
         measure(report, scope)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    finally:
-        # What was measured before a part failed is worth having.
-        finish(report, given.json)
-    if given.picture is not None:
-        given.picture.write_text(
-            svg(f"Latency by policy, {report.benchmark}", report.detail.get("distributions_ms", {}))
-        )
 
 
 def measure(report: Report, scope: Scope) -> None:
     """Start the engines, play the rounds, and stop everything."""
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    print(f"serving's arrivals are of {scope.trace.name}", file=sys.stderr)
+    echo(f"serving's arrivals are of {scope.trace.name}", err=True)
     trace = traffic.load(scope.trace, *(traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX))
     cores = Cores.available(scope.gpu)
     report.detail["setup"] = {
@@ -141,14 +129,7 @@ def _compare(
             scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
     with phase("calibration: serving alone"):
         rate, budgets = _calibrate(report, scope, scene, trace)
-    scene = Scene(
-        host=host,
-        serving=workers[0],
-        rollout=workers[1],
-        turns=scope.turns,
-        budgets=budgets,
-        max_prompt_tokens=scene.max_prompt_tokens,
-    )
+    scene = replace(scene, budgets=budgets)
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
         for number in range(scope.rounds):
@@ -157,7 +138,7 @@ def _compare(
                 seed = number * _SEEDS_PER_ROUND + policies.index(name)
                 one = scene.play(name, number, arrivals, scope.seconds, seed)
                 played[name].append(one)
-                print(f"round {number + 1} of {scope.rounds}, {_line(one, budgets)}", file=sys.stderr, flush=True)
+                echo(f"round {number + 1} of {scope.rounds}, {_line(one, budgets)}", err=True)
     finally:
         # Rounds that have no counterpart are left out: the last one may have been cut short.
         whole = min(len(each) for each in played.values())
@@ -186,7 +167,7 @@ def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tupl
             )
         )
         detail.append({"requests_per_s": rate, "busy_share": busy, "requests": len(one.requests)})
-        print(f"{rate:.2f} requests/s: busy {busy:.0%}; {_line(one, budgets)}", file=sys.stderr, flush=True)
+        echo(f"{rate:.2f} requests/s: busy {busy:.0%}; {_line(one, budgets)}", err=True)
         if _BUSY_LOW <= busy <= _BUSY_HIGH or report.quick:
             break
         rate *= _BUSY_WANTED / busy
@@ -215,16 +196,15 @@ def _line(one: Round, budgets: Budgets) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--rounds", type=_count, help="rounds of each policy; 5 if left out")
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=at_least_one, help="rounds of each policy; 5 if left out")
     parser.add_argument("--seconds", type=_length, help="length of a round; 60 if left out")
     parser.add_argument("--policies", type=_names, help=f"some of {','.join(_NAMES)}; all if left out")
-    parser.add_argument("--cuts", type=_count, help="trials of memory under pressure; 30 if left out")
-    parser.add_argument("--turns", type=_count, default=32, help="rollout turns kept in flight")
+    parser.add_argument("--cuts", type=at_least_one, help="trials of memory under pressure; 30 if left out")
+    parser.add_argument("--turns", type=at_least_one, default=32, help="rollout turns kept in flight")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
     parser.add_argument("--gpu", type=int, metavar="INDEX", help="share this GPU instead of a core; needs --model")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="what both engines run on a GPU")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the latencies' distributions, as SVG")
     given = parser.parse_args()
     if (given.gpu is None) != (given.model is None):
         parser.error("--gpu and --model go together: a GPU's engines run the model of a folder that you name")
@@ -238,12 +218,6 @@ def _arguments() -> argparse.Namespace:
     if given.trace is not None and not given.trace.is_file():
         parser.error(f"--trace {given.trace} is not there")
     return given
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
 
 
 def _length(text: str) -> float:
@@ -262,10 +236,6 @@ def _names(text: str) -> list[str]:
         if name not in _NAMES:
             raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_NAMES)}")
     return names
-
-
-def _leave(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

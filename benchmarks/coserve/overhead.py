@@ -9,7 +9,6 @@ much the two differ from one start to the next is in the detail.
 from __future__ import annotations
 
 import statistics
-import sys
 from typing import Any
 
 from rose.accept.coserve import figures
@@ -20,6 +19,7 @@ from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
 from rose.runtime.coserving.attach.attaching import OwnedEngine
+from rose.terminal import echo
 
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 24
 _SEED = 1_000_000
@@ -37,7 +37,7 @@ def measure(report: Report, host: Host, client: Worker, starts: int, trials: int
             host.stop(list(host.seats))
             host.start(sorted((SERVING, BARE), reverse=bool(start % 2)))
             started.append(_trials(host, client, trials, _SEED * (start + 1)))
-            print(f"TPOT ratio {statistics.median(_ratios(started[-1], figures.tpot)):.3f}", file=sys.stderr)
+            echo(f"TPOT ratio {statistics.median(_ratios(started[-1], figures.tpot)):.3f}", err=True)
     every = [trial for trials_of in started for trial in trials_of]
     detail: dict[str, Any] = {
         "starts": starts,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.engines.placement import is_scheduler
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.terminal import echo
 
 _PROMPT_TOKENS, _TOKEN_IDS, _NEW_TOKENS = 600, (1000, 40000), 4
 #: What requests hold before a trial, and that with the prefix cache, of which a cut gives back what is beyond it.
@@ -51,7 +51,7 @@ def measure(report: Report, host: Host, client: Worker, turns: int, trials: int)
             cut = _trial(host, trial)
             if cut is not None:
                 cuts.append(cut)
-            print(f"cut {trial + 1} of {trials}: {cut}", file=sys.stderr, flush=True)
+            echo(f"cut {trial + 1} of {trials}: {cut}", err=True)
     host.page.set_lease(LeaseTerms(number=host.page.lease().number))
     client.tell(stop=True)
     client.hear()

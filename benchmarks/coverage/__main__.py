@@ -5,7 +5,6 @@ For every interval that the product shows; and whether none is shown where none 
 
 from __future__ import annotations
 
-import argparse
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -13,11 +12,11 @@ from collections.abc import Iterable
 import numpy as np
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from benchmarks.coverage import forecasts, groups, holdouts, lending, on_disk, saved
 from benchmarks.coverage.shown import Shown, Simulation
-from rose.accept.report import Report, arguments, finish
+from benchmarks.shared import arguments, at_least_one, measured, show
+from rose.accept.report import Report
 
 #: 92% to 98% is as good as 95%.
 AWAY_MAX = 3.0
@@ -44,33 +43,24 @@ QUICK_LEDGERS, QUICK_ON_DISK = 12, 1
 
 def main(given: list[str] | None = None) -> None:
     """Simulate, count and report; the exit code is 0 when the simulating itself worked."""
-    parser = arguments(__doc__ or "")
-    names = [*CASES, ON_DISK]
-    parser.add_argument("--only", choices=names, metavar="CASE", help=f"one of {', '.join(names)}")
-    parser.add_argument("--ledgers", type=_count, metavar="N", help="ledgers a case; a claim about coverage takes 300")
+    parser = arguments(__doc__, only=[*CASES, ON_DISK])
+    parser.add_argument(
+        "--ledgers", type=at_least_one, metavar="N", help="ledgers a case; a claim about coverage takes 300"
+    )
     chosen = parser.parse_args(given)
     report = Report("coverage", chosen.quick, provenance="simulated")
-    try:
+    with measured(report, chosen.json):
         for name, (simulation, full) in CASES.items():
-            if chosen.only in (None, name):
+            if not chosen.only or name in chosen.only:
                 count = chosen.ledgers or (QUICK_LEDGERS if chosen.quick else full)
                 _claim(report, name, _run(name, simulation, count))
-        if chosen.only in (None, ON_DISK):
+        if not chosen.only or ON_DISK in chosen.only:
             count = min(chosen.ledgers or ON_DISK_LEDGERS, QUICK_ON_DISK if chosen.quick else ON_DISK_LEDGERS)
             _run(ON_DISK, on_disk.ledgers, count)
             # The simulation raises where a report shows another interval than the functions give.
             report.claim("reports of ledgers on disk that show the same intervals", 100.0, "%", 100.0, "higher")
             report.detail[ON_DISK] = {"ledgers": count}
-    finally:
         _show(report)
-        finish(report, chosen.json)
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return count
 
 
 def _run(name: str, simulation: Simulation, ledgers: int) -> list[Shown]:
@@ -106,20 +96,19 @@ def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
 
 
 def _show(report: Report) -> None:
-    table = Table(title="Simulated ledgers whose 95% interval covers the truth")
-    for column in ("figure", "covered", "truth below", "shown", "where none is shown"):
-        table.add_column(column, justify="left" if column in ("figure", "where none is shown") else "right")
-    for figure, told in report.detail.items():
-        if "covered_percent" in told:
-            covered = told["covered_percent"]
-            table.add_row(
-                figure,
-                "-" if covered is None else f"{covered:.1f}%",
-                f"{told['truth_below']:,}",
-                f"{told['shown']:,} of {told['ledgers']:,}",
-                told["not_shown_because"] or "",
-            )
-    Console(width=140).print(table)
+    rows = [
+        (
+            figure,
+            "-" if told["covered_percent"] is None else f"{told['covered_percent']:.1f}%",
+            f"{told['truth_below']:,}",
+            f"{told['shown']:,} of {told['ledgers']:,}",
+            told["not_shown_because"] or "",
+        )
+        for figure, told in report.detail.items()
+        if "covered_percent" in told
+    ]
+    columns = ("figure", "covered", "truth below", "shown", "where none is shown")
+    show("Simulated ledgers whose 95% interval covers the truth", columns, rows, left=(columns[0], columns[-1]))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
 from benchmarks.dashboard.visitor import Visitor
-from benchmarks.pricing import fill
-from benchmarks.pricing.traffic import Fleet
-from rose.accept.report import Report, arguments, finish, phase
+from benchmarks.shared import arguments, measured
+from benchmarks.traffic import Fleet, close_epochs
+from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 
@@ -32,26 +32,24 @@ _FIRST = """return !!document.querySelector(
 
 def main() -> None:
     """Make each ledger, and open it as a reader does; the exit code is 0 when the measuring itself worked."""
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--folder", type=Path, help="where the ledgers are made; else a temporary folder")
-    given = parser.parse_args()
+    given = arguments(__doc__, folder=True).parse_args()
     if not browser.is_there():
         sys.exit(browser.MISSING)
     report = Report("dashboard", given.quick, provenance="simulated")
-    try:
-        with tempfile.TemporaryDirectory(prefix="dashboard-benchmark-", dir=given.folder) as folder:
-            for name, (fleet, first_max_s) in (QUICK if given.quick else SIZES).items():
-                measure(report, name, fleet, first_max_s, Path(folder))
-    finally:
-        finish(report, given.json)
+    with (
+        measured(report, given.json),
+        tempfile.TemporaryDirectory(prefix="dashboard-benchmark-", dir=given.folder) as folder,
+    ):
+        for name, (fleet, first_max_s) in (QUICK if given.quick else SIZES).items():
+            measure(report, name, fleet, first_max_s, Path(folder))
 
 
 def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder: Path) -> None:
     """One ledger: what the first reader of a new server waits for, later ones, a choice, and ten at once."""
     ledger = folder / str(fleet.devices)
     with phase(f"making a ledger of {name}"):
-        events = fill.fill(ledger, fleet)
-        fill.close_epochs(ledger)
+        events = fleet.fill(ledger)
+        close_epochs(ledger)
         compact(ledger, grace_s=0)
         # As the ledger's nightly job does.
         roll_up(ledger)
@@ -70,7 +68,7 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
         with phase(f"{name}: the Overview after news, {_ROUNDS} times"):
             news = []
             for number in range(_ROUNDS):
-                fill.more(ledger, fleet, NEWS, number)
+                fleet.more(ledger, NEWS, number)
                 news.append(_open(driver, addresses["Overview"]))
         with phase(f"{name}: choices"):
             chosen = _choose(driver, addresses["Overview"])

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.shared import peak_bytes
 from rose.runtime.engines.ports import free_port
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -81,12 +82,7 @@ def memory_bytes(server: subprocess.Popen[bytes]) -> int:
 def memory_peak_bytes(server: subprocess.Popen[bytes]) -> int:
     """The most that each process of a server had so far, summed."""
     parent = psutil.Process(server.pid)
-    lines = [
-        line
-        for process in (parent, *parent.children(recursive=True))
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    ]
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return sum(peak_bytes(process.pid) for process in (parent, *parent.children(recursive=True)))
 
 
 @contextmanager

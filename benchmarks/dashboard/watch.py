@@ -7,7 +7,6 @@ to.
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,16 +19,15 @@ from typing import Any
 
 from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
-from benchmarks.pricing import fill
-from benchmarks.pricing.traffic import Fleet
-from rose.accept.report import Report, arguments, finish, phase
+from benchmarks.shared import GROWTH_MAX, arguments, growth, measured
+from benchmarks.traffic import Fleet, close_epochs, writers
+from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 
 PAGES = ("Fleet now", "Overview")
 #: A million events; so that ten minutes more add 2.5%.
 FLEET, QUICK = Fleet(16, 24_000), Fleet(16, 900)
-GROWTH_MAX = 1.05
 #: A host writes what it has each two seconds.
 _WRITE_S, _LOOK_S = 2, 2.0
 #: How often small files are merged: `rose jobs serve --compact-every 2m`.
@@ -38,27 +36,24 @@ _COMPACT_S = 120
 
 def main() -> None:
     """Watch each page; the exit code is 0 when the watching itself worked."""
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, help="for each page; 10, or half a minute with --quick")
     given = parser.parse_args()
     if not browser.is_there():
         sys.exit(browser.MISSING)
     report = Report("dashboard.watch", given.quick, provenance="simulated")
     minutes = given.minutes or (0.5 if given.quick else 10.0)
-    try:
-        with tempfile.TemporaryDirectory(prefix="dashboard-watch-") as folder:
-            for title in PAGES:
-                watch(report, title, minutes * 60, Path(folder) / title.replace(" ", "-"))
-    finally:
-        finish(report, given.json)
+    with measured(report, given.json), tempfile.TemporaryDirectory(prefix="dashboard-watch-") as folder:
+        for title in PAGES:
+            watch(report, title, minutes * 60, Path(folder) / title.replace(" ", "-"))
 
 
 def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
     """Look at one page of a ledger to which its fleet adds what it does."""
     folder.mkdir()
     ledger, fleet = folder / "ledger", QUICK if report.quick else FLEET
-    events = fill.fill(ledger, fleet)
-    fill.close_epochs(ledger)
+    events = fleet.fill(ledger)
+    close_epochs(ledger)
     _upkeep(ledger, grace_s=0)
     ended = threading.Event()
     added: list[int] = []
@@ -99,7 +94,7 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
     for name in ("page", "server"):
         report.claim(
             f"{title}: memory of the {name}, last third over the one before",
-            _growth(seen, name),
+            growth([one[name] for one in seen]) or 0.0,
             "x",
             GROWTH_MAX,
             "lower",
@@ -108,9 +103,9 @@ def watch(report: Report, title: str, seconds: float, folder: Path) -> None:
 
 def _write(ledger: Path, fleet: Fleet, ended: threading.Event, added: list[int]) -> None:
     """As its hosts do; `added` gets the number of events of each time."""
-    with fill.writers(ledger) as hosts:
+    with writers(ledger) as hosts:
         while not ended.wait(_WRITE_S):
-            added.append(fill.go_on(hosts, fleet, fleet.seconds + len(added) * _WRITE_S, _WRITE_S))
+            added.append(fleet.go_on(hosts, fleet.seconds + len(added) * _WRITE_S, _WRITE_S))
 
 
 def _keep_small(ledger: Path, ended: threading.Event) -> None:
@@ -132,12 +127,6 @@ def _look(driver: Any, server: subprocess.Popen[bytes], until_s: float) -> list[
         metrics = {one["name"]: one["value"] for one in driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
         seen.append({"page": metrics["JSHeapUsedSize"], "server": float(browser.memory_bytes(server))})
     return seen
-
-
-def _growth(seen: list[dict[str, float]], name: str) -> float:
-    third = max(1, len(seen) // 3)
-    last, before = ([one[name] for one in part] for part in (seen[-third:], seen[-2 * third : -third] or seen[:third]))
-    return statistics.median(last) / statistics.median(before)
 
 
 def _is_error(entry: dict[str, Any]) -> bool:

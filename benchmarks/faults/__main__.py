@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
-from benchmarks.faults.fleet import Fleet, FleetError
+from benchmarks.faults.fleet import Fleet
 from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, endless, faults
-from benchmarks.faults.processes import Watch
-from benchmarks.faults.setting import HOSTS, Setting
+from benchmarks.faults.processes import FleetError, Program, Watch
+from benchmarks.faults.setting import ENGINE_KINDS, FILE, HOSTS, LEDGER, TEAMS, TRAINER_DEVICE, Setting
 from benchmarks.faults.trial import Striker, Trial
-from rose.accept.report import Report, arguments, finish, phase
+from benchmarks.shared import arguments, measured
+from rose.accept.report import Report, phase
 from rose.config import CoservingConfig
-from rose.errors import UserError
+from rose.terminal import echo
 
 #: Serving is watched for so long before the first fault.
 _CALM_S = 30.0
@@ -38,119 +34,80 @@ _LAST_S = 300.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
 _MEMORY_LOOK_S = 5.0
-_INTERRUPTED = 130
+_STEPS = 1_000_000
 
 
 def main() -> None:
     """Measure; the exit code is 0 when the measuring itself worked."""
     given = _arguments()
     report = Report("faults", given.quick)
-    signal.signal(signal.SIGTERM, _leave)  # As Ctrl-C does: what was started is stopped.
-    code = 0
-    try:
-        with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as folder:
-            try:
-                measure(report, Path(folder), given)
-            finally:
-                if given.keep is not None:
-                    # The logs of all parts, and what each host's disk holds.
-                    shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
-    except UserError as error:
-        print(error, file=sys.stderr)
-        code = 1
-    finally:
-        # What was measured before a part failed is worth having.
-        finish(report, given.json)
-    sys.exit(code)
+    with measured(report, given.json), tempfile.TemporaryDirectory(prefix="faults-benchmark-") as folder:
+        try:
+            measure(report, Path(folder), given)
+        finally:
+            if given.keep is not None:
+                # The logs of all parts, and what each host's disk holds.
+                shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
 def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     """Start a fleet, strike it again and again, end it, and read its ledger."""
-    victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
-    trials = given.trials or (3 if given.quick else 100)
     report.detail["engines"] = given.engines
     struck: list[Trial] = []
-    tried = 0
-    ended = False
-    until_s = time.monotonic() + (math.inf if given.minutes is None else 60 * given.minutes)
-    fleet = Fleet(folder, given.seed, Setting(given.engines, given.patience))
-    with phase("fleet"):
-        fleet.__enter__()
-    memory = Watch(fleet.hosts, lambda: 0, _MEMORY_LOOK_S)
-    memory.start()
-    reader = Reader(fleet.hosts["one"], fleet.ledger)
-    try:
-        striker = Striker(fleet, given.seed)
-        with phase("calm before the first fault"):
-            _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
-        with _last_trial() as enough:
-            in_time = takewhile(
-                lambda _: not enough.is_set() and time.monotonic() < until_s,
-                _planned(trials, given.seed, victims, given.unbroken),
-            )
-            for number, fault in enumerate(in_time, 1):
-                tried += 1
-                begun = time.monotonic()
-                trial = striker.strike(number, fault)
-                if trial is None:
-                    print(f"trial {number}: {fault}: could not be carried out", file=sys.stderr)
-                    continue
-                trial = replace(trial, wrong=tuple(_books_now(reader)))
-                struck.append(trial)
-                took_s = time.monotonic() - begun
-                text = claims.line(_seen(fleet, struck, tried), trial)
-                print(f"trial {number}, {took_s:.0f} s, {text}", file=sys.stderr, flush=True)
-        _wait_lent(striker)
-    except FleetError:
-        ended = True
-        raise
-    finally:
-        memory.stop()
-        reader.stop()
+    with ExitStack() as stack:
+        with phase("fleet"):
+            fleet = stack.enter_context(Fleet(folder, Setting(given.engines, given.patience), given.seed))
+            trainer = _train(fleet)
+        memory = Watch(fleet.hosts, lambda: 0, _MEMORY_LOOK_S)
+        memory.start()
+        reader = Reader(fleet.hosts["one"], LEDGER)
+        stack.callback(reader.stop)
+        ended, tried = False, 0
         try:
-            last = _end(fleet, given.ledger)
+            striker = Striker(fleet, given.seed, trainer.lines)
+            with phase("calm before the first fault"):
+                _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
+            for tried, fault in enumerate(_planned(given), 1):
+                begun = time.monotonic()
+                trial = striker.strike(tried, fault)
+                if trial is None:
+                    echo(f"trial {tried}: {fault}: could not be carried out", err=True)
+                    continue
+                struck.append(replace(trial, wrong=tuple(_books_now(reader))))
+                text = claims.line(_seen(fleet, struck, tried), struck[-1])
+                echo(f"trial {tried}, {time.monotonic() - begun:.0f} s, {text}", err=True)
+            _wait_lent(striker)
+        except FleetError:
+            ended = True
+            raise
         finally:
-            report.detail["ends"] = {service.name: service.codes for service in fleet.services}
-            report.detail["steps"] = len(fleet.steps)
-            fleet.__exit__()
-        if struck:
-            seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
-            claims.claim(report, seen, last)
-            claims.show(seen)
+            memory.stop()
+            last = _end(fleet, given.keep)
+            report.detail["ends"] = {program.name: program.codes for program in fleet.programs}
+            report.detail["steps"] = len(trainer.lines)
+            if struck:
+                seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
+                claims.claim(report, seen, last)
+                claims.show_causes(seen)
 
 
-@contextmanager
-def _last_trial() -> Iterator[threading.Event]:
-    """Set by SIGTERM: the trial that goes on is the last one. What it struck could not be ended in order before it is
-    mended; a second SIGTERM ends it all the same."""
-    enough = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if enough.is_set():
-            _leave(number, frame)
-        print("ends after this trial; asked once more, at once", file=sys.stderr, flush=True)
-        enough.set()
-
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield enough
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _train(fleet: Fleet) -> Program:
+    # The second host's serving has the core of this device: turns are played on what is lent.
+    fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
+    return fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
 
 
-def _planned(trials: int, seed: int, victims: tuple[Victim, ...], unbroken: float | None) -> Iterator[Fault]:
-    """The faults of a run; those that spare controller and agents for `unbroken` minutes, and the others after that."""
-    if unbroken is None:
-        yield from faults(trials, seed, victims)
+def _planned(given: argparse.Namespace) -> Iterator[Fault]:
+    """The faults of a run; those that spare controller and agents for `--unbroken` minutes, the others after that."""
+    victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
+    trials = given.trials or (3 if given.quick else 100)
+    if given.unbroken is None:
+        yield from faults(trials, given.seed, victims)
         return
-    until = time.monotonic() + 60 * unbroken
-    for fault in endless(seed, tuple(victim for victim in victims if victim not in ENDS_OWN)):
-        if time.monotonic() >= until:
-            break
-        yield fault
-    yield from faults(trials, seed, tuple(victim for victim in victims if victim in ENDS_OWN))
+    until_s = time.monotonic() + 60 * given.unbroken
+    spared = endless(given.seed, tuple(victim for victim in victims if victim not in ENDS_OWN))
+    yield from takewhile(lambda _: time.monotonic() < until_s, spared)
+    yield from faults(trials, given.seed, tuple(victim for victim in victims if victim in ENDS_OWN))
 
 
 def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
@@ -175,22 +132,16 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
         try:
             fleet.stop()
         except FleetError as error:
-            print(error, file=sys.stderr)
+            echo(str(error), err=True)
         try:
-            last = _books(fleet)
-        except (AssertionError, subprocess.TimeoutExpired, OSError) as error:
-            print(f"the ledger cannot be read: {error}", file=sys.stderr)
+            last = books.from_json(
+                fleet.call("one", "-m", "benchmarks.faults.books", LEDGER, timeout_s=_BOOKS_TIMEOUT_S)
+            )
+        except (FleetError, OSError) as error:
+            echo(f"the ledger cannot be read: {error}", err=True)
         if keep is not None and fleet.hosts["one"].up:
-            shutil.copytree(fleet.inside("one", fleet.ledger), keep, dirs_exist_ok=True)
+            shutil.copytree(fleet.inside("one", LEDGER), keep / "ledger", dirs_exist_ok=True)
     return last
-
-
-def _books(fleet: Fleet) -> Books:
-    return books.from_json(
-        fleet.hosts["one"].call(
-            sys.executable, "-m", "benchmarks.faults.books", fleet.ledger, timeout_s=_BOOKS_TIMEOUT_S
-        )
-    )
 
 
 def _books_now(reader: Reader) -> list[str]:
@@ -209,15 +160,19 @@ def _seen(fleet: Fleet, struck: list[Trial], tried: int) -> Seen:
         work={host: list(watch.work) for host, watch in fleet.watches.items()},
         ran={host: list(watch.ran) for host, watch in fleet.watches.items()},
         served=[Served(**one) for one in list(heard.served)],
-        health=[Asked(**one) for one in list(heard.health)],
-        controller=[Asked(**one) for one in list(heard.controller)],
+        health=[_asked(one) for one in list(heard.health)],
+        controller=[_asked(one) for one in list(heard.controller)],
         ttl_s=CoservingConfig().lease_ttl_s,
         planned=tried,
     )
 
 
+def _asked(line: dict[str, Any]) -> Asked:
+    return Asked(line["host"], line["at_ns"], line["well"], line.get("engines", {}))
+
+
 def _arguments() -> argparse.Namespace:
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__)
     parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
     parser.add_argument(
@@ -226,8 +181,7 @@ def _arguments() -> argparse.Namespace:
         default=1.0,
         help="times the demo's latency budgets and the wait for a part that comes back; 1 if left out",
     )
-    parser.add_argument("--engines", choices=["sglang", "stand-in"], default="sglang", help="what serves and is lent")
-    parser.add_argument("--minutes", type=float, help="begin no trial after this long")
+    parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and is lent")
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
     )
@@ -237,15 +191,10 @@ def _arguments() -> argparse.Namespace:
         metavar="MINUTES",
         help="before the trials strike for so long what leaves controller and agents alive, and watch their memory",
     )
-    parser.add_argument("--ledger", type=Path, metavar="FOLDER", help="keep the ledger there")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, with the logs of all parts"
+        "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, logs of all parts, and the ledger"
     )
     return parser.parse_args()
-
-
-def _leave(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

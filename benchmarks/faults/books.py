@@ -1,6 +1,6 @@
-"""What the ledger says of the faults; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
+"""What the ledger says; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
 
-With `asked` it does so for each line that it is sent.
+With `asked` it does so for each line that it is sent, with `priced` with charges, with `writers` of these alone.
 """
 
 from __future__ import annotations
@@ -10,49 +10,118 @@ import select
 import subprocess
 import sys
 import traceback
-from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
+
 from benchmarks.faults.plan import Victim
-from benchmarks.faults.setting import DEVICES, ENGINES
+from benchmarks.faults.setting import DEVICES, ENGINES, PRICE_BOOK
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE
+from rose.clock import utc_us
 from rose.events import BUCKETS
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.ledger.verify import verify
+from rose.pricing.charges import price
+from rose.pricing.price_books import pricebook
+from rose.terminal import echo
 from tests.runtime.service.hosts import Host
 
-_ASKED = "asked"
 _CLOSES = ("released", "preempted", "expired")
 #: The clock of a fault and that of an event are the same; what the event is about may have been seen a little before.
 _EARLY_US = 50_000
-_TWICE = """
-    select run_id, trajectory_id, turn from turn where outcome = 'completed'
-    group by all having count(*) > 1
-"""
-#: A trajectory whose turns are not all there, or not with its tokens, and one that the trainer gave up.
-_LOST = """
-    select trajectory.run_id, trajectory_id, any_value(trajectory.outcome), any_value(turns), any_value(t.done),
-        any_value(trajectory.output_tokens), any_value(t.tokens)
-    from trajectory left join (
-        select run_id, trajectory_id, count(distinct turn) filter (outcome = 'completed') as done,
-            sum(output_tokens) as tokens
-        from turn group by all
-    ) as t using (run_id, trajectory_id)
-    group by all
-    having any_value(trajectory.outcome) = 'lost' or any_value(turns) is distinct from any_value(t.done)
-        or any_value(trajectory.output_tokens) is distinct from any_value(t.tokens)
-"""
-_STEPS = "select count(*) - count(distinct (run_id, step)), coalesce(max(step) + 1, 0) - count(distinct step) from step"
+_OFF_NS = 10_000_000_000
+_SUM = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
+#: Rows that there should be none of, whatever is still to be recorded.
+_WRONG_NOW = {
+    "turns counted twice": """
+        SELECT run_id, trajectory_id, turn FROM turn WHERE outcome = 'completed' GROUP BY ALL HAVING count(*) > 1
+    """,
+    "trajectories recorded twice": """
+        SELECT run_id, trajectory_id FROM trajectory GROUP BY ALL HAVING count(*) > 1
+    """,
+    "steps made twice": "SELECT run_id, step FROM step GROUP BY ALL HAVING count(*) > 1",
+    "slices whose parts are not their length": f"""
+        SELECT device_id, t0_ns FROM device_slice WHERE {_SUM} <> t1_ns - t0_ns
+    """,
+}
+#: Rows that there should be none of once all is recorded: at the end.
+_WRONG_THEN = {
+    "trajectories that lost a turn or its tokens": """
+        SELECT trajectory.run_id, trajectory_id, any_value(trajectory.outcome), any_value(turns), any_value(done),
+            any_value(trajectory.output_tokens), any_value(tokens)
+        FROM trajectory LEFT JOIN (
+            SELECT run_id, trajectory_id, count(DISTINCT turn) FILTER (outcome = 'completed') AS done,
+                sum(output_tokens) AS tokens
+            FROM turn GROUP BY ALL
+        ) USING (run_id, trajectory_id)
+        GROUP BY ALL
+        HAVING any_value(trajectory.outcome) = 'lost' OR any_value(turns) IS DISTINCT FROM any_value(done)
+            OR any_value(trajectory.output_tokens) IS DISTINCT FROM any_value(tokens)
+    """,
+    "runs that lack a step": """
+        SELECT run_id, count(DISTINCT step), max(step) FROM step GROUP BY ALL
+        HAVING count(DISTINCT step) <> max(step) + 1
+    """,
+    "steps without a verdict for each trajectory": """
+        SELECT step.run_id, step.step, trajectories, count(verdict.trajectory_id) AS verdicts
+        FROM step LEFT JOIN verdict ON verdict.run_id = step.run_id AND verdict.step = step.step
+            AND verdict.trajectory_id IN (SELECT trajectory_id FROM trajectory WHERE run_id = step.run_id)
+        GROUP BY ALL HAVING count(verdict.trajectory_id) <> trajectories
+    """,
+    "leases that did not end exactly once": f"""
+        SELECT lease_id, count(*) FILTER (action = 'granted'), count(*) FILTER (action IN {_CLOSES}) FROM lease_event
+        GROUP BY ALL
+        HAVING count(*) FILTER (action = 'granted') <> 1 OR count(*) FILTER (action IN {_CLOSES}) <> 1
+    """,
+}
 _GAPS = """
-    select device_id, before_ns, t0_ns from (
-        select device_id, t0_ns, lag(t1_ns) over (partition by device_id order by t0_ns) as before_ns from device_slice
-    ) where before_ns <> t0_ns order by t0_ns
+    SELECT device_id, before_ns, t0_ns FROM (
+        SELECT device_id, t0_ns, lag(t1_ns) OVER (PARTITION BY device_id ORDER BY t0_ns) AS before_ns FROM device_slice
+    ) WHERE before_ns <> t0_ns ORDER BY t0_ns
 """
+#: Time of devices' tenures less that of their slices, where both have ended.
+_UNACCOUNTED = """
+    SELECT device_id, (any_value(tenure_ns) - coalesce(sum(ns), 0))::BIGINT
+    FROM (
+        SELECT device_id, sum(left_ns - joined_ns) AS tenure_ns FROM tenure GROUP BY 1 HAVING count(left_ns) = count(*)
+    ) LEFT JOIN device_slice USING (device_id) GROUP BY 1
+"""
+_TABLES = {
+    "runs": """
+        SELECT run_id, fleet_run_id, name, status, reason, tags_json::json ->> 'team' AS team
+        FROM run ORDER BY started_at
+    """,
+    "steps": "SELECT run_id, count(*) AS steps FROM step GROUP BY ALL ORDER BY 1",
+    "turns": """
+        SELECT run_id, device_id, placement, outcome, count(*) AS turns, sum(output_tokens)::BIGINT AS tokens
+        FROM turn GROUP BY ALL ORDER BY ALL
+    """,
+    "syncs": """
+        SELECT device_id, rl_run_id, source, route, ok, encoding, count(*) AS syncs,
+            sum(wire_bytes)::BIGINT AS wire_bytes
+        FROM sync GROUP BY ALL ORDER BY ALL
+    """,
+    "shared": """
+        SELECT device_id, rollout_run_id, sum(rollout_ns)::BIGINT AS rollout_ns, sum(sync_ns)::BIGINT AS sync_ns
+        FROM device_slice WHERE rollout_ns + sync_ns > 0 GROUP BY ALL ORDER BY ALL
+    """,
+    "writers": "SELECT writer, count(*) AS events, max(seq) AS last_seq FROM event GROUP BY writer ORDER BY writer",
+    "leases": "SELECT device_id, count(*) AS leases FROM lease GROUP BY ALL ORDER BY ALL",
+    "requests": "SELECT device_id, outcome, count(*) AS requests FROM request GROUP BY ALL ORDER BY ALL",
+}
+_TENURES = "SELECT device_class, pool, sum(left_ns - joined_ns)::BIGINT AS ns FROM tenure GROUP BY ALL"
+_ROUTES = "SELECT route, sum(wire_bytes)::BIGINT AS wire_bytes FROM sync GROUP BY ALL"
+_NANO_PER_USD, _NS_PER_HOUR = 10**9, 3_600 * 10**9
+
+Rows = Callable[[str], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +154,26 @@ class Gap:
     begin_ns: int
     end_ns: int
 
+    @property
+    def length_ns(self) -> int:
+        return abs(self.end_ns - self.begin_ns)
+
 
 @dataclass(slots=True)
 class Books:
-    """The parts of a run's ledger in which faults show."""
+    """The parts of a ledger in which faults show."""
 
     leases: list[LeaseChanged] = field(default_factory=list)
     engines: list[EngineChanged] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    #: Time of devices' tenures less that of their slices, where both have ended.
     unaccounted_ns: dict[str, int] = field(default_factory=dict)
-    #: Slices whose buckets are not their length.
-    wrong_slices: int = 0
-    turns: int = 0
-    turns_twice: list[list[Any]] = field(default_factory=list)
-    #: Known once all is recorded: at the end.
-    turns_lost: list[list[Any]] = field(default_factory=list)
-    steps: int = 0
-    steps_twice: int = 0
-    steps_missing: int = 0
+    #: By what is wrong: rows that there should be none of, each as text.
+    wrong: dict[str, list[list[str]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-    def not_closed_once(self) -> dict[str, int]:
-        """Leases that were granted and did not end exactly once, with how often they did."""
-        closed = Counter((change.device_id, change.number) for change in self.leases if change.action in _CLOSES)
-        granted = Counter((change.device_id, change.number) for change in self.leases if change.action == "granted")
-        return {
-            f"{device_id}-{number}": closed[device_id, number]
-            for device_id, number in sorted(granted | closed)
-            if closed[device_id, number] != 1 or granted[device_id, number] != 1
-        }
+    #: Sums, for the detail and for what is claimed of runs.
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: Of a ledger that was priced: what is charged, and what devices and syncs come to by the book.
+    bill: dict[str, Any] = field(default_factory=dict)
 
     def trace(self, trial: Trial) -> str | None:
         """What the ledger has to say of a fault; None if nothing."""
@@ -136,20 +195,17 @@ class Books:
 
     def now_wrong(self) -> list[str]:
         """What is wrong whatever is still to be recorded."""
-        wrong = list(self.problems)
-        for what, many in (
-            ("turns counted twice", len(self.turns_twice)),
-            ("steps made twice", self.steps_twice),
-            ("slices whose parts are not their length", self.wrong_slices),
-            ("stretches of time counted twice", sum(gap.end_ns < gap.begin_ns for gap in self.gaps)),
-        ):
-            wrong += [f"{many} {what}"] if many else []
-        return wrong
+        doubled = sum(gap.end_ns < gap.begin_ns for gap in self.gaps)
+        return [
+            *self.problems,
+            *(f"{len(rows)} {what}" for what, rows in self.wrong.items() if rows and what in _WRONG_NOW),
+            *([f"{doubled} stretches of time counted twice"] if doubled else []),
+        ]
 
-    def not_accounted(self, trials: list[Trial]) -> list[Gap]:
+    def not_accounted(self, trials: Sequence[Trial] = ()) -> list[Gap]:
         """Time of devices that is missing or counted twice, but for what a host was without power."""
         off = [
-            (trial.at_us, trial.until_us, DEVICES[trial.fault.host])
+            (1000 * trial.at_us, 1000 * trial.until_us, DEVICES[trial.fault.host])
             for trial in trials
             if trial.fault.victim is Victim.HOST
         ]
@@ -159,64 +215,81 @@ class Books:
             if not any(
                 gap.device_id == device_id
                 and gap.begin_ns < gap.end_ns
-                and begin_us * 1_000 - 10_000_000_000 <= gap.begin_ns
-                and gap.end_ns <= end_us * 1_000
-                for begin_us, end_us, device_id in off
+                and begin_ns - _OFF_NS <= gap.begin_ns
+                and gap.end_ns <= end_ns
+                for begin_ns, end_ns, device_id in off
             )
         ]
 
 
-def read(ledger: Path, seen: Seen | None = None) -> Books:
+def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Books:
     """The ledger as it is now; every byte of it is read, or with `seen` what was not there the last time."""
-    buckets = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
     with catalog.connect(ledger) as connection:
 
-        def rows(sql: str) -> list[Any]:
-            return connection.execute(sql).fetchall()
+        def values(query: str) -> list[tuple[Any, ...]]:
+            return connection.execute(query).fetchall()
 
-        leases = rows("select device_id, lease_id, action, reason, epoch_us(event_time) from lease_event")
-        engines = rows("select engine_id, action, pid, reason, epoch_us(event_time) from engine where role = 'rollout'")
-        ((twice, missing),) = rows(_STEPS)
-        unaccounted = rows(
-            "select device_id, any_value(there_ns) - sum(ns) from device_slice join ("
-            " select device_id, sum(left_ns - joined_ns) as there_ns from tenure group by 1"
-            " having count(left_ns) = count(*)"
-            ") using (device_id) group by 1"
+        leases = values("SELECT device_id, lease_id, action, reason, epoch_us(event_time) FROM lease_event")
+        engines = values(
+            "SELECT engine_id, action, pid, reason, epoch_us(event_time) FROM engine WHERE role = 'rollout'"
         )
         return Books(
             leases=[LeaseChanged(device, int(name.rpartition("-")[2]), *rest) for device, name, *rest in leases],
             engines=[EngineChanged(*row) for row in engines],
-            gaps=[Gap(*row) for row in rows(_GAPS)],
-            unaccounted_ns={device_id: int(ns) for device_id, ns in unaccounted},
-            wrong_slices=rows(f"select count(*) from device_slice where {buckets} <> t1_ns - t0_ns")[0][0],
-            turns=rows("select count(*) from turn where outcome = 'completed'")[0][0],
-            turns_twice=[list(row) for row in rows(_TWICE)],
-            turns_lost=[[str(value) for value in row] for row in rows(_LOST)],
-            steps=rows("select count(*) from step")[0][0],
-            steps_twice=twice,
-            steps_missing=missing,
+            gaps=[Gap(*row) for row in values(_GAPS)],
+            unaccounted_ns=dict(values(_UNACCOUNTED)),
+            wrong={
+                name: [[str(value) for value in row] for row in values(query)]
+                for name, query in (_WRONG_NOW | _WRONG_THEN).items()
+            },
             problems=[str(problem) for problem in verify(ledger, seen=seen).problems],
+            tables={name: _rows(connection, query) for name, query in _TABLES.items()},
+            bill=_bill(ledger, lambda query: _rows(connection, query)) if priced else {},
         )
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    result = connection.execute(query)
+    names = [column[0] for column in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
+    """What each run and team is charged, and what devices and syncs come to by the book, unrounded."""
+    book = pricebook.load(PRICE_BOOK)
+    frame = price(ledger, book).frame
+    now_ns = utc_us() * 1_000
+    exact = Fraction(0)
+    for tenure in rows(_TENURES):
+        rate = Fraction(book.device_at(tenure["device_class"], tenure["pool"], now_ns).usd_per_hour)
+        exact += rate * _NANO_PER_USD * tenure["ns"] / _NS_PER_HOUR
+    for sync in rows(_ROUTES):
+        exact += Fraction(book.transfer_at(sync["route"], now_ns).usd_per_gb) * sync["wire_bytes"]
+    transfers = ("fleet_run_id", "device_id", "hour", "kind", "lease_id", "route", "policy_version")
+    return {
+        "charges": frame.group_by("run_id", "team").agg(pl.col("cost_nano").sum()).sort("run_id", "team").to_dicts(),
+        "kinds": frame.group_by("kind").agg(pl.col("cost_nano").sum()).sort("kind").to_dicts(),
+        "nano": int(frame["cost_nano"].sum()),
+        "exact_nano": float(exact),
+        # A device's hour, and a transfer of one hour, lease, route and version, is rounded once.
+        "rounded": frame.filter(pl.col("kind") == "transfer").select(transfers).n_unique()
+        + frame.select("fleet_run_id", "device_id", "hour").n_unique(),
+    }
 
 
 def from_json(text: str) -> Books:
     """What the program printed."""
     values = json.loads(text)
-    return Books(
-        **values
-        | {
-            "leases": [LeaseChanged(**one) for one in values["leases"]],
-            "engines": [EngineChanged(**one) for one in values["engines"]],
-            "gaps": [Gap(**one) for one in values["gaps"]],
-        }
-    )
+    for name, row in (("leases", LeaseChanged), ("engines", EngineChanged), ("gaps", Gap)):
+        values[name] = [row(**one) for one in values[name]]
+    return Books(**values)
 
 
 class Reader:
     """A program on a host that reads its ledger whenever it is asked, and each file of it once."""
 
     def __init__(self, host: Host, ledger: str) -> None:
-        command = host.command([sys.executable, "-m", "benchmarks.faults.books", ledger, _ASKED])
+        command = host.command([sys.executable, "-m", "benchmarks.faults.books", ledger, "asked"])
         self._log = (host.disk / "books.log").open("w")
         self._program = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True
@@ -242,18 +315,23 @@ class Reader:
 
 
 def main() -> None:
-    ledger = Path(sys.argv[1])
-    if _ASKED not in sys.argv:
-        print(json.dumps(asdict(read(ledger))))
+    ledger, how = Path(sys.argv[1]), sys.argv[2:]
+    if how == ["writers"]:
+        with catalog.connect(ledger) as connection:
+            echo(json.dumps(_rows(connection, _TABLES["writers"])))
+        return
+    if how != ["asked"]:
+        echo(json.dumps(asdict(read(ledger, priced=how == ["priced"]))))
         return
     seen = Seen()
     for _ in sys.stdin:
         try:
-            answer = json.dumps(asdict(read(ledger, seen)))
+            answer = asdict(read(ledger, seen))
         except Exception as error:  # Whatever it is, whoever asked is told.
             traceback.print_exc()
-            answer = json.dumps(asdict(Books(problems=[f"the ledger cannot be read: {error}"])))
-        print(answer, flush=True)
+            answer = asdict(Books(problems=[f"the ledger cannot be read: {error}"]))
+        echo(json.dumps(answer))
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

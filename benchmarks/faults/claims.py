@@ -1,20 +1,20 @@
-"""The figures of a run of faults."""
+"""What is claimed of a fleet whose parts were struck, and of two runs of which one was killed: figures and books."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.faults import processes, setting
 from benchmarks.faults.books import Books
 from benchmarks.faults.plan import Fault, HostName, Victim
-from benchmarks.faults.processes import GROWTH_MAX, Sample, growth, longest_lived
-from benchmarks.faults.setting import DEVICES, ENGINES
+from benchmarks.faults.processes import Sample, longest_lived
+from benchmarks.faults.setting import DEVICES, ENGINES, HOST_OF, HOSTS, TEAMS
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns, overrun_ns
+from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns
+from benchmarks.shared import GROWTH_MAX, show
 from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
 
@@ -24,6 +24,8 @@ WINDOW_NS = 8_000_000_000
 _LATE_MORE_MAX = 0.02
 #: How much more often /health may have no answer then, as a share of the times that it is asked.
 _MUTE_MORE_MAX = 0.01
+#: Rows of what is wrong that the detail keeps.
+_ROWS_KEPT = 50
 #: Of a process that lives for so long it is claimed that its memory does not grow.
 _LONG_LIFE_S = 1800.0
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
@@ -43,7 +45,6 @@ class Served:
     failed: bool
     #: Whether it missed a budget; a request that failed missed both.
     late: bool
-    ttft_ns: int | None
     reason: str | None
 
 
@@ -55,7 +56,7 @@ class Asked:
     host: HostName
     at_ns: int
     well: bool
-    engines: dict[str, bool]
+    engines: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,30 +113,15 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
     it: when a worker dies, the lease goes on until there are no more turns, and an engine that stands still takes
     nothing. A host without power has none."""
-    return _back_s(seen, trial, seen.ran[trial.fault.host])
-
-
-def step_ended_s(seen: Seen, trial: Trial) -> float | None:
-    """From the fault until the last step that the lease had let in ended, for what `device_back_s` has a time of."""
-    # As if it had had the device all the time.
-    return _back_s(seen, trial, ())
-
-
-def _back_s(seen: Seen, trial: Trial, ran: Sequence[Ran]) -> float | None:
     times = _lease_times(seen, trial)
     if times is None or not _ends_lease(trial.fault):
         return None
-    return (back_ns(seen.work[trial.fault.host], ran, *times) - trial.at_ns) / 1e9
+    host = trial.fault.host
+    return (back_ns(seen.work[host], seen.ran[host], *times) - trial.at_ns) / 1e9
 
 
 def _ends_lease(fault: Fault) -> bool:
     return fault.victim in _ENDS_LEASE and (fault.stop_s is None or fault.victim not in _ENGINE)
-
-
-def late_work_s(seen: Seen, trial: Trial) -> float:
-    """How long after the lease had ended rollout work last began all the same."""
-    times = _lease_times(seen, trial)
-    return 0.0 if times is None else overrun_ns(seen.work[trial.fault.host], *times) / 1e9
 
 
 def noticed_s(seen: Seen, trial: Trial) -> float | None:
@@ -202,19 +188,8 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     wrong = sum(bool(trial.wrong) for trial in trials)
     report.claim("trials after which something was wrong in the ledger", wrong, "trials", 0, "lower")
     if books is not None:
-        _claim_books(report, trials, books)
-    report.detail["processes"] = {}
-    for name, samples in sorted(seen.samples.items()):
-        life = longest_lived(samples)
-        life_s, grown = life[-1].at_s - life[0].at_s, growth(life)
-        if life_s >= _LONG_LIFE_S and grown is not None:
-            report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
-        report.detail["processes"][name] = {
-            "processes": len({sample.pid for sample in samples}),
-            "longest_life_s": life_s,
-            "memory_growth": grown,
-            "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
-        }
+        claim_books(report, books, trials)
+    claim_processes(report, seen.samples, _LONG_LIFE_S)
     report.detail["serving"] = {
         "requests": len(seen.served),
         "touched": len(hit),
@@ -230,38 +205,47 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
 
 
-def _claim_books(report: Report, trials: list[Trial], books: Books) -> None:
+def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> None:
     """What the ledger has to say once everything is stopped."""
-    wrong = books.not_closed_once()
     kills = [trial for trial in trials if trial.fault.stop_s is None and trial.fault.victim in _TOLD]
     missing = [trial.number for trial in kills if books.trace(trial) is None]
-    gaps = books.not_accounted(trials)
-    for name, many, unit in (
-        ("turns lost", len(books.turns_lost), "turns"),
-        ("turns counted twice", len(books.turns_twice), "turns"),
-        ("steps missing", books.steps_missing, "steps"),
-        ("steps made twice", books.steps_twice, "steps"),
-        ("device time missing or counted twice", sum(abs(gap.end_ns - gap.begin_ns) for gap in gaps), "ns"),
-        ("devices without a record of their end", len(set(DEVICES.values()) - books.unaccounted_ns.keys()), "devices"),
-        ("  time of the others that slices lack", sum(map(abs, books.unaccounted_ns.values())), "ns"),
-        ("slices whose parts are not their length", books.wrong_slices, "slices"),
-        ("leases that did not end exactly once", len(wrong), "leases"),
-        ("kills of engines and agents not in the ledger", len(missing), "kills"),
-        ("problems that verify finds", len(books.problems), "problems"),
-    ):
-        report.claim(name, many, unit, 0, "lower")
+    lost_ns = sum(gap.length_ns for gap in books.not_accounted(trials))
+    report.claim("problems that verify finds", len(books.problems), "problems", 0, "lower")
+    for name, rows in books.wrong.items():
+        report.claim(name, len(rows), "rows", 0, "lower")
+    report.claim("device time missing or counted twice", lost_ns, "ns", 0, "lower")
+    without_end = set(DEVICES.values()) - books.unaccounted_ns.keys()
+    report.claim("devices without a record of their end", len(without_end), "devices", 0, "lower")
+    unaccounted_ns = sum(map(abs, books.unaccounted_ns.values()))
+    report.claim("  time of the others that slices lack", unaccounted_ns, "ns", 0, "lower")
+    if trials:
+        report.claim("kills of engines and agents not in the ledger", len(missing), "kills", 0, "lower")
     report.detail["ledger"] = {
-        "leases": len({(change.device_id, change.number) for change in books.leases}),
-        "not_closed_once": wrong,
-        "turns": books.turns,
-        "turns_lost": books.turns_lost[:50],
-        "turns_twice": books.turns_twice[:50],
-        "steps": books.steps,
+        **books.tables,
+        "bill": books.bill,
+        "wrong": {name: rows[:_ROWS_KEPT] for name, rows in books.wrong.items()},
         "gaps": [asdict(gap) for gap in books.gaps],
         "unaccounted_ns": books.unaccounted_ns,
         "kills_without_trace": missing,
         "problems": books.problems,
     }
+
+
+def claim_processes(report: Report, samples: dict[str, list[Sample]], long_life_s: float | None) -> None:
+    """Memory of the fleet's own processes, where one lived for so long; None claims nothing of it."""
+    report.detail["processes"] = {}
+    for name, each in sorted(samples.items()):
+        life = longest_lived(each)
+        life_s, grown = life[-1].at_s - life[0].at_s, processes.growth(life)
+        if long_life_s is not None and life_s >= long_life_s and grown is not None:
+            report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
+        report.detail["processes"][name] = {
+            "processes": len({sample.pid for sample in each}),
+            "longest_life_s": life_s,
+            "memory_growth": grown,
+            "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
+            "cpu_ms_per_turn": processes.cpu_ms_per_turn(each),
+        }
 
 
 _TIMES: dict[str, Callable[[Seen, Trial], float | None]] = {
@@ -311,14 +295,9 @@ def cells(rows: dict[str, dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def show(seen: Seen) -> None:
+def show_causes(seen: Seen) -> None:
     """Print what each kind of fault did, as a table."""
-    table = Table(title="Faults: median and worst, seconds")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in ("cause", "lost") else "right")
-    for row in cells(by_cause(seen)):
-        table.add_row(*row)
-    Console(width=140).print(table)
+    show("Faults: median and worst, seconds", _COLUMNS, cells(by_cause(seen)), left=("cause", "lost"))
 
 
 def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
@@ -329,8 +308,6 @@ def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
         "cause": trial.fault.cause,
         "wanted": trial.wanted,
         "lease": trial.lease,
-        "work_begun_after_lease_s": late_work_s(seen, trial),
-        "step_ended_s": step_ended_s(seen, trial),
         **{name: measure(seen, trial) for name, measure in _TIMES.items()},
         "seconds": (trial.until_ns - trial.at_ns) / 1e9,
         "steps": trial.steps,
@@ -364,3 +341,111 @@ def _share(served: Sequence[Served]) -> float:
     """Of the requests that were answered, those over a budget."""
     answered = [one for one in served if not one.failed]
     return sum(one.late for one in answered) / len(answered) if answered else 0.0
+
+
+# ------------------------------------------------------------------ two runs of two teams
+
+
+@dataclass(slots=True)
+class RunsSeen:
+    """Of a fleet that is down: the books of its first host, whose events lie on the second, and what was seen of it.
+
+    `costs` and `report` are the answers of `rose cost --by run`, `--by team` and `rose report`.
+    """
+
+    books: Books = field(default_factory=Books)
+    writers_there: list[dict[str, Any]] = field(default_factory=list)
+    costs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+    #: Trainers that ended otherwise than they were to, in words.
+    clients: list[str] = field(default_factory=list)
+    #: Of the run whose trainer was killed: before, and after it was resumed.
+    fences: tuple[int, int] = (0, 0)
+    #: By run: the steps that its trainer said were done.
+    steps_told: dict[str, int] = field(default_factory=dict)
+    #: By device: every offset of its clock that the controller measured.
+    clock_offsets_ns: dict[str, list[int]] = field(default_factory=dict)
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+
+
+def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
+    """All claims of two runs, with the detail behind them; those on memory only of a `long` run."""
+    claim_books(report, seen.books)
+    report.claim("events of the second host that the ledger lacks", _missing_events(seen), "events", 0, "lower")
+    _claim_trainers(report, seen)
+    _claim_money(report, seen)
+    _claim_weights(report, seen.books.tables)
+    offsets = [ns for values in seen.clock_offsets_ns.values() for ns in values]
+    known = sum(bool(values) for values in seen.clock_offsets_ns.values())
+    report.claim("devices whose clock's offset is known", known, "devices", len(HOST_OF), "higher")
+    claim_processes(report, seen.samples, 0.0 if long else None)
+    report.detail |= {
+        "fences": seen.fences,
+        "clients": seen.clients,
+        "clock_offset_ns_median": statistics.median(offsets) if offsets else None,
+        "costs": {by: answer["lines"] for by, answer in seen.costs.items()},
+    }
+
+
+def _claim_trainers(report: Report, seen: RunsSeen) -> None:
+    runs = [run for run in seen.books.tables["runs"] if run["run_id"] != run["fleet_run_id"]]
+    ended = {run["team"] for run in runs if run["status"] == "ended"}
+    report.claim("RL runs of a team each that ended", len(ended), "runs", len(TEAMS), "higher")
+    report.claim("RL runs beyond those", len(runs) - len(ended), "runs", 0, "lower")
+    report.claim("trainers that did not end as they were to", len(seen.clients), "trainers", 0, "lower")
+    report.claim("trainers killed and resumed", seen.fences[1] - seen.fences[0], "trainers", 1, "higher")
+    steps = {row["run_id"]: row["steps"] for row in seen.books.tables["steps"]}
+    differing = sum(abs(steps.get(run_id, 0) - told) for run_id, told in seen.steps_told.items())
+    report.claim("steps that trainers and ledger do not both know", differing, "steps", 0, "lower")
+    lent = {row["rollout_run_id"] for row in seen.books.tables["shared"] if row["device_id"].startswith("serving")}
+    report.claim("RL runs that had borrowed time", len(lent & set(steps)), "runs", len(TEAMS), "higher")
+    hosts = {HOST_OF[row["device_id"]] for row in seen.books.tables["turns"] if row["outcome"] == "completed"}
+    report.claim("hosts whose engines made turns", len(hosts), "hosts", len(HOSTS), "higher")
+
+
+def _claim_money(report: Report, seen: RunsSeen) -> None:
+    """Charges of runs, of teams and of the report, each against the bill."""
+    bill = seen.books.bill["nano"]
+    summed = {"charges of runs and teams": sum(row["cost_nano"] for row in seen.books.bill["charges"])}
+    for by, answer in seen.costs.items():
+        summed[f"charges of `rose cost --by {by}`"] = sum(line["cost_nano"] for line in answer["lines"])
+        summed[f"the bill of `rose cost --by {by}`"] = answer["bill_nano"]
+    for view in ("amortized", "fully_loaded"):
+        summed[f"`rose report`, {view}"] = round(seen.report[view]["total"]["value"])
+    for name, nano in summed.items():
+        report.claim(f"{name}, less the bill", abs(nano - bill), "nano-dollars", 0, "lower")
+    rounded = abs(bill - seen.books.bill["exact_nano"])
+    report.claim(
+        "the bill less devices' time and syncs' bytes at their prices",
+        rounded,
+        "nano-dollars",
+        seen.books.bill["rounded"] / 2,
+        "lower",
+    )
+    charged = {line["team"] for line in seen.costs["team"]["lines"] if line["cost_nano"] > 0}
+    teams = sum(team.name in charged for team in TEAMS)
+    report.claim("teams with charges of their own", teams, "teams", len(TEAMS), "higher")
+
+
+def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
+    """Weights of a trainer on another host come by a relay over the route between the two."""
+    host_of = {run["run_id"]: next((t.host for t in TEAMS if t.name == run["team"]), None) for run in tables["runs"]}
+    there = [row for row in tables["syncs"] if row["ok"] and host_of.get(row["rl_run_id"]) is not None]
+    across = [row for row in there if HOST_OF[row["device_id"]] != host_of[row["rl_run_id"]]]
+    ways = {(row["source"], row["route"]) for row in across}
+    relayed = {HOST_OF[row["device_id"]] for row in across}
+    report.claim("hosts that had another's weights by their relay", len(relayed), "hosts", len(HOSTS), "higher")
+    wrong = sum(row["syncs"] for row in across if (row["source"], row["route"]) != ("relay", setting.ROUTE))
+    near = [row for row in there if row not in across]
+    wrong += sum(row["syncs"] for row in near if (row["source"], row["route"]) != ("trainer", "loopback"))
+    report.claim("syncs with another source or route than theirs", wrong, "syncs", 0, "lower")
+    report.detail["ways between hosts"] = sorted(ways)
+
+
+def _missing_events(seen: RunsSeen) -> int:
+    """Events that a writer of the second host has there and the ledger has not, or has otherwise."""
+    here = {row["writer"]: row["events"] for row in seen.books.tables["writers"]}
+    own = [row for row in seen.writers_there if row["writer"].startswith("other.")]
+    if not own:
+        return 1
+    return sum(abs(row["events"] - here.get(row["writer"], 0)) for row in own)

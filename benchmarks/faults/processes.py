@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
-import statistics
 import subprocess
 import threading
 import time
@@ -16,58 +16,123 @@ from typing import Any
 
 import psutil
 
+from benchmarks import shared
 from benchmarks.faults.plan import HostName
+from rose.errors import UserError
 from tests.runtime.service.hosts import Host
 
 _LOOK_S, _RESTART_S = 0.2, 2.0
 _ENTER = "nsenter"
-GROWTH_MAX = 1.05
+_TAIL_LINES = 20
 
 
-class Service:
-    """A program that a host's service manager starts again whenever it ends."""
+class FleetError(UserError):
+    """The fleet or a client of it did not start, did not end, or is lost."""
 
-    def __init__(self, host: Host, name: str, *arguments: str, heard: Callable[[str], None] | None = None) -> None:
-        self.host, self.name, self._arguments, self._heard = host, name, arguments, heard
-        self.environment: dict[str, str] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._process: subprocess.Popen[str] | None = None
+
+class Program:
+    """A program on a host, started again by its service manager whenever it ends if `again`.
+
+    Lines of JSON go to `heard` and are kept in `lines`; all else that it prints goes to its log.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        *arguments: str,
+        again: bool = False,
+        heard: Callable[[dict[str, Any]], None] | None = None,
+        **environment: str,
+    ) -> None:
+        self.host, self.name, self.lines = host, name, list[dict[str, Any]]()
         #: How it ended, each time.
         self.codes: list[int] = []
-
-    def start(self) -> Service:
+        self._arguments, self._environment, self._again = arguments, environment, again
+        self._heard = heard or self.lines.append
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-        return self
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it goes on."""
+        return None if self._thread.is_alive() or not self.codes else self.codes[-1]
+
+    @property
+    def tail(self) -> str:
+        """The end of its log."""
+        with suppress(OSError):
+            return "\n".join(self._log.read_text().splitlines()[-_TAIL_LINES:])
+        return ""
+
+    @property
+    def _log(self) -> Path:
+        return self.host.disk / f"{self.name}.log"
+
+    def send(self, number: signal.Signals) -> list[psutil.Process]:
+        """Send a signal to the program itself, for which what enters the host's namespaces waits."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            programs = psutil.Process(process.pid).children() or [psutil.Process(process.pid)]
+            kill(programs, number)
+            return programs
+        return []
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code. Raises FleetError with the end of its log if it goes on for longer."""
+        self._thread.join(timeout_s)
+        if (code := self.code) is None:
+            raise FleetError(f"{self.name} did not end within {timeout_s:.0f} s:\n{self.tail}")
+        return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> None:
+        """End it for good, with SIGKILL where the signal is not enough."""
         self._stopping.set()
-        process = self._process
-        if process is not None and process.poll() is None:
-            with suppress(psutil.NoSuchProcess):
-                # What enters the host's namespaces waits for the program itself.
-                programs = psutil.Process(process.pid).children() or [psutil.Process(process.pid)]
-                kill(programs, number)
-                _, left = psutil.wait_procs(programs, timeout_s)
-                kill(left, signal.SIGKILL)
-            process.wait()
+        _, left = psutil.wait_procs(self.send(number), timeout_s)
+        kill(left, signal.SIGKILL)
         self._thread.join()
 
     def _run(self) -> None:
-        log = self.host.disk / f"{self.name}.log"
         while not self._stopping.is_set():
             if not self.host.up:
                 self._stopping.wait(_LOOK_S)
                 continue
-            with log.open("a") as file:
-                output: Any = file if self._heard is None else subprocess.PIPE
-                self._process = self.host.start(*self._arguments, output=output, **self.environment)
-                if self._process.stdout is not None:
-                    assert self._heard is not None
-                    for line in self._process.stdout:
-                        self._heard(line)
-                self.codes.append(self._process.wait())
+            self._process = self.host.start(*self._arguments, output=subprocess.PIPE, **self._environment)
+            assert self._process.stdout is not None
+            with self._log.open("a") as log:
+                for line in self._process.stdout:
+                    self._read(line, log.write)
+                    log.flush()
+            self.codes.append(self._process.wait())
+            if not self._again:
+                break
             self._stopping.wait(_RESTART_S)
+
+    def _read(self, line: str, write: Callable[[str], object]) -> None:
+        if line.startswith("{"):
+            with suppress(ValueError):
+                self._heard(json.loads(line))
+                return
+        write(line)
+
+
+def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Program) -> None:
+    """Wait for it. Raises FleetError if it does not come about, or one of `programs` ends before."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with suppress(OSError):
+            if met():
+                return
+        for program in programs:
+            if program.code is not None:
+                raise FleetError(f"{program.name} ended with exit code {program.code}:\n{program.tail}")
+        if time.monotonic() > deadline:
+            raise FleetError("\n".join([f"{what}: not within {timeout_s:.0f} s", *(one.tail for one in programs)]))
+        time.sleep(_LOOK_S)
 
 
 def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
@@ -85,29 +150,30 @@ def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
 
 def processes_of(host: Host) -> list[psutil.Process]:
     """What runs on a host, whoever started it; nothing on one without power."""
-    found: list[psutil.Process] = []
+    inside: list[psutil.Process] = []
     try:
-        there = _space(host.first_pid)
+        space = _space(host.first_pid)
     except OSError:
-        return found
+        return inside
     for process in psutil.process_iter():
         with suppress(OSError):
-            if _space(process.pid) == there:
-                found.append(process)
-    return found
+            if _space(process.pid) == space:
+                inside.append(process)
+    return inside
 
 
 def _space(pid: int) -> int:
     return Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
-def number_inside(process: psutil.Process) -> int:
-    """A process's number among those of its host."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    return 0
+def numbered(host: Host, number: int) -> psutil.Process | None:
+    """The process that has this number among those of its host."""
+    for process in processes_of(host):
+        with suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+                if line.startswith("NSpid:") and int(line.split()[-1]) == number:
+                    return process
+    return None
 
 
 def name_of(process: psutil.Process) -> str:
@@ -122,6 +188,8 @@ def title_of(process: psutil.Process) -> str:
     except psutil.Error:
         return ""
 
+
+# ------------------------------------------------------------------ what the fleet's own processes take
 
 #: The parts of a fleet, by what Ray calls their processes.
 _TITLES = {
@@ -144,7 +212,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks every `look_s` seconds, in a thread, from `start` to `stop`. `turns` says how many there were so far."""
+    """Looks every `look_s` seconds, in a thread, until `stop`. `turns` says how many there were so far."""
 
     hosts: Mapping[HostName, Host]
     turns: Callable[[], int]
@@ -165,23 +233,18 @@ class Watch:
     def _loop(self) -> None:
         while not self._stopping.wait(self.look_s):
             turns, now = self.turns(), time.monotonic()
-            for name, process in self._find():
-                with suppress(psutil.Error):
-                    times = process.cpu_times()
-                    memory_bytes = process.memory_full_info().uss
-                    sample = Sample(now, process.pid, memory_bytes, times.user + times.system, turns)
-                    self.samples.setdefault(name, []).append(sample)
+            for host_name, host in self.hosts.items():
+                for process in processes_of(host):
+                    name = next((name for start, name in _TITLES.items() if title_of(process).startswith(start)), None)
+                    with suppress(psutil.Error):
+                        if name is not None:
+                            part = f"{name} of host {host_name}" if name == "host agent" else name
+                            self.samples.setdefault(part, []).append(_sample(process, now, turns))
 
-    def _find(self) -> list[tuple[str, psutil.Process]]:
-        parts = []
-        for host_name, host in self.hosts.items():
-            for process in processes_of(host):
-                with suppress(psutil.Error):
-                    title = " ".join(process.cmdline())
-                    name = next((name for start, name in _TITLES.items() if title.startswith(start)), None)
-                    if name is not None:
-                        parts.append((f"{name} of host {host_name}" if name == "host agent" else name, process))
-        return parts
+
+def _sample(process: psutil.Process, now: float, turns: int) -> Sample:
+    times = process.cpu_times()
+    return Sample(now, process.pid, process.memory_full_info().uss, times.user + times.system, turns)
 
 
 def longest_lived(samples: list[Sample]) -> list[Sample]:
@@ -194,13 +257,7 @@ def longest_lived(samples: list[Sample]) -> list[Sample]:
 
 def growth(samples: list[Sample]) -> float | None:
     """Memory in the last third of the time over that in the third before it; None for fewer than three samples."""
-    if len(samples) < 3:
-        return None
-    third = len(samples) // 3
-    before, last = (
-        statistics.fmean(sample.memory_bytes for sample in part) for part in (samples[third:-third], samples[-third:])
-    )
-    return last / before
+    return shared.growth([sample.memory_bytes for sample in samples])
 
 
 def cpu_ms_per_turn(samples: list[Sample]) -> float | None:

@@ -1,35 +1,61 @@
-"""The fleet that is struck: two hosts, with a core on each that serves and is lent."""
+"""The fleet of the fault suites: two hosts of this machine in two zones, a core on each that serves and is lent."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.faults.plan import HostName
 from rose.config import FleetConfig
+from rose.terminal import echo
 
 Engines = Literal["sglang", "stand-in"]
+ENGINE_KINDS: tuple[Engines, ...] = ("sglang", "stand-in")
 
 NAME = "faults"
 HOSTS: tuple[HostName, HostName] = ("one", "other")
-#: The device of each host, and its lent engine.
+#: The network of the hosts numbers them in the order in which they are added.
+ADDRESSES: dict[HostName, str] = {"one": "10.77.0.1", "other": "10.77.0.2"}
+RAY_PORT, GATEWAY_PORT = 6379, 30100
+RAY_ADDRESS, URL = f"{ADDRESSES['one']}:{RAY_PORT}", f"http://{ADDRESSES['one']}:{GATEWAY_PORT}"
+#: The lent device of each host, and its engine.
 DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
 ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
-#: The first host has one for rollouts alone as well, which a fleet wants, with the trainer on it.
+#: The first host has one for rollouts alone as well, with a trainer on it.
 TRAINER_DEVICE = "rollout-one"
-#: The file system that the first host's ledger and state are on.
+HOST_OF: dict[str, HostName] = {**{device: host for host, device in DEVICES.items()}, TRAINER_DEVICE: "one"}
+#: The first host's file system for ledger and state: small, so that it can be filled.
 DISK = "/srv/small"
+LEDGER = f"{DISK}/ledger"
 #: On each host. Models of stand-ins are its own; real ones lie in the user's cache, which hosts can read.
 FILE, MODEL, SERVING_URL = "/srv/fleet.json", "/srv/model", "http://127.0.0.1:30000"
-GATEWAY_PORT = 30100
+#: Between the zones of the hosts.
+ROUTE, PRICE_BOOK = "inter-zone", "example"
 TOKEN = "a-token-of-the-trials"
 #: What the model promises on a core of its own, as in the demo.
 _TTFT_MS, _TPOT_MS = 2000, 400
 _KV_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """A team with an RL run, and where its trainer is. `device` is the one that the trainer is charged for."""
+
+    name: str
+    host: HostName
+    device: str | None = None
+
+    @property
+    def checkpoint(self) -> str:
+        """On its host."""
+        return f"/srv/checkpoint-{self.name}"
+
+
+#: The first one trains while parts are struck. Of the two runs the second one's trainer is killed.
+TEAMS = (Team("research", "one", TRAINER_DEVICE), Team("agents", "other"))
+KILLED = TEAMS[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +75,8 @@ class Setting:
         """Serving's part of the fleet file."""
         return {"ttft_budget_ms": _TTFT_MS * self.patience, "tpot_budget_ms": _TPOT_MS * self.patience}
 
-    def config(self, addresses: Mapping[HostName, str]) -> FleetConfig:
-        """The fleet file. Two hosts of this machine share its second core, so what is for rollouts alone is drained."""
+    def config(self) -> FleetConfig:
+        """The fleet file. The second host's serving shares its core with the device for rollouts alone."""
         cores = sorted(os.sched_getaffinity(0))
         model = {"model": MODEL} if self.made else {}
         url = {"serving_url": SERVING_URL} if self.made else {}
@@ -63,19 +89,25 @@ class Setting:
         return FleetConfig.model_validate(
             {
                 "name": NAME,
-                "ledger": f"{DISK}/ledger",
+                "ledger": LEDGER,
                 "state": f"{DISK}/state",
                 "cache": Path("~/.cache/rose").expanduser(),
-                "tags": {"team": "research", "serving_team": "chat"},
-                "host": [{"name": name, "address": addresses[name]} for name in HOSTS],
+                "price_book": PRICE_BOOK,
+                "tags": {"team": "platform", "serving_team": "chat"},
+                "host": [{"name": name, "address": ADDRESSES[name], "zone": f"zone-{name}"} for name in HOSTS],
                 "device": [*lent, alone],
                 "serving": self.serving | model,
                 "rollout": model,
                 "coserving": {"holdout_share": 0},
                 "traffic": {"trace": "none"},
-                "task": {"workers": 1, "size": 3, "turns_max": 4} if self.made else {},
-                "training": {"staleness_max": 2}
-                | ({"minibatches": 1, "groups_per_step": 8, "group_size": 8} if self.made else {}),
+                "task": {"workers": 1} | ({"size": 3, "turns_max": 4} if self.made else {}),
+                # Steps of a few seconds.
+                "training": {
+                    "staleness_max": 2,
+                    "minibatches": 1,
+                    "groups_per_step": 8 if self.made else 4,
+                    "group_size": 8,
+                },
                 "gateway": {"host": "0.0.0.0", "port": GATEWAY_PORT, "token": TOKEN},
             }
         )
@@ -86,7 +118,7 @@ def make_models(config: FleetConfig) -> None:
     from rose.runtime.engines import models
 
     for name in (config.serving.model, config.rollout.model):
-        models.resolve(name, config.cache, lambda text: print(text, file=sys.stderr))
+        models.resolve(name, config.cache, lambda text: echo(text, err=True))
 
 
 def make_model(folder: Path) -> None:

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -69,8 +69,9 @@ class Trial:
 class Striker:
     """Runs trials against a fleet that is being watched."""
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, seed: int, steps: Sequence[object]) -> None:
+        """`steps` grows by one for each step that the trainer has made."""
+        self._fleet, self._steps = fleet, steps
         self._luck = random.Random(seed)
         self._recovery_timeout_s = _RECOVERY_TIMEOUT_S * fleet.setting.patience
 
@@ -87,7 +88,7 @@ class Striker:
                 continue
             before = self._parts(fault)
             serving = {host: fleet.serving_pid(host) for host in HOSTS}
-            steps = len(fleet.steps)
+            steps = len(self._steps)
             self._await_moment(fault)
             lease, page = watch.lease(monotonic_ns()), watch.page
             is_there = bool(before) or fault.victim in AWAY | {Victim.HOST}
@@ -131,12 +132,12 @@ class Striker:
             until_ns=until_ns,
             until_us=until_us,
             serving_anew=anew,
-            steps=(steps, len(fleet.steps)),
+            steps=(steps, len(self._steps)),
         )
 
     # ------------------------------------------------------------------ the blow
 
-    def _blow(self, fault: Fault, parts: list[psutil.Process]) -> Callable[[], object] | None:
+    def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
         """Strike; returns what lets it go on, or None if there was nothing to strike."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
@@ -165,7 +166,7 @@ class Striker:
 
         return power_on
 
-    def _parts(self, fault: Fault) -> list[psutil.Process]:
+    def _parts(self, fault: Fault) -> Sequence[psutil.Process]:
         return [] if fault.victim in AWAY | {Victim.HOST} else self._fleet.find(fault.victim, fault.host)
 
     # ------------------------------------------------------------------ waiting
@@ -185,7 +186,7 @@ class Striker:
             time.sleep(_MOMENT_LOOK_S)
         time.sleep(fault.delay_s)
 
-    def _await_replaced(self, fault: Fault, before: list[psutil.Process]) -> int | None:
+    def _await_replaced(self, fault: Fault, before: Sequence[psutil.Process]) -> int | None:
         fleet = self._fleet
 
         def replaced() -> bool:

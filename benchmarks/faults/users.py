@@ -21,10 +21,12 @@ from rose.events import Event, Request
 from rose.runtime.engines import models
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
+from rose.terminal import echo
 
 _TRACE = "bursty"
 _LOOK_S = 0.5
 _TIMEOUT_S = 5.0
+_RUN = ("run_id", "team", "fence", "turns_in_flight", "turns_completed")
 _lock = threading.Lock()
 
 
@@ -39,6 +41,8 @@ def main() -> None:
 
 
 class Users:
+    """Requests of a trace, and questions beside them."""
+
     def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
         self._replayed = patience > 0
         self._url, self._seed, self._ahead_ns = url, seed, ahead_ns
@@ -61,15 +65,8 @@ class Users:
         late = failed or event.ttft_ns is None or event.ttft_ns > (event.ttft_budget_ns or 0)
         late = late or (event.tpot_mean_ns is not None and event.tpot_mean_ns > (event.tpot_budget_ns or 0))
         now = monotonic_ns() - self._ahead_ns
-        self._print(
-            "served",
-            sent_ns=now - event.e2e_ns,
-            ended_ns=now,
-            failed=failed,
-            late=late,
-            ttft_ns=event.ttft_ns,
-            reason=event.reason,
-        )
+        sent_ns = now - event.e2e_ns
+        self._print("served", sent_ns=sent_ns, ended_ns=now, failed=failed, late=late, reason=event.reason)
 
     def ask(self, kind: str, url: str, token: str | None) -> None:
         """In a thread: what a GET is answered, again and again."""
@@ -80,16 +77,24 @@ class Users:
             with suppress(OSError, ValueError):
                 with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as got:
                     answer = got.read()
-            engines: dict[str, bool] = {}
-            if token is not None and answer is not None:
-                devices = json.loads(answer)["devices"]
-                engines = {engine["engine_id"]: engine["alive"] for one in devices for engine in one["engines"]}
-            self._print(kind, at_ns=at_ns, well=answer is not None, engines=engines)
+            more = {} if token is None or answer is None else _status(json.loads(answer))
+            self._print(kind, at_ns=at_ns, well=answer is not None, **more)
             threading.Event().wait(_LOOK_S)
 
     def _print(self, kind: str, **values: Any) -> None:
         with _lock:
-            print(json.dumps({"kind": kind, **values}), flush=True)
+            echo(json.dumps({"kind": kind, **values}))
+            sys.stdout.flush()
+
+
+def _status(answer: dict[str, Any]) -> dict[str, Any]:
+    """What counts of the controller's status: engines that live, runs, and how far devices' clocks are off."""
+    devices = answer["devices"]
+    return {
+        "engines": {engine["engine_id"]: engine["alive"] for device in devices for engine in device["engines"]},
+        "runs": [{name: run[name] for name in _RUN} for run in answer["runs"]],
+        "clock_offsets_ns": {device["device_id"]: device["clock_offset_ns"] for device in devices},
+    }
 
 
 if __name__ == "__main__":

@@ -189,8 +189,3 @@ def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
         return end_ns - begin_ns
     unseen_ns = begin_ns - ran[first].at_ns + ran[last].at_ns - end_ns
     return end_ns - begin_ns if unseen_ns > _LOOKS_APART_NS else ran[last].cpu_ns - ran[first].cpu_ns
-
-
-def overrun_ns(work: Sequence[SpanRecord], begin_ns: int, end_ns: int, next_ns: int) -> int:
-    """How long after the end of a lease rollout work last began that no lease let in; 0: none did."""
-    return max((span.start_ns - end_ns for span in work if end_ns < span.start_ns < next_ns), default=0)

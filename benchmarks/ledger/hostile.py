@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.ledger import hostile_made, traffic
+from benchmarks import traffic
+from benchmarks.ledger import hostile_made
 from rose.accept.report import Report
 from rose.ledger.hosts.door import Door, Limits
 from rose.ledger.reading.query import QueryError, query

@@ -1,62 +1,65 @@
-"""Ten million events: bytes each, and how long opening, verifying and the dashboard's roll-ups take."""
+"""Ten million events: bytes each, and how long opening, verifying, a receipt and the dashboard's questions take."""
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
 
 import sql
-from benchmarks.ledger import traffic
+from benchmarks import traffic
+from benchmarks.shared import timed
+from benchmarks.traffic import Fleet
 from rose.accept.report import Report
 from rose.ledger import catalog, layout
+from rose.ledger.evidence import receipt as receipts
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.verify import verify, verify_changed
-from rose.ledger.writer import LedgerWriter
 
 #: What the dashboard asks of a run first.
-ROLLUPS = ("time_totals", "fleet_states", "fleet_latency", "fleet_preemptions", "learning")
-EVENTS, EVENTS_QUICK = 10_000_000, 200_000
+QUESTIONS = ("time_totals", "fleet_states", "fleet_latency", "fleet_preemptions", "learning")
+#: Of ten million events, and with `--quick` of a fifth of a million.
+FLEET, FLEET_QUICK = Fleet(128, 30_000), Fleet(16, 5_000)
 BATCH = 10_000
 #: What depends on the machine's other work is measured so often, and the median counts.
 ROUNDS, ROUNDS_FULL = 5, 3
-T = TypeVar("T")
+#: New segments before each receipt, as of a writer that flushes every two seconds for five minutes.
+RECEIPTS, SEGMENTS_BETWEEN = 7, 150
 
 
 def measure(report: Report, folder: Path) -> None:
     """Fill a ledger, compact it, and ask it everything a page asks, each a few times."""
-    events = EVENTS_QUICK if report.quick else EVENTS
+    fleet = FLEET_QUICK if report.quick else FLEET
     root = folder / "ledger"
-    rng = np.random.default_rng(3)
-    fill(root, events)
+    events = fleet.fill(root)
+    traffic.close_epochs(root)
     written = _bytes(root / "live")
-    _, compact_s = _timed(lambda: compact(root, grace_s=0))
+    _, compact_s = timed(lambda: compact(root, grace_s=0))
     compact(root, grace_s=0)
     kept = _bytes(root / "compacted")
     report.claim("bytes an event after compaction", kept / events, "B", 45, "lower")
-    opened = [_timed(lambda: catalog.connect(root).close())[1] for _ in range(20)]
+    opened = [timed(lambda: catalog.connect(root).close())[1] for _ in range(20)]
     report.claim("catalog open, median", 1e3 * statistics.median(opened), "ms", 50, "lower")
     verify_s, verify_processor_s = _verified_whole(root, ROUNDS_FULL)
-    report.claim(f"verify, {events / 1e6:g} million events", statistics.median(verify_s), "s", 15, "lower")
+    report.claim(f"verify, {events / 1e6:.3g} million events", statistics.median(verify_s), "s", 15, "lower")
     again_s = []
-    with LedgerWriter.open(root, "host-0", "r", "simulated") as writer:
-        # Its life begins with an epoch of its own, which the views name.
+    with traffic.writers(root) as hosts:
+        # Their lives begin with epochs of their own, which the views name.
         _verified_on(root)
         for number in range(ROUNDS):
-            writer.append(traffic.batch(events + number * BATCH, BATCH, rng))
+            seconds = max(1, BATCH * fleet.seconds // events)
+            fleet.go_on(hosts[:1], fleet.seconds + number * seconds, seconds)
             again_s.append(_verified_on(root))
     report.claim("  again, with one new segment", 1e3 * statistics.median(again_s), "ms", 100, "lower")
-    taken = {name: min(page_s(root, name) for _ in range(3)) for name in ROLLUPS}
-    for name, seconds in taken.items():
-        report.claim(f"dashboard's {name}", seconds, "s", 1, "lower")
-    _, roll_up_s = _timed(lambda: roll_up(root))
+    taken = {name: min(page_s(root, fleet, name) for _ in range(3)) for name in QUESTIONS}
+    for name, seconds_taken in taken.items():
+        report.claim(f"dashboard's {name}", seconds_taken, "s", 1, "lower")
+    _, roll_up_s = timed(lambda: roll_up(root))
     daily = {
-        name: min(_select(root, f"FROM {name}") for _ in range(3)) for name in ("daily_device_time", "daily_request")
+        name: min(_select_s(root, f"FROM {name}") for _ in range(3)) for name in ("daily_device_time", "daily_request")
     }
     report.detail["scale"] = {
         "events": events,
@@ -74,17 +77,29 @@ def measure(report: Report, folder: Path) -> None:
     }
 
 
-def fill(root: Path, events: int) -> None:
-    """Make a ledger of so many events, of four writers, as four hosts would be."""
-    rng = np.random.default_rng(2)
-    for part in range(4):
-        with LedgerWriter.open(root, f"host-{part}", "r", "simulated") as writer:
-            if part == 0:
-                traffic.begin(writer.record)
-            for first in range(part * events // 4, (part + 1) * events // 4, BATCH):
-                writer.append(traffic.batch(first, BATCH, rng), durable=False)
-        # A second life closes the first one's last epoch.
-        _close_epoch(root, f"host-{part}")
+def measure_receipt(report: Report, folder: Path) -> None:
+    """Receipts by the command itself, each after new segments of one writer, of the ledger that `measure` made."""
+    fleet = FLEET_QUICK if report.quick else FLEET
+    root = folder.parent / "scale" / "ledger"
+    if not root.exists():
+        root = folder / "ledger"
+        fleet.fill(root)
+    taken_s = []
+    with traffic.writers(root) as hosts:
+        for number in range(1 if report.quick else RECEIPTS):
+            for segment in range(SEGMENTS_BETWEEN):
+                traffic.record(hosts[0], [traffic.turn(number * SEGMENTS_BETWEEN + segment)])
+            out = folder / f"receipt-{number}.json"
+            command = [sys.executable, "-m", "rose.cli", "ledger", "receipt", "--ledger", str(root), "--out", str(out)]
+            done, seconds = timed(lambda: subprocess.run(command, capture_output=True, text=True, check=False))  # noqa: B023
+            taken_s.append(seconds)
+            assert done.returncode == 0, done.stderr
+    report.claim("rose ledger receipt", statistics.median(taken_s), "s", 1, "lower")
+    report.detail["receipt"] = {
+        "events": receipts.take(root).events,
+        "segments_between": SEGMENTS_BETWEEN,
+        "rounds_s": [round(seconds, 3) for seconds in taken_s],
+    }
 
 
 def _verified_whole(root: Path, rounds: int) -> tuple[list[float], list[float]]:
@@ -92,7 +107,7 @@ def _verified_whole(root: Path, rounds: int) -> tuple[list[float], list[float]]:
     taken, worked = [], []
     for _ in range(rounds):
         before = time.process_time()
-        whole, seconds = _timed(lambda: verify(root))
+        whole, seconds = timed(lambda: verify(root))
         assert whole.ok, whole.problems
         taken.append(seconds)
         worked.append(time.process_time() - before)
@@ -101,48 +116,33 @@ def _verified_whole(root: Path, rounds: int) -> tuple[list[float], list[float]]:
 
 def _verified_on(root: Path) -> float:
     """Seconds that a verification takes that reads what is new since the last one."""
-    again, seconds = _timed(lambda: verify_changed(root))
+    again, seconds = timed(lambda: verify_changed(root))
     assert again.ok, again.problems
     return seconds
 
 
-def _close_epoch(root: Path, writer: str) -> None:
-    from rose.ledger import segments
-
-    tail = segments.recover(root, writer)
-    assert tail is not None
-    segments.begin_epoch(root, tail)
-    catalog.refresh(root)
-
-
-def page_s(root: Path, name: str) -> float:
+def page_s(root: Path, fleet: Fleet, name: str) -> float:
     """Seconds for a query of the dashboard as its page runs it, the connection included."""
 
     def ask() -> None:
         with catalog.connect(root) as connection:
-            connection.execute("SET VARIABLE run_id = 'r'")
+            connection.execute(f"SET VARIABLE run_id = '{traffic.RUN}'")
             connection.execute(f"SET VARIABLE period_end_ns = {time.time_ns()}")
-            connection.execute(f"SET VARIABLE from_ns = {traffic.EPOCH_US * 1000}")
+            connection.execute(f"SET VARIABLE from_ns = {fleet.start_ns}")
             connection.execute(f"SET VARIABLE to_ns = {2**62}")
             connection.execute("SET VARIABLE blocks = 200")
             macros = sql.read("dashboard/own_device_time.sql")
             assert connection.execute(macros + sql.read(f"dashboard/{name}.sql")).fetchall()
 
-    return _timed(ask)[1]
+    return timed(ask)[1]
 
 
-def _select(root: Path, select: str) -> float:
+def _select_s(root: Path, select: str) -> float:
     def ask() -> None:
         with catalog.connect(root) as connection:
             assert connection.execute(select).fetchall()
 
-    return _timed(ask)[1]
-
-
-def _timed(act: Callable[[], T]) -> tuple[T, float]:
-    before = time.perf_counter()
-    result = act()
-    return result, time.perf_counter() - before
+    return timed(ask)[1]
 
 
 def _bytes(folder: Path) -> int:

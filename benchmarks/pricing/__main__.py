@@ -3,21 +3,20 @@ same allocation in pandas, which must come to the same charges."""
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from benchmarks.pricing import compare, fill, vendor, year
-from benchmarks.pricing.traffic import Fleet
-from rose.accept.report import ROOT, Report, arguments, finish, phase
+from benchmarks import traffic
+from benchmarks.pricing import naive, vendor, year
+from benchmarks.shared import answer, arguments, measured, timed
+from benchmarks.traffic import Fleet
+from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.verify import verify
 
@@ -26,21 +25,20 @@ CORES = 2
 KEPT = "pricing.duckdb"
 MORE_EVENTS = 100_000
 ROUNDS = 5
+_child = partial(answer, "pricing.child")
 
 
 def main() -> None:
     """Make the ledger, price it in every way, and compare; the exit code is 0 when the measuring itself worked."""
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure; else the current one")
-    given = parser.parse_args()
+    given = arguments(__doc__, folder=True).parse_args()
     # Every process of the benchmark has as many, whatever the machine has.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     report = Report("pricing", given.quick, provenance="simulated")
-    try:
-        with tempfile.TemporaryDirectory(prefix="pricing-benchmark-", dir=given.folder) as folder:
-            measure(report, Path(folder))
-    finally:
-        finish(report, given.json)
+    with (
+        measured(report, given.json),
+        tempfile.TemporaryDirectory(prefix="pricing-benchmark-", dir=given.folder) as folder,
+    ):
+        measure(report, Path(folder))
 
 
 def measure(report: Report, folder: Path) -> None:
@@ -48,23 +46,22 @@ def measure(report: Report, folder: Path) -> None:
     fleet, more = (Fleet(16, 1400), 3_000) if report.quick else (Fleet(128, 30_000), MORE_EVENTS)
     root = folder / "ledger"
     with phase("making the ledger"):
-        began = time.perf_counter()
-        events = fill.fill(root, fleet)
+        events, made_s = timed(lambda: fleet.fill(root))
         report.detail["ledger"] = {
             "provenance": "simulated",
             "events": events,
             "devices": fleet.devices,
             "hours": round(fleet.seconds / 3600, 2),
-            "made_s": round(time.perf_counter() - began, 1),
+            "made_s": round(made_s, 1),
         }
     with phase("merging its segments"):
-        fill.close_epochs(root)
+        traffic.close_epochs(root)
         compact(root, grace_s=0)
         compact(root, grace_s=0)
     with phase("verifying it"):
-        began = time.perf_counter()
-        assert verify(root).ok
-        report.detail["verify_s"] = round(time.perf_counter() - began, 2)
+        sound, seconds = timed(lambda: verify(root))
+        assert sound.ok
+        report.detail["verify_s"] = round(seconds, 2)
     _from_nothing(report, root, folder, events)
     rounds = 2 if report.quick else ROUNDS
     with phase(f"pricing after {more:,} more events, {rounds} times"):
@@ -84,7 +81,7 @@ def measure(report: Report, folder: Path) -> None:
     with phase("closing, and FOCUS rows"):
         report.detail["books"] = _child("books", root, folder)
     year.measure(report, folder)
-    vendor.measure(report, folder, folder / "year", year.DEVICES_QUICK if report.quick else year.DEVICES, _child)
+    vendor.measure(report, folder, folder / "year", year.DEVICES_QUICK if report.quick else year.DEVICES)
 
 
 def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:
@@ -97,23 +94,13 @@ def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None
                 each.append(_child(way, root, folder / f"{way}-{number}.parquet"))
     ours, theirs = (min(each, key=lambda one: float(one["seconds"])) for each in told.values())
     assert len({one["sha256"] for one in told["charges"]}) == 1, "the same ledger and book give the same bytes"
-    apart = compare.differences(*(pl.read_parquet(folder / f"{way}-0.parquet") for way in told))
+    apart = naive.differences(*(pl.read_parquet(folder / f"{way}-0.parquet") for way in told))
     assert not apart, "\n".join(["the charges differ from those of pandas:", *apart])
     assert ours["total_nano"] == theirs["total_nano"]
     report.claim(f"pricing {events:,} events from nothing", ours["seconds"], "s", 15, "lower")
     report.claim("  against pandas", theirs["seconds"] / ours["seconds"], "x", 1, "higher")
     report.claim("  memory against pandas", ours["rss_peak_bytes"] / theirs["rss_peak_bytes"], "x", 1, "lower")
     report.detail["from_nothing"] = told
-
-
-def _child(way: str, root: Path, *rest: object) -> dict[str, Any]:
-    """Run one way in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.pricing.child", way, str(root), *map(str, rest)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
 
 
 if __name__ == "__main__":

@@ -8,39 +8,39 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from benchmarks.shared import peak_bytes, timed
 from rose.pricing.price_books import pricebook
-
-T = TypeVar("T")
 
 
 def main() -> None:
     """Do what the command line names, and print what came of it."""
     way, root, *rest = sys.argv[1:]
+    from benchmarks.pricing import vendor
+
     ways: dict[str, Callable[..., dict[str, Any]]] = {
         "charges": charges,
         "naive": naive,
         "increments": increments,
         "books": books,
-        "reconcile": reconcile,
-        "pandas": pandas,
+        "reconcile": vendor.reconcile,
+        "pandas": vendor.pandas,
     }
-    print(json.dumps({**ways[way](Path(root), *rest), "rss_peak_bytes": _rss_peak_bytes()}))
+    print(json.dumps({**ways[way](Path(root), *rest), "rss_peak_bytes": peak_bytes()}))
 
 
 def charges(root: Path, out: str) -> dict[str, Any]:
     """Price with what was kept of earlier calls if there is any; the rows go to the Parquet file `out`."""
-    from benchmarks.pricing import compare
+    from benchmarks.pricing import naive as analyst
     from rose.pricing import charges as of_rose
     from rose.pricing.closing import store
 
     book = pricebook.load("example")
-    priced, seconds = _timed(lambda: of_rose.price(root, book))
-    compare.of_charges(priced.frame).write_parquet(out)
+    priced, seconds = timed(lambda: of_rose.price(root, book))
+    analyst.of_charges(priced.frame).write_parquet(out)
     return {
         "seconds": seconds,
         "rows": priced.frame.height,
@@ -51,31 +51,29 @@ def charges(root: Path, out: str) -> dict[str, Any]:
 
 def naive(root: Path, out: str) -> dict[str, Any]:
     """Price as the analyst did; the rows go to the Parquet file `out`."""
-    from benchmarks.pricing import compare
     from benchmarks.pricing import naive as analyst
 
     book = pricebook.load("example")
-    priced, seconds = _timed(lambda: analyst.price(root, book.text))
-    compare.of_naive(priced).write_parquet(out)
+    priced, seconds = timed(lambda: analyst.price(root, book.text))
+    analyst.of_naive(priced).write_parquet(out)
     return {"seconds": seconds, "rows": len(priced), "total_nano": int(priced["cost_nano"].sum())}
 
 
 def increments(root: Path, devices: str, seconds: str, events: str, rounds: str) -> dict[str, Any]:
     """Price a ledger again and again while it grows, in a process that goes on: seconds of each time."""
-    from benchmarks.pricing.fill import more
-    from benchmarks.pricing.traffic import Fleet
+    from benchmarks.traffic import Fleet
     from rose.ledger.examine import Seen
     from rose.pricing import charges as of_rose
 
     fleet, book, seen = Fleet(int(devices), int(seconds)), pricebook.load("example"), Seen()
     # A ledger too small for it is kept up to date all the same, once there is such a file.
     (root / "pricing.duckdb").touch()
-    _, first = _timed(lambda: of_rose.price(root, book, seen=seen))
+    _, first = timed(lambda: of_rose.price(root, book, seen=seen))
     each, appended = [], []
     for number in range(int(rounds)):
-        appended.append(more(root, fleet, int(events), number))
-        each.append(_timed(lambda: of_rose.price(root, book, seen=seen))[1])
-    _, unchanged = _timed(lambda: of_rose.price(root, book, seen=seen))
+        appended.append(fleet.more(root, int(events), number))
+        each.append(timed(lambda: of_rose.price(root, book, seen=seen))[1])
+    _, unchanged = timed(lambda: of_rose.price(root, book, seen=seen))
     return {"first_s": first, "after_more_s": each, "events_appended": appended, "unchanged_s": unchanged}
 
 
@@ -93,60 +91,10 @@ def books(root: Path, folder: str) -> dict[str, Any]:
     )
     priced = of_rose.price(root, book)
     period = Period(priced.from_ns // NS_PER_HOUR * NS_PER_HOUR, -(-priced.to_ns // NS_PER_HOUR) * NS_PER_HOUR)
-    closed, close_s = _timed(lambda: close.close(root, period, book, with_open_runs=True, now_us=period.to_ns // 1000))
-    exported, bill_s = _timed(lambda: bill.of_close(root, closed.close_id))
-    written, focus_s = _timed(lambda: focus.write(exported, Path(folder) / "focus.parquet"))
+    closed, close_s = timed(lambda: close.close(root, period, book, with_open_runs=True, now_us=period.to_ns // 1000))
+    exported, bill_s = timed(lambda: bill.of_close(root, closed.close_id))
+    written, focus_s = timed(lambda: focus.write(exported, Path(folder) / "focus.parquet"))
     return {"close_s": close_s, "bill_s": bill_s, "focus_s": focus_s, "focus_rows": written.rows}
-
-
-def reconcile(root: Path, path: str, month: str) -> dict[str, Any]:
-    """Hold a vendor's invoice against a month's charges: seconds of the cores, and what the invoice comes to."""
-    from rose.pricing.closing.period import of_month
-    from rose.pricing.reconcile import reconcile as compare
-
-    book = pricebook.load("example")
-    made, seconds = _timed(lambda: compare(root, Path(path), of_month(month), book))
-    return {
-        "seconds": seconds,
-        "cpu_seconds": time.process_time(),
-        "lines": len(made["lines"]),
-        "usd": made["total"]["effective_nano"] / 1e9,
-    }
-
-
-def pandas(root: Path, path: str, month: str) -> dict[str, Any]:
-    """The sums of the same invoice by resource and day, and nothing else."""
-    import pandas as pd
-
-    del root, month
-
-    def summed() -> Any:
-        columns = ["ResourceId", "ChargePeriodStart", "EffectiveCost", "ConsumedQuantity"]
-        rows = pd.read_csv(path, usecols=columns, parse_dates=["ChargePeriodStart"])
-        by = [rows["ResourceId"], rows["ChargePeriodStart"].dt.date]
-        return rows.groupby(by)[["EffectiveCost", "ConsumedQuantity"]].sum()
-
-    sums, seconds = _timed(summed)
-    return {
-        "seconds": seconds,
-        "cpu_seconds": time.process_time(),
-        "lines": len(sums),
-        "usd": float(sums["EffectiveCost"].sum()),
-    }
-
-
-def _timed(act: Callable[[], T]) -> tuple[T, float]:
-    began = time.perf_counter()
-    result = act()
-    return result, time.perf_counter() - began
-
-
-def _rss_peak_bytes() -> int:
-    """Of this process alone: what `getrusage` says may be the peak of the one that started it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no VmHWM")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 from rose.ledger import catalog
 
@@ -53,6 +54,10 @@ KEY = (
     "route",
 )
 AMOUNTS = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
+
+_TEXTS = ("lease_id", "task", "fate", "cause", "route")
+#: What the smallest thing is that money is divided to: a bucket of a device's hour.
+_PARTS_OF_HOUR = ("run_id", "device_id", "hour", "bucket")
 
 K = TypeVar("K", bound=Hashable)
 #: (run_id, device_id, hour, lease_id), and what its tokens became: (version, task, fate, cause).
@@ -330,3 +335,38 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
         cost = round(Fraction(tariff["pue"]) * Fraction(tariff["usd_per_kwh"]) * mw_ns / (3_600_000 * 1000))
         if mw_ns:
             yield (run_id, hour, device_id, "", "energy", "energy", -1, "", "", "", "", 0, 0, 0, mw_ns, cost)
+
+
+# ------------------------------------------------------------------ comparing
+
+
+def of_charges(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame of the product's `Charges` as `of_naive` has it: hours as numbers, "" or -1 for what is missing."""
+    made = frame.with_columns(
+        pl.col("hour").dt.epoch("s") // 3600,
+        pl.col("policy_version").fill_null(-1),
+        *(pl.col(name).fill_null("") for name in _TEXTS),
+    )
+    return _sorted(made)
+
+
+def of_naive(frame: pd.DataFrame) -> pl.DataFrame:
+    """What `price` returns."""
+    return _sorted(pl.DataFrame({name: frame[name].tolist() for name in frame.columns}))
+
+
+def differences(one: pl.DataFrame, other: pl.DataFrame) -> list[str]:
+    """What the two do not agree in, at most ten of it in words; empty if every row is the same."""
+    found = []
+    for by in (["kind"], [*_PARTS_OF_HOUR], [*KEY]):
+        sums = [each.group_by(by).agg(pl.col(name).sum() for name in AMOUNTS) for each in (one, other)]
+        joined = sums[0].join(sums[1], on=by, how="full", suffix="_other", coalesce=True)
+        apart = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in AMOUNTS)
+        found += [str(row) for row in joined.filter(apart).sort(by).head(10).to_dicts()]
+    return found[:10]
+
+
+def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
+    types = dict.fromkeys(KEY, pl.String) | dict.fromkeys(("hour", "policy_version", *AMOUNTS), pl.Int64)
+    made = frame.select(*KEY, *AMOUNTS).cast(types)  # type: ignore[arg-type]
+    return made.filter(pl.any_horizontal(pl.col(name) != 0 for name in AMOUNTS)).sort(KEY)

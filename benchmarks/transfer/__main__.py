@@ -3,17 +3,19 @@ beside XOR + zstd and other ways of sending it."""
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.transfer import chain, join, link, pause, sizes, speed
+from benchmarks.shared import arguments, measure_parts, measured
+from benchmarks.transfer import chain, codec, join, link, pause
 from benchmarks.transfer.scope import FULL, QUICK, Scope
-from rose.accept.report import Report, arguments, finish, phase
+from rose.accept.report import Report
 
 PARTS = {
-    "sizes": sizes.measure,
+    "sizes": codec.measure_sizes,
     "chain": chain.measure,
-    "speed": speed.measure,
+    "speed": codec.measure_speed,
     "link": link.measure,
     "join": join.measure,
     "pause": pause.measure,
@@ -22,23 +24,20 @@ PARTS = {
 
 def main() -> None:
     """Run every part, or those named; the exit code is 0 when the measuring itself worked."""
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part alone; may be repeated")
-    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure; else the current one")
-    given = parser.parse_args()
+    given = arguments(__doc__, folder=True, only=PARTS).parse_args()
     report = Report("transfer", given.quick, provenance="simulated")
-    try:
-        measure(report, given.folder, QUICK if given.quick else FULL, given.only or list(PARTS))
-    finally:
-        # What was measured before a part failed is worth having.
-        finish(report, given.json)
+    with measured(report, given.json):
+        measure(report, given.folder, QUICK if given.quick else FULL, given.only)
 
 
-def measure(report: Report, home: Path, scope: Scope, parts: list[str]) -> None:
-    """Some of the parts, each in a folder of its own under `home`; they leave nothing there."""
-    for name in parts:
-        with phase(name), tempfile.TemporaryDirectory(prefix=f"transfer-benchmark-{name}-", dir=home) as folder:
-            PARTS[name](report, Path(folder), scope)
+def measure(report: Report, home: Path, scope: Scope, only: Sequence[str] | None = None) -> None:
+    """Every part, or `only` some; they leave nothing under `home`."""
+    parts = {name: partial(_measure, part, scope) for name, part in PARTS.items()}
+    measure_parts(report, parts, home, only)
+
+
+def _measure(part: Callable[[Report, Path, Scope], None], scope: Scope, report: Report, folder: Path) -> None:
+    part(report, folder, scope)
 
 
 if __name__ == "__main__":

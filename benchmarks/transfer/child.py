@@ -51,9 +51,9 @@ def _command(what: str, cores: Sequence[int], *rest: object) -> list[str]:
 
 
 def _speed(elements: int, rounds: int) -> None:
-    from benchmarks.transfer import speed
+    from benchmarks.transfer import codec
 
-    print(json.dumps(speed.rates(elements, rounds)))
+    print(json.dumps(codec.rates(elements, rounds)))
 
 
 def _serve(*folders: str) -> None:

@@ -3,12 +3,12 @@
 Real HTTP on loopback, to a server in a process of its own. The link is the receiver's own limit of bytes a second, the
 same for all ways: unused time of 50 ms at most may be made up for, and round trips take no time.
 
-All ways do the same around what they encode (`plain`): they hash each tensor and encode it; decode it again, compare,
-and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
-SHA-256; decode into second buffers, which are kept, and hash those; point the engine to them, as one on the CPU is. XOR
-sends the XOR with the version before, compressed, and the dense copy the tensors. It ends for the publisher when the
-version is visible. Ours makes composite deltas and anchors after that, which the others have not, and which is not
-counted (`after_s`).
+All ways do the same around what they encode (`PlainStore`): they hash each tensor and encode it; decode it again,
+compare, and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and
+check their SHA-256; decode into second buffers, which are kept, and hash those; point the engine to them, as one on the
+CPU is. XOR sends the XOR with the version before, compressed, and the dense copy the tensors. It ends for the publisher
+when the version is visible. Ours makes composite deltas and anchors after that, which the others have not, and which is
+not counted (`after_s`).
 
 The phases follow one another, as on two hosts that have all cores each; a total is their sum. Fetching is done at each
 link, the rest once.
@@ -17,10 +17,12 @@ link, the rest once.
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,18 +31,23 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from benchmarks.transfer import made_up, plain
+from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
-from benchmarks.transfer.plain import Arrays, PlainStore
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
 from benchmarks.transfer.ways import DENSE, XOR, Way
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
-from rose.runtime.transfer.codec.bits import from_bits
+from rose.runtime.transfer.codec.bits import digest, from_bits
+from rose.runtime.transfer.codec.header import Bits, Buffer
+from rose.runtime.transfer.package.manifest import Manifest, PieceEntry
 from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.catalog import Catalog
+from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
+Arrays = dict[str, Bits]
+_EVERYBODY = frozenset({0})
 LINKS = {"1 Gbit/s": 1e9 / 8, "100 Mbit/s": 1e8 / 8}
 TENSORS = 16
 #: Against which way, and how many times faster.
@@ -116,7 +123,7 @@ class _Plain:
         visible()
 
     def decode(self, staged: Staged) -> None:
-        plain.prepare(staged, self._way, self._engine, self._second)
+        _prepare_plain(staged, self._way, self._engine, self._second)
 
     def apply(self) -> None:
         self._engine, self._second = self._second, self._engine
@@ -217,3 +224,94 @@ def _staging() -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="transfer-benchmark-", dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
+
+
+# ------------------------------------------------------------------ what others do
+
+
+class PlainStore:
+    """A store as others build it: each tensor encoded in one way, sent and checked by the same code as ours.
+
+    Its packages look like a store's, so a store's server serves them and a receiver fetches them. It publishes each
+    version against the one before, or whole if `way` is `DENSE`; arrays are flat and of bf16.
+    """
+
+    def __init__(self, folder: Path, way: Way, version: int, arrays: Arrays) -> None:
+        """`version` is what every receiver has; it is not published."""
+        self._way = way
+        self._version = version
+        self._catalog = Catalog(folder)
+        self._chunks = ChunkFolder(folder / "chunks")
+        self._held = {name: array.copy() for name, array in arrays.items()}
+        self._xxh3 = {name: digest(array) for name, array in arrays.items()}
+
+    def publish(self, version: int, arrays: Arrays) -> Manifest:
+        """Encode, check and store a version; it is visible when this returns."""
+        began_ns = time.monotonic_ns()
+
+        def one(name: str) -> tuple[bytes, str]:
+            result, held = digest(arrays[name]), self._held[name]
+            sent = self._way.encode(held, arrays[name])
+            _decode(self._way, held, sent, result, held)
+            return sent, result
+
+        builder, pieces = ChunkBuilder(self._chunks), []
+        with _threads() as pool:
+            names = sorted(arrays)
+            for name, (sent, result) in zip(names, pool.map(one, names), strict=True):
+                chunk, offset = builder.add(_EVERYBODY, sent)
+                pieces.append(self._entry(name, arrays[name], chunk, offset, len(sent), result))
+                self._xxh3[name] = result
+        manifest = Manifest(
+            version=version,
+            base_version=None if self._way is DENSE else self._version,
+            encode_ns=time.monotonic_ns() - began_ns,
+            chunks=builder.finish(),
+            pieces=tuple(pieces),
+        )
+        self._chunks.sync()
+        self._catalog.add([manifest])
+        self._version = version
+        return manifest
+
+    def _entry(self, name: str, new: Bits, chunk: int, offset: int, length: int, result: str) -> PieceEntry:
+        dense = self._way is DENSE
+        return PieceEntry(
+            name=name,
+            dtype="bfloat16",
+            shape=new.shape,
+            start=(0,),
+            stop=new.shape,
+            chunk=chunk,
+            offset=offset,
+            length=length,
+            # Nothing but a receiver of ours would decode it.
+            encoding="dense" if dense else "fast",
+            changed=new.size,
+            base_xxh3=None if dense else self._xxh3[name],
+            result_xxh3=result,
+        )
+
+
+def _prepare_plain(staged: Staged, way: Way, held: Arrays, into: Arrays) -> None:
+    """Decode a staged version into second buffers, as `apply.prepare` does it."""
+    (manifest,) = staged.manifests
+
+    def one(piece: PieceEntry) -> None:
+        sent = staged.chunk(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
+        _decode(way, held[piece.name], sent, piece.result_xxh3, into[piece.name])
+
+    with _threads() as pool:
+        list(pool.map(one, manifest.pieces))
+
+
+def _decode(way: Way, base: Bits, sent: Buffer, result: str, out: Bits) -> None:
+    """The new array into `out`, and found to be what was published."""
+    if way is not DENSE and out is not base:
+        np.copyto(out, base)
+    way.apply(out, sent)
+    assert digest(out) == result
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="plain")

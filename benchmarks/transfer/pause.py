@@ -11,7 +11,6 @@ import dataclasses
 import os
 import shutil
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from rose.runtime.engines import cpu, models
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.transfer.store.store import VersionStore
+from rose.terminal import echo
 
 SHARE = 0.02
 _WEIGHTS = "model.safetensors"
@@ -49,10 +49,10 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     """Nothing is measured in a scope without rounds: an engine takes half a minute to start."""
     if not scope.pause_rounds:
         skipped = "skipped by --quick: an engine takes half a minute to start"
-        print(skipped, file=sys.stderr)
+        echo(skipped, err=True)
         report.detail["pause"] = {"skipped": skipped}
         return
-    model = models.smollm2(scope.cache, lambda text: print(text, file=sys.stderr))
+    model = models.smollm2(scope.cache, lambda text: echo(text, err=True))
     page = ArbiterPage.create(folder / "page")
     staging = folder / "staging"
     staging.mkdir()

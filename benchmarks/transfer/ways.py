@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-import blosc2
 import numpy as np
 import zstandard
 
@@ -26,7 +25,6 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 _BLOCK_ELEMENTS = 1 << 20
 _ZSTD_LEVEL = 1
-_BLOSC_LEVEL = 5
 _own = threading.local()
 
 
@@ -57,22 +55,6 @@ def _apply_copy(base: Bits, sent: Buffer) -> None:
     base[:] = np.frombuffer(sent, base.dtype)
 
 
-def _encode_blosc(_: Bits, new: Bits) -> bytes:
-    packed: bytes = blosc2.compress2(
-        new,
-        typesize=new.itemsize,
-        codec=blosc2.Codec.ZSTD,
-        clevel=_BLOSC_LEVEL,
-        filters=[blosc2.Filter.BITSHUFFLE],
-        nthreads=_cores(),
-    )
-    return packed
-
-
-def _apply_blosc(base: Bits, sent: Buffer) -> None:
-    blosc2.decompress2(sent, dst=base, nthreads=_cores())
-
-
 # ------------------------------------------------------------------ what changed
 
 
@@ -86,21 +68,12 @@ def _apply_coo(base: Bits, sent: Buffer) -> None:
     base[np.frombuffer(sent, np.uint32, count)] = np.frombuffer(sent, base.dtype, offset=4 * count)
 
 
-def _encode_mask(base: Bits, new: Bits) -> bytes:
-    changed = base != new
-    mask, values = (_compressor().compress(part) for part in (np.packbits(changed).data, new[changed].data))
-    return struct.pack("<I", len(mask)) + mask + values
-
-
-def _apply_mask(base: Bits, sent: Buffer) -> None:
-    (length,) = struct.unpack_from("<I", sent)
-    mask, values = (_decompressor().decompress(part) for part in (sent[4 : 4 + length], sent[4 + length :]))
-    changed = np.unpackbits(np.frombuffer(mask, np.uint8), count=base.size).view(np.bool_)
-    base[changed] = np.frombuffer(values, base.dtype)
-
-
 def _encode_xor(base: Bits, new: Bits) -> bytes:
-    return _pack([_Block(cut, new[cut], base[cut]) for cut in _blocks(new.size)])
+    def one(cut: slice) -> bytes:
+        return _compressor().compress((base[cut] ^ new[cut]).data)
+
+    parts = _in_threads(one, _blocks(new.size))
+    return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
 def _apply_xor(base: Bits, sent: Buffer) -> None:
@@ -112,51 +85,13 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
     _in_threads(one, _unpack(base.size, sent))
 
 
-def _encode_zstd(_: Bits, new: Bits) -> bytes:
-    return _pack([_Block(cut, new[cut], None) for cut in _blocks(new.size)])
-
-
-def _apply_zstd(base: Bits, sent: Buffer) -> None:
-    def one(job: tuple[slice, Buffer]) -> None:
-        cut, part = job
-        base[cut] = np.frombuffer(_decompressor().decompress(part), base.dtype)
-
-    _in_threads(one, _unpack(base.size, sent))
-
-
 AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
-WAYS = (
-    AUTO,
-    FAST,
-    SMALL,
-    XOR,
-    Way("bitmask + values, zstd-1", _encode_mask, _apply_mask),
-    Way("u32 index + value", _encode_coo, _apply_coo),
-    Way("checkpoint, zstd-1", _encode_zstd, _apply_zstd),
-    Way("checkpoint, blosc2 bitshuffle + zstd", _encode_blosc, _apply_blosc),
-    DENSE,
-)
+WAYS = (AUTO, FAST, SMALL, XOR, Way("u32 index + value", _encode_coo, _apply_coo), DENSE)
 
 
 # ------------------------------------------------------------------ blocks
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    cut: slice
-    new: Bits
-    base: Bits | None
-
-
-def _pack(blocks: Sequence[_Block]) -> bytes:
-    def one(block: _Block) -> bytes:
-        plain = block.new if block.base is None else block.base ^ block.new
-        return _compressor().compress(plain.data)
-
-    parts = _in_threads(one, blocks)
-    return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
 def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:

@@ -1,3 +1,8 @@
+-- n / d as a whole number, half to even; for n >= 0 and d > 0.
+CREATE OR REPLACE TEMP MACRO half_even(n, d) AS (
+    n // d + CASE WHEN 2 * (n % d) > d OR (2 * (n % d) = d AND (n // d) % 2 = 1) THEN 1 ELSE 0 END
+);
+
 -- When each unit was there, `held`: [t0_ns, t1_ns), none that touch. A device that has not left counts up to its last
 -- slice while its run goes on, and at least up to the run's end once that is over.
 CREATE OR REPLACE TEMP TABLE held AS

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import psutil
@@ -16,21 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.coserve import __main__ as coserve
 from benchmarks.coserve import claims
-from benchmarks.coserve.picture import svg
-from rose.accept.coserve import account, figures, traffic
-from rose.accept.coserve.account import WorkSample, device_time, harvest_share, lost_idle_ns, still_open_ns
+from rose.accept.coserve import account, traffic
+from rose.accept.coserve.account import WorkSample, device_time, lost_idle_ns
 from rose.accept.coserve.keeper import Keeper
 from rose.accept.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
-from rose.accept.coserve.rounds import Round, Served, order
-from rose.accept.coserve.worker import posts
+from rose.accept.coserve.rounds import Round, Served
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold
-from rose.runtime.traffic.trace import Trace
 
 BUDGETS = Budgets(100_000_000, 20_000_000)
 MEMORY = KvMemory(
@@ -63,29 +60,6 @@ def one_round(policy: str, number: int, ttft_ms: list[float], spans: list[SpanRe
 # ------------------------------------------------------------------ where the time went
 
 
-def test_what_rollouts_did_not_get_adds_up_by_cause() -> None:
-    solo = device_time([span(Span.SERVING, 0, 300)], [], 0, 1000, lent=False)
-    spans = [
-        span(Span.SERVING, 0, 200),
-        span(Span.SERVING, 500, 640),
-        span(Span.HELD, 100, 250, Hold.SERVING_STEP),
-        span(Span.ROLLOUT, 250, 500),
-        span(Span.YIELD, 500, 650),
-        span(Span.ROLLOUT, 650, 700),
-        span(Span.HELD, 900, 1000, Hold.NO_LEASE),
-    ]
-    samples = [WorkSample(at, requests) for at, requests in ((300, 0), (710, 3), (750, 0), (800, 0), (850, 0))]
-    lent = device_time(spans, samples, 0, 1000, lent=True)
-    assert lent["held_ns"] == {"held: SERVING_STEP": 50, "yield between layers": 10, "held: NO_LEASE": 100}
-    # The sample at 300 is not of idle time.
-    assert lent["idle_by_cause_ns"] == {"engine without work": 150, "engine between steps": 50}
-    assert (lent["yields"], lent["yield_ns"], lent["rollout_steps"]) == (1, 150, 2)
-    assert solo["idle_by_cause_ns"] == {"not lent": 700}
-    assert harvest_share(solo, lent) == pytest.approx(300 / 700)
-    assert lost_idle_ns(solo, lent)["serving itself ran longer"] == 40
-    assert sum(lost_idle_ns(solo, lent).values()) == 700 - 300
-
-
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from(Span)), max_size=20)
 
 
@@ -106,15 +80,6 @@ def test_causes_and_buckets_add_up_whatever_the_spans(
     assert min(lent["serving_ns"], lent["rollout_ns"]) >= 0
     solo = device_time([], [], 0, 300, lent=False)
     assert sum(lost_idle_ns(solo, lent).values()) == 300 - lent["rollout_ns"]
-
-
-def test_a_step_that_waits_for_the_core_is_not_on_it() -> None:
-    spans = [span(Span.ROLLOUT, 0, 100), span(Span.SERVING, 40, 90)]
-    assert device_time(spans, [], 0, 100, lent=True, core_share=0.0)["rollout_ns"] == 50
-    assert device_time(spans, [], 0, 100, lent=True, core_share=0.5)["rollout_ns"] == 75
-    assert POLICIES[SHARE_ALL].core_share == 0.5
-    assert POLICIES["rose_layers"].core_share == pytest.approx(0.0142, abs=1e-3)
-    assert still_open_ns([*spans, span(Span.SERVING, 200, 300)], 0, 300) == [60]
 
 
 # ------------------------------------------------------------------ claims and figures
@@ -148,40 +113,6 @@ def test_what_is_claimed_of_rounds() -> None:
     json.dumps(report.to_json(), allow_nan=False)
 
 
-def test_a_quick_run_claims_nothing_about_tails() -> None:
-    report = Report("coserve", quick=True)
-    claims.claim(report, {name: played()[name][:1] for name in (SOLO, ROSE)}, BUDGETS, 8.0, 4)
-    assert [claim.name for claim in report.claims if "p99, rose" in claim.name] == []
-    assert report.detail["ratios_to_solo"][ROSE]["TTFT p50"]["interval_95"] is None
-
-
-def test_rollouts_are_off_the_device_a_while_after_an_arrival() -> None:
-    def arrival(wish: int, received: int, handed: int) -> SpanRecord:
-        return SpanRecord(Span.ARRIVAL, wish, wish, wish - received, wish - handed)
-
-    spans = [
-        # Between layers: the wish at 110 was met at 130; serving had the core for part of that.
-        arrival(110, 60, 100),
-        SpanRecord(Span.ROLLOUT, 50, 130, 0, 8),
-        span(Span.YIELD, 130, 300),
-        # The kernel took the core before serving could say that it wants it.
-        arrival(410, 360, 400),
-        span(Span.ROLLOUT, 350, 404),
-        span(Span.YIELD, 404, 500),
-        # Nobody was on the device: the step before had ended, the next begins after serving's.
-        arrival(610, 560, 600),
-        span(Span.ROLLOUT, 500, 590),
-        span(Span.ROLLOUT, 650, 700),
-        # Of another round.
-        arrival(1010, 1000, 1005),
-        span(Span.ROLLOUT, 1000, 1100),
-    ]
-    between_layers, taken = account.met(spans, 0, 1000)
-    assert (between_layers.text_ns, between_layers.wish_ns, between_layers.given_ns) == (40, 10, 20)
-    assert (between_layers.free_ns, between_layers.work_ns) == (30, 18)
-    assert (taken.text_ns, taken.free_ns, taken.work_ns) == (40, 10, 10)
-
-
 def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
     import dataclasses
 
@@ -195,49 +126,7 @@ def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
     assert claim.value == pytest.approx(0.2, abs=0.01)
 
 
-def test_ratios_are_of_the_same_round() -> None:
-    rounds = played()
-    del rounds[SOLO][1]
-    ratios = figures.ratios(rounds, ROSE, SOLO, lambda one: float(one.number + 1))
-    assert ratios == [1.0, 1.0]
-
-
-def test_an_interval_covers_the_median_and_needs_three_values() -> None:
-    low, high = figures.interval([1.0, 1.1, 1.2, 1.3, 5.0]) or (0.0, 0.0)
-    assert low <= 1.2 <= high
-    assert figures.interval([1.0, 2.0]) is None
-
-
-def test_a_request_that_failed_is_over_budget() -> None:
-    failed = Served(False, 1, None, None, 0, "HTTP 500")
-    assert not failed.within(BUDGETS)
-    assert Served(True, BUDGETS.ttft_ns, BUDGETS.tpot_ns, None, 0, None).within(BUDGETS)
-    assert Served(True, BUDGETS.ttft_ns, None, None, 0, None).within(BUDGETS)
-    assert not Served(True, 1, BUDGETS.tpot_ns + 1, None, 0, None).within(BUDGETS)
-
-
-def test_the_order_of_policies_rotates() -> None:
-    assert [order("abc", number) for number in range(3)] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
-
-
-def test_the_picture_is_an_svg_with_a_curve_for_each_policy() -> None:
-    curves = {"solo": [1.0, 2.0, 4.0], "rose": [1.5, 2.5, 30.0]}
-    root = ElementTree.fromstring(svg("a < b", {"TTFT": curves, "TPOT": curves, "none": {}}))
-    assert len([element for element in root.iter() if element.tag.endswith("polyline")]) == 4
-
-
 # ------------------------------------------------------------------ traffic
-
-
-def test_a_tenth_of_each_minute_has_three_times_the_mean_rate() -> None:
-    at_s = traffic.with_bursts(np.arange(0, 150, 0.01), 150)
-    assert (np.diff(at_s) >= 0).all()
-    assert at_s.min() >= 0
-    assert at_s.max() < 150
-    for begin in (36.0, 96.0, 120 + 18.0):
-        length = 6.0 if begin < 120 else 3.0
-        rate = ((at_s >= begin) & (at_s < begin + length)).sum() / length
-        assert rate == pytest.approx(300, rel=0.02)
 
 
 def test_windows_of_the_sample_trace_have_the_rate_that_is_wanted() -> None:
@@ -252,13 +141,6 @@ def test_windows_of_the_sample_trace_have_the_rate_that_is_wanted() -> None:
     assert windows[1] == traffic.window(trace, 1, 60, 1.2)
 
 
-def test_a_trace_with_too_few_requests_is_compressed() -> None:
-    lengths = np.full(40, 5, np.int64)
-    sparse = Trace("sparse", np.arange(40, dtype=np.int64) * 10_000_000_000, lengths, lengths)
-    assert len(traffic.window(sparse, 3, 10, 1.0).arrival_ns) == 10
-    assert len(traffic.window(sparse, 0, 100, 5.0).arrival_ns) == 40
-
-
 def test_mooncake_s_lines_are_read_and_spread_within_their_grain(tmp_path: Path) -> None:
     rows = [{"timestamp": 3000 * (row // 10), "input_length": 9 + row, "output_length": 3} for row in range(100)]
     file = tmp_path / "made.jsonl.gz"
@@ -267,12 +149,6 @@ def test_mooncake_s_lines_are_read_and_spread_within_their_grain(tmp_path: Path)
     assert (trace.name, len(trace)) == ("made", 100)
     assert len(set(trace.arrival_ns.tolist())) == 100
     assert sorted(trace.prompt_tokens.tolist()) == list(range(9, 109))
-
-
-def test_turns_are_spread_over_posts() -> None:
-    assert posts(32) == [4] * 8
-    assert posts(6) == [4, 2]
-    assert posts(1) == [1]
 
 
 # ------------------------------------------------------------------ the page
@@ -320,40 +196,29 @@ def test_alone_nothing_is_lent_and_a_fixed_split_has_its_share(tmp_path: Path) -
 COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--policies", "solo,sole"], "'sole' is none of solo, rose"), (["--seconds", "x"], "number of seconds")],
+    [
+        (["--policies", "solo,sole"], "'sole' is none of solo, rose"),
+        (["--seconds", "x"], "number of seconds"),
+        (["--gpu", "99"], "--gpu and --model go together"),
+        (["--gpu", "99", "--model", "."], "error: --gpu: GPU 99 is not there"),
+    ],
 )
-def test_an_option_that_is_wrong_is_named(options: list[str], message: str) -> None:
-    done = subprocess.run([*COMMAND, *options], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-@pytest.mark.live
-@pytest.mark.long
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
-def test_a_quick_run_on_real_engines(tmp_path: Path) -> None:
-    written = [f"--json={tmp_path / 'report.json'}", f"--picture={tmp_path / 'picture.svg'}"]
-    done = subprocess.run([*COMMAND, "--quick", *written], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    report = json.loads((tmp_path / "report.json").read_text())
-    rounds = {one["policy"]: one for one in report["detail"]["rounds"]}
-    assert set(rounds) == {SOLO, ROSE}
-    for one in rounds.values():
-        device = one["device"]
-        assert one["failed"] == 0, one["failures"]
-        assert one["lost_spans"] == 0
-        parts = ("serving_ns", "rollout_ns", "headroom_ns", "idle_ns")
-        assert sum(device[part] for part in parts) == device["length_ns"] == 5_000_000_000
-        assert device["serving_steps"] > 0
-        assert one["cpu_s"]["serving scheduler"] > 0
-    assert rounds[SOLO]["device"]["rollout_ns"] == 0
-    assert rounds[ROSE]["rollout"]["tokens"] > 0
-    assert rounds[ROSE]["rollout"]["failed"] == rounds[ROSE]["rollout"]["not_aborted"] == 0
-    assert "idle time harvested" in {claim["name"] for claim in report["claims"]}
-    ElementTree.fromstring((tmp_path / "picture.svg").read_text())
+def test_an_option_that_is_wrong_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["coserve", *options])
+    with pytest.raises(SystemExit) as ended:
+        coserve.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.live
@@ -369,19 +234,3 @@ def test_what_was_started_is_stopped_when_it_is_told_to_end(how: signal.Signals)
         run.communicate(timeout=60)
     assert len(started) >= 4
     assert psutil.wait_procs(started, timeout=20)[1] == []
-
-
-@pytest.mark.long
-def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.coserve", "--quick", "--gpu", "99", "--model", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "error: --gpu: GPU 99 is not there" in done.stderr.splitlines()[-1]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import re
-import subprocess
-import sys
 import time
-from collections import Counter
+from dataclasses import asdict
 
-import psutil
 import pytest
 
-from benchmarks.faults import books, claims
+from benchmarks.faults import books, claims, setting
 from benchmarks.faults.books import Books, EngineChanged, Gap, LeaseChanged
 from benchmarks.faults.claims import Asked, Served
-from benchmarks.faults.plan import AWAY, Fault, Victim, faults
-from benchmarks.faults.processes import Sample
+from benchmarks.faults.fleet import Fleet
+from benchmarks.faults.plan import Fault, Victim, faults
+from benchmarks.faults.processes import FleetError, Sample
+from benchmarks.faults.setting import TEAMS, Setting
 from benchmarks.faults.trial import Trial
-from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch, Ran, back_ns, lease_end_ns, overrun_ns
-from rose.accept.report import ROOT, Report
+from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch
+from rose.accept.report import Report
 from rose.clock import monotonic_ns, utc_us
 from rose.events import BUCKETS, DeviceSlice, Engine, Lease, Trajectory, Turn
 from rose.ledger.writer import LedgerWriter
@@ -51,7 +48,7 @@ def trial(number=1, *, at_s=10, until_s=20, lease=4, lending_s=15, fault=KILLED,
 
 
 def request(sent_s, ended_s, *, failed=False, late=False):
-    return Served("one", sent_s * S, ended_s * S, failed, late or failed, None, "it broke" if failed else None)
+    return Served("one", sent_s * S, ended_s * S, failed, late or failed, "it broke" if failed else None)
 
 
 def asked(at_s, engines=None, *, host="one", well=True):
@@ -99,81 +96,7 @@ def test_a_seed_plans_the_same_faults_again():
     assert faults(30, 5) != faults(30, 6)
 
 
-def test_every_part_is_struck_where_it_can_be_before_one_is_again():
-    planned = faults(160, 1)
-    counts = Counter((fault.victim, fault.host) for fault in planned)
-    assert set(counts.values()) == {10}
-    assert {victim for victim, _ in counts} == set(Victim)
-    assert (Victim.HOST, "one") not in counts, "its serving is the witness"
-    away = [fault for fault in planned if fault.victim in AWAY]
-    assert all(5 <= fault.stop_s <= 20 for fault in away)
-    stopped = [fault.stop_s for fault in planned if fault.stop_s is not None and fault not in away]
-    assert 5 <= len(stopped) <= 45
-    assert all(1 <= stop_s <= 6 for stop_s in stopped)
-    assert {fault.victim for fault in faults(9, 1, (Victim.LINE, Victim.NODE))} == {Victim.LINE, Victim.NODE}
-
-
-def test_memory_is_claimed_of_what_lived_long_and_told_of_the_rest():
-    def life(pid, seconds, mib):
-        return [Sample(second, pid, mib(second) << 20, 0.0, 0) for second in range(0, seconds, 60)]
-
-    samples = {
-        "controller": life(1, 3600, lambda _: 100),
-        "keeper": life(2, 3600, lambda second: 100 + second),
-        "host agent of host one": life(3, 600, lambda second: 100 + second),
-    }
-    report, detail = claimed(seen(samples=samples))
-    told = {name: claim.holds for name, claim in report.items() if name.startswith("memory")}
-    assert told == {
-        "memory of controller, last third over the one before": True,
-        "memory of keeper, last third over the one before": False,
-    }
-    assert set(detail["processes"]) == set(samples)
-
-
 # ------------------------------------------------------------------ what is seen of the device
-
-
-def test_a_lease_ends_when_it_is_withdrawn_or_expires():
-    leases = [lease(1, 1, 100), lease(2, 1, 200), lease(150, 0, 0), lease(160, 2, 300)]
-    assert lease_end_ns(leases, 1) == 150
-    assert lease_end_ns([*leases[:2], lease(250, 2, 400)], 1) == 200
-    assert lease_end_ns([lease(1, 1, 100)], 1) == 100, "nobody withdrew it"
-    assert lease_end_ns([lease(1, 1, monotonic_ns() + S)], 1) is None, "in force"
-    assert lease_end_ns(leases, 9) is None
-
-
-def test_a_step_that_outlasts_its_lease_keeps_the_device_until_it_ends():
-    steps = [work(1, 2), work(4, 6), work(9, 10)]
-    assert back_ns(steps, (), 0, 5 * S, 8 * S) == 6 * S
-    assert back_ns(steps, (), 0, 7 * S, 8 * S) == 7 * S
-    assert overrun_ns(steps, 0, 3 * S, 8 * S) == 1 * S
-    assert overrun_ns(steps, 0, 5 * S, 8 * S) == 0
-
-
-def test_a_step_that_waits_for_serving_after_its_lease_takes_nothing_from_it():
-    steps, tenth = [work(4, 16)], S // 10
-    looks = [Ran(tenth * i, min(tenth * i, 5 * S) + max(0, tenth * i - 15 * S)) for i in range(200)]
-    # It ran until 5 s and from 15 s on: what it took after the end of its lease is what it kept from serving.
-    assert back_ns(steps, looks, 0, 6 * S, 18 * S) == 7 * S
-    assert back_ns(steps, looks, 0, 4 * S, 18 * S) == 6 * S, "a second before the wait, and one after it"
-    assert back_ns(steps, looks[:100], 0, 6 * S, 18 * S) == 16 * S, "not looked at until it had ended"
-    assert back_ns(steps, [*looks[:70], *looks[140:]], 0, 6 * S, 18 * S) == 7 * S
-    assert back_ns(steps, [*looks[:20], *looks[140:]], 0, 6 * S, 18 * S) == 16 * S, "not looked at as its lease ended"
-
-
-def test_the_watch_sees_what_a_rollout_engine_takes_of_its_core(tmp_path):
-    page = ArbiterPage.create(tmp_path / "page")
-    page.take(Party.ROLLOUT)
-    watch = PageWatch(lambda: (tmp_path / "page", 0), psutil.Process)
-    watch.start()
-    deadline = time.monotonic() + 30
-    while watch.ran[-1].cpu_ns < S // 2:
-        assert time.monotonic() < deadline
-        sum(range(100_000))
-    watch.stop()
-    assert watch.ran[1].cpu_ns == 0, "what was before the first look is not counted"
-    assert all(a.at_ns < b.at_ns and a.cpu_ns <= b.cpu_ns for a, b in itertools.pairwise(watch.ran))
 
 
 def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
@@ -196,28 +119,6 @@ def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
     assert watch.leases[-1].number == 3
     assert watch.works_since(began) == began
     assert watch.works_since(began + 1) is None
-
-
-def test_a_lease_begins_between_the_look_that_sees_it_and_the_one_before(tmp_path):
-    pages = [ArbiterPage.create(tmp_path / name) for name in ("first", "second")]
-    path = [tmp_path / "first"]
-    watch = PageWatch(lambda: (path[0], 0))
-    watch.start()
-    begun = []
-    for number, page in ((1, pages[0]), (2, pages[0]), (1, pages[1])):
-        before_ns = monotonic_ns()
-        page.set_lease(LeaseTerms(number=number, expires_ns=before_ns + 60 * S, kv_budget_tokens=1, compute_share=1.0))
-        begun.append((before_ns, monotonic_ns()))
-        path[0] = page.path
-        deadline = time.monotonic() + 20
-        while watch.leases[-1].number % PAGE != number or len(watch.leases) <= len(begun):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    watch.stop()
-    assert [seen.number for seen in watch.leases] == [0, 1, 2, PAGE + 1]
-    for seen, (before_ns, after_ns) in zip(watch.leases[1:], begun, strict=True):
-        assert seen.without_ns < after_ns
-        assert before_ns < seen.at_ns
 
 
 def test_the_watch_goes_on_with_the_page_of_a_host_that_came_back_with_another_clock(tmp_path):
@@ -245,31 +146,6 @@ def test_the_watch_goes_on_with_the_page_of_a_host_that_came_back_with_another_c
 
 
 # ------------------------------------------------------------------ what is claimed
-
-
-def test_requests_in_flight_at_a_fault_or_sent_shortly_after_are_touched_by_it():
-    served = [request(1, 9), request(9, 11), request(17, 18), request(19, 20)]
-    assert claims.touched(served, trial()) == served[1:3]
-    assert claims.before(served, [trial()]) == [served[0], served[3]]
-
-
-def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
-    assert claims.device_back_s(seen(), trial()) == 2.0
-    assert claims.device_back_s(seen(work=both([work(11, 13)])), trial()) == 3.0
-    waited = seen(work=both([work(11, 13)]), ran=both([Ran(12 * S, 0), Ran(13 * S, S // 4)]))
-    assert claims.device_back_s(waited, trial()) == 2.25
-    assert claims.step_ended_s(waited, trial()) == 3.0
-    lived_on = [lease(1 * S, 4, 12 * S), lease(2 * S, 4, 90 * S)]
-    assert claims.device_back_s(seen(leases=both(lived_on)), trial()) is None
-    soon = [lease(1 * S, 4, 12 * S), lease(round(15.01 * S), 5, 17 * S, without_ns=round(14.99 * S))]
-    assert claims.device_back_s(seen(leases=both(soon)), trial()) == 2.0, "the next lease let it in before it was seen"
-    assert claims.late_work_s(seen(leases=both(soon)), trial()) == 0.0
-    worker = trial(fault=Fault(Victim.WORKER, "one", "idle", 0.0))
-    assert claims.device_back_s(seen(), worker) is None, "its lease is not the fault's to end"
-    still = trial(fault=Fault(Victim.SCHEDULER, "one", "idle", 0.0, stop_s=4.0))
-    assert claims.device_back_s(seen(), still) is None, "it takes nothing, and is told of nothing"
-    away = trial(fault=Fault(Victim.AGENT, "one", "idle", 0.0, stop_s=4.0))
-    assert claims.device_back_s(seen(), away) == 2.0
 
 
 def test_all_is_well_where_nothing_was_noticed():
@@ -301,39 +177,11 @@ def test_what_goes_wrong_is_a_claim_that_does_not_hold(changed, name):
     assert [claim.name.strip() for claim in figures.values() if not claim.holds] == [name]
 
 
-def test_a_burst_that_keeps_serving_from_answering_is_no_faults_doing():
-    figures, detail = claimed(seen(health=[asked(1, well=False), asked(2), asked(11, well=False), asked(12)]))
-    assert figures["/health not answered after a fault, more than without"].holds
-    assert (detail["serving"]["health_mute_touched"], detail["serving"]["health_mute_untouched"]) == (0.5, 0.5)
-
-
-def test_serving_of_a_host_without_power_is_not_asked_of():
-    away = trial(fault=POWER)
-    health = [asked(at_s, host=host, well=False) for at_s in (9.9, 10) for host in ("one", "other")]
-    facts = seen(trials=[away], health=health)
-    assert claims.powered(facts, facts.health) == health[:3]
-
-
-def test_the_table_says_what_was_lost(capsys):
-    claims.show(seen(trials=[trial(lending_s=None), trial(wrong=("1 turns counted twice",))]))
-    output = capsys.readouterr().out
-    assert "agents killed" in output
-    assert "lending did not come back; 1 turns counted twice" in " ".join(output.split())
-
-
 # ------------------------------------------------------------------ what the ledger says
 
 
 def changes(*actions, number=4, at_s=11, device_id="serving-one"):
     return [LeaseChanged(device_id, number, action, None, at_s * 1_000_000) for action in actions]
-
-
-def test_a_lease_that_ended_twice_or_never_is_not_closed_once():
-    ledger = Books(leases=[*changes("granted", "renewed", "expired"), *changes("granted", number=5)])
-    assert ledger.not_closed_once() == {"serving-one-5": 0}
-    ledger.leases += changes("released")
-    assert ledger.not_closed_once() == {"serving-one-4": 2, "serving-one-5": 0}
-    assert claimed(seen(), ledger)[0]["leases that did not end exactly once"].value == 2
 
 
 def test_a_fault_leaves_its_trace_in_the_ledger():
@@ -353,12 +201,6 @@ def test_time_is_missing_but_for_a_host_without_power():
     assert ledger.not_accounted([]) == [gap, doubled]
     assert ledger.not_accounted([trial(fault=POWER)]) == [doubled]
     assert ledger.now_wrong() == ["1 stretches of time counted twice"]
-
-
-def test_a_device_that_has_no_end_on_record_is_claimed_and_so_is_time_of_another():
-    figures, _ = claimed(seen(), Books(unaccounted_ns={"serving-one": -3}))
-    assert figures["devices without a record of their end"].value == 1
-    assert figures["time of the others that slices lack"].value == 3
 
 
 def slice_of(device_id, t0_s, t1_s):
@@ -411,35 +253,117 @@ def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_
                 **lost,
             )
         )
-    command = [sys.executable, "-m", "benchmarks.faults.books", str(tmp_path / "ledger")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    ledger = books.from_json(done.stdout)
-    assert ledger.not_closed_once() == {}
+    ledger = books.from_json(json.dumps(asdict(books.read(tmp_path / "ledger"))))
     assert [(change.device_id, change.number) for change in ledger.leases] == [("serving-one", 4)] * 2
     assert [(engine.action, engine.pid) for engine in ledger.engines] == [("died", 77)]
     assert ledger.gaps == [Gap("d", 3 * S, 4 * S)]
-    assert (ledger.turns, len(ledger.turns_twice), len(ledger.turns_lost)) == (3, 1, 1)
+    assert {name: len(rows) for name, rows in ledger.wrong.items() if rows} == {
+        "turns counted twice": 1,
+        "trajectories that lost a turn or its tokens": 1,
+    }
+    assert ledger.tables["turns"][0]["turns"] == 3
     assert ledger.problems == []
     assert ledger.now_wrong() == ["1 turns counted twice"]
 
 
-# ------------------------------------------------------------------ what cannot be started
+# ------------------------------------------------------------------ two runs of two teams
 
 
-def test_a_host_with_one_core_is_refused_in_a_sentence():
-    core = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{core}}}); from benchmarks.faults.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "need two CPU cores" in done.stderr
-    assert "Traceback" not in done.stderr
+def runs_seen():
+    """What a fleet leaves with which all is well."""
+    runs = [{"run_id": "fleet", "fleet_run_id": "fleet", "name": "fleet", "status": "ended", "team": "platform"}]
+    runs += [
+        {"run_id": team.name, "fleet_run_id": "fleet", "name": team.name, "status": "ended", "team": team.name}
+        for team in TEAMS
+    ]
+    syncs = [
+        {"device_id": "serving-other", "rl_run_id": "research", "source": "relay", "route": setting.ROUTE},
+        {"device_id": "serving-one", "rl_run_id": "agents", "source": "relay", "route": setting.ROUTE},
+        {"device_id": "rollout-one", "rl_run_id": "research", "source": "trainer", "route": "loopback"},
+    ]
+    lines = [("fleet", "platform", 5), ("research", "research", 3), ("agents", "agents", 2)]
+    cost = {
+        by: {"bill_nano": 10, "lines": [{by: line[column], "cost_nano": line[2]} for line in lines]}
+        for column, by in enumerate(("run", "team"))
+    }
+    tables = {
+        "runs": runs,
+        "steps": [{"run_id": team.name, "steps": 4} for team in TEAMS],
+        "turns": [{"device_id": device_id, "outcome": "completed"} for device_id in setting.HOST_OF],
+        "syncs": [{**sync, "ok": True, "syncs": 3} for sync in syncs],
+        "shared": [{"device_id": "serving-one", "rollout_run_id": team.name} for team in TEAMS],
+        "writers": [{"writer": "other.agent", "events": 7}, {"writer": "one.agent", "events": 9}],
+    }
+    charges = [{"run_id": run_id, "team": team, "cost_nano": nano} for run_id, team, nano in lines]
+    return claims.RunsSeen(
+        books=Books(
+            wrong={"turns counted twice": []},
+            unaccounted_ns=dict.fromkeys(setting.DEVICES.values(), 0),
+            tables=tables,
+            bill={"charges": charges, "nano": 10, "exact_nano": 10.0, "rounded": 2},
+        ),
+        writers_there=[{"writer": "other.agent", "events": 7}],
+        costs=cost,
+        report={view: {"total": {"value": 10}} for view in ("amortized", "fully_loaded")},
+        fences=(1, 2),
+        steps_told={team.name: 4 for team in TEAMS},
+        clock_offsets_ns={device_id: [0] for device_id in setting.HOST_OF},
+        samples={"controller": [Sample(number, 1, 100, 0.0, 0) for number in range(9)]},
+    )
 
 
-def test_the_table_in_the_documents_is_of_the_kept_file():
-    text = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
-    (name,) = re.findall(r"benchmarks/results/(faults-[\w-]+\.json)", text)
-    report = json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
-    rows = claims.cells(report["detail"]["by_cause"])
-    assert len(rows) > 15
-    missing = [row[0] for row in rows if f"| {' | '.join(row)} |" not in text]
-    assert missing == []
+def failed(facts):
+    report = Report("fleet", quick=True)
+    claims.claim_runs(report, facts, long=True)
+    return [claim.name.strip() for claim in report.claims if not claim.holds]
+
+
+def test_a_fleet_whose_books_are_in_order_has_all_claims_hold():
+    assert failed(runs_seen()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda facts: facts.books.problems.append("x"), "problems that verify finds"),
+        (lambda facts: facts.books.wrong["turns counted twice"].append(["t"]), "turns counted twice"),
+        (lambda facts: facts.books.gaps.append(Gap("d", 1, 2)), "device time missing or counted twice"),
+        (lambda facts: facts.books.unaccounted_ns.pop("serving-one"), "devices without a record of their end"),
+        (
+            lambda facts: facts.books.unaccounted_ns.update({"serving-one": -3}),
+            "time of the others that slices lack",
+        ),
+        (lambda facts: facts.writers_there[0].update(events=8), "events of the second host that the ledger lacks"),
+        (
+            lambda facts: facts.books.tables["syncs"][0].update(route="loopback"),
+            "syncs with another source or route than theirs",
+        ),
+        (lambda facts: facts.books.bill["charges"][0].update(cost_nano=6), "charges of runs and teams, less the bill"),
+        (lambda facts: facts.costs["team"].update(bill_nano=9), "the bill of `rose cost --by team`, less the bill"),
+        (lambda facts: facts.steps_told.update(agents=5), "steps that trainers and ledger do not both know"),
+        (lambda facts: setattr(facts, "fences", (1, 1)), "trainers killed and resumed"),
+        (lambda facts: facts.clients.append("it failed"), "trainers that did not end as they were to"),
+        (
+            lambda facts: facts.samples["controller"].extend([Sample(n, 1, 10_000, 0.0, 0) for n in (9, 10, 11)]),
+            "memory of controller, last third over the one before",
+        ),
+    ],
+)
+def test_what_is_wrong_of_two_runs_is_a_claim_that_does_not_hold(change, named):
+    facts = runs_seen()
+    change(facts)
+    assert failed(facts) == [named]
+
+
+def test_the_fleet_file_of_each_kind_of_engines_can_be_used():
+    for engines in setting.ENGINE_KINDS:
+        config = Setting(engines).config()
+        assert {device.host for device in config.device} == set(setting.HOSTS)
+        lent = [device for device in config.device if device.pool == "serving"]
+        assert [device.serving_url is None for device in lent] == [engines == "sglang"] * 2
+
+
+def test_a_host_with_one_core_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with pytest.raises(FleetError, match="need two CPU cores"):
+        Fleet(tmp_path, Setting())

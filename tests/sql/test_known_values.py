@@ -333,47 +333,53 @@ def test_what_was_dropped_is_listed_by_kind(rows):
     assert rows("late_writers", "writer", "newest_at", "behind_ns") == [("w-live", time(100), 0)]
 
 
-def _device(action: Any, seconds: float) -> Device:
-    return Device(at_us=at(seconds), device_id="s0", action=action, t_ns=ns(seconds), pool="serving", device_class="c")
+def _device(action: Any, seconds: float, **fields: Any) -> Device:
+    usual: dict[str, Any] = {"device_id": "s0", "pool": "serving", "device_class": "c"}
+    return Device(at_us=at(seconds), action=action, t_ns=ns(seconds), **{**usual, **fields})
 
 
-def _idle(t0: float, t1: float) -> DeviceSlice:
+def _idle(t0: float, t1: float, device_id: str = "s0", **fields: Any) -> DeviceSlice:
     rest = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
-    return DeviceSlice(at_us=at(t1), device_id="s0", t0_ns=ns(t0), t1_ns=ns(t1), idle_ns=ns(t1) - ns(t0), **rest)
+    times = {"at_us": at(t1), "t0_ns": ns(t0), "t1_ns": ns(t1), "idle_ns": ns(t1) - ns(t0)}
+    return DeviceSlice(device_id=device_id, **times, **rest, **fields)
 
 
-@pytest.mark.parametrize(
-    ("slices", "end", "faults"),
-    [
-        ([(0, 10), (10, 30)], "left", []),
-        ([(0, 10)], None, []),
-        ([], None, []),
-        ([(0, 10), (12, 30)], "left", [(10, 12, "in no slice")]),
-        ([(0, 12), (10, 30)], "left", [(10, 12, "in two slices")]),
-        ([(2, 30)], "left", [(0, 2, "in no slice")]),
-        ([(-2, 30)], "left", [(-2, 0, "before the device joined")]),
-        ([(0, 20)], "left", [(20, 30, "in no slice")]),
-        ([(0, 40)], "left", [(30, 40, "after the device left")]),
-        ([], "left", [(0, 30, "in no slice")]),
-        ([(0, 20)], "failed", [(20, 30, "in no slice")]),
-        ([(0, 10), (20, 30)], "away", []),
-        ([(0, 12), (21, 30)], "away", [(10, 12, "while the device was away"), (20, 21, "in no slice")]),
-        ([(0, 10), (18, 30)], "away", [(18, 20, "while the device was away")]),
-    ],
-)
-def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path: Path, record, by_hand, slices, end, faults):
-    ends = {"left": [_device("left", 30)], "failed": [Run(at_us=at(30), action="failed", name="n")], None: []}
-    recorded = [Run(at_us=at(0), action="started", name="n"), _device("joined", 0)]
-    ends["away"] = [_device("left", 10), _device("joined", 20), _device("left", 30)]
-    root = record(tmp_path / "ledger", [*recorded, *(_idle(*span) for span in slices), *ends[end]])
-    found = by_hand(root, "unaccounted_device_time")
-    assert [(row["from_ns"], row["to_ns"], row["fault"]) for row in found] == [
-        (ns(begin), ns(stop), fault) for begin, stop, fault in faults
-    ]
-    assert [row["ns"] for row in found] == [(stop - begin) * SECOND for begin, stop, _ in faults]
+#: Slices of a device that joined at 0, how it ended, and what is wrong with its time.
+ACCOUNTS: list[tuple[list[tuple[float, float]], str | None, list[tuple[float, float, str]]]] = [
+    ([(0, 10), (10, 30)], "left", []),
+    ([(0, 10)], None, []),
+    ([], None, []),
+    ([(0, 10), (12, 30)], "left", [(10, 12, "in no slice")]),
+    ([(0, 12), (10, 30)], "left", [(10, 12, "in two slices")]),
+    ([(2, 30)], "left", [(0, 2, "in no slice")]),
+    ([(-2, 30)], "left", [(-2, 0, "before the device joined")]),
+    ([(0, 20)], "left", [(20, 30, "in no slice")]),
+    ([(0, 40)], "left", [(30, 40, "after the device left")]),
+    ([], "left", [(0, 30, "in no slice")]),
+    ([(0, 20)], "failed", [(20, 30, "in no slice")]),
+    ([(0, 10), (20, 30)], "away", []),
+    ([(0, 12), (21, 30)], "away", [(10, 12, "while the device was away"), (20, 21, "in no slice")]),
+    ([(0, 10), (18, 30)], "away", [(18, 20, "while the device was away")]),
+    ([(0, 5)], "never joined", [(0, 5, "the device never joined")]),
+]
 
 
-def test_a_slice_of_a_device_that_never_joined_is_found(tmp_path: Path, record, by_hand):
-    root = record(tmp_path / "ledger", [_idle(0, 5)])
-    (found,) = by_hand(root, "unaccounted_device_time")
-    assert (found["ns"], found["fault"]) == (5 * SECOND, "the device never joined")
+def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path: Path, record, by_hand):
+    """Each case is a device, in the run that goes on or in the one that failed."""
+    made: list[Any] = []
+    for run_id in ("r", "failed"):
+        made.append(Run(at_us=at(0), action="started", name="n", run_id=run_id))
+    made.append(Run(at_us=at(30), action="failed", name="n", run_id="failed"))
+    for number, (slices, end, _) in enumerate(ACCOUNTS):
+        own: dict[str, Any] = {"device_id": f"d{number:02}", "run_id": "failed" if end == "failed" else "r"}
+        ends = {"left": [("left", 30)], "away": [("left", 10), ("joined", 20), ("left", 30)]}
+        begins = [] if end == "never joined" else [("joined", 0)]
+        made += [_device(action, seconds, **own) for action, seconds in (*begins, *ends.get(end or "", []))]
+        made += [_idle(*span, **own) for span in slices]
+    found = by_hand(record(tmp_path / "ledger", made), "unaccounted_device_time")
+    for number, (_, _, faults) in enumerate(ACCOUNTS):
+        rows = [row for row in found if row["device_id"] == f"d{number:02}"]
+        assert [(row["from_ns"], row["to_ns"], row["fault"]) for row in rows] == [
+            (ns(begin), ns(stop), fault) for begin, stop, fault in faults
+        ], ACCOUNTS[number]
+        assert [row["ns"] for row in rows] == [(stop - begin) * SECOND for begin, stop, _ in faults]

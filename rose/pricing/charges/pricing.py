@@ -134,7 +134,6 @@ def price(
     with state.current(root) as connection:
         asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
         set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
-        _run(connection, "10_half_even")
         _run(connection, "15_stays")
         chosen = _provenance(connection, provenance, asked, run_id)
         _tag_devices(connection, book)
@@ -258,7 +257,6 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
     What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
     """
-    _run(connection, "78_payers")
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -350,11 +348,10 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
         connection.execute("DELETE FROM priced")
         connection.execute("DELETE FROM priced_by")
         connection.execute("INSERT INTO priced_by VALUES ($sha256)", {"sha256": book.sha256})
-    _run(connection, "28_shared")
     _run(connection, "30_todo")
     if connection.execute("FROM todo LIMIT 1").fetchall():
         _set_prices(connection, book)
-        for step in ("40_time", "50_rollout", "60_invoiced", "70_keep"):
+        for step in ("50_time", "60_invoiced"):
             _run(connection, step)
     connection.execute("COMMIT")
 

@@ -1,36 +1,53 @@
 """A made-up fleet whose events add up: every second of every device reported once, tokens with a history.
 
-The mix of kinds is that of `benchmarks.ledger.traffic`, and so are requests. Each of a few hosts writes the events of
-its own devices. Serving devices are lent for minutes at a time; trajectories have turns on lent and on rollout devices,
-a few of which were cut and went on elsewhere; the fleet begins before a midnight at which the example price book
-changes a price and works on through it.
+Each of a few hosts writes the events of its own devices. Serving devices are lent for minutes at a time; trajectories
+have turns on lent and on rollout devices, a few of which were cut and went on elsewhere. The fleet begins before a
+midnight at which the example price book changes a price, and works on through it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from benchmarks.ledger import traffic as mixed
-from rose.events import Device, Record, Run
+from rose.events import KINDS, Device, Event, Run, Turn
+from rose.ledger import catalog, segments
+from rose.ledger.writer import LedgerWriter
 
 S = 1_000_000_000
 #: 2026-03-01 UTC.
 MIDNIGHT_NS = 1_772_323_200 * S
 HOSTS = 4
+RUN = "r"
+#: Share of each kind, by what a device writes in an hour: a slice a second, requests, turns, yields, renewals.
+MIX = {
+    "device_slice": 0.38,
+    "request": 0.30,
+    "turn": 0.15,
+    "trajectory": 0.04,
+    "verdict": 0.04,
+    "preemption": 0.04,
+    "lease": 0.04,
+    "sync": 0.01,
+}
 #: A serving device is lent for so many seconds of each cycle.
 CYCLE_S, LENT_S = 330, 270
 STEP_S = 300
 #: A second's boundary is where the clock of the host saw it: up to so much after the full second.
 JITTER_NS = 40_000_000
+#: Recorded before they are flushed: fewer than a writer's queue holds, so that none is dropped.
+BATCH = 20_000
 _TASKS = np.array(["maze", "sums"], dtype=object)
 #: Events of each kind for one slice.
-_RATE = {kind: share / mixed.MIX["device_slice"] for kind, share in mixed.MIX.items()}
+_RATE = {kind: share / MIX["device_slice"] for kind, share in MIX.items()}
 _RENEWED_EACH = round((LENT_S / CYCLE_S) * 0.75 / (_RATE["lease"] - 2 * 0.75 / CYCLE_S))
 
+Columns = dict[str, Any]
 Ints = Any
 
 
@@ -56,12 +73,13 @@ class Fleet:
         """About so many events."""
         return round(self.devices * self.seconds * sum(_RATE.values()))
 
-    def begin(self, record: Record) -> None:
-        """The events that the run begins with."""
+    def first(self) -> list[Event]:
+        """The events that the run begins with: itself and its devices."""
         at_us = self.start_ns // 1000
-        record(Run(at_us=at_us, action="started", name="made up", tags_json='{"team": "research"}'))
-        for number in range(self.devices):
-            record(
+        run = Run(at_us=at_us, action="started", name="made up", tags_json='{"team": "research"}')
+        return [
+            run,
+            *(
                 Device(
                     at_us=at_us,
                     device_id=f"gpu{number:03d}",
@@ -70,13 +88,16 @@ class Fleet:
                     pool="rollout" if _dedicated(number) else "serving",
                     device_class="h100-sxm",
                 )
-            )
+                for number in range(self.devices)
+            ),
+        ]
 
-    def batch(self, host: int, first_s: int, last_s: int) -> pa.Table:
-        """What a host records of the seconds [first_s, last_s) of the fleet; the same each time."""
+    def batch(self, host: int, first_s: int, last_s: int) -> list[Event]:
+        """What a host records of the seconds [first_s, last_s) of the fleet, kind by kind; the same each time."""
         rng = np.random.default_rng([host, first_s, last_s])
-        mine = np.arange(host, self.devices, HOSTS)
-        slots = Slots(self.start_ns, mine, mine[~_dedicated(mine)], mine[_dedicated(mine)], first_s, last_s)
+        devices = np.arange(host, self.devices, HOSTS)
+        dedicated = _dedicated(devices)
+        slots = Slots(self.start_ns, devices, devices[~dedicated], devices[dedicated], first_s, last_s)
         kinds = {
             "device_slice": _slices(rng, slots),
             "lease": _leases(slots),
@@ -85,13 +106,89 @@ class Fleet:
             "sync": _syncs(rng, slots),
             **_trajectories(rng, slots),
         }
-        tables = []
-        for kind, columns in kinds.items():
-            n = len(columns["at_us"])
-            common = {"run_id": "r", "provenance": "simulated", "kind": kind}
-            given = {name: pa.array(np.full(n, value, dtype=object)) for name, value in common.items()}
-            tables.append(pa.table({**given, **{name: pa.array(values) for name, values in columns.items()}}))
-        return pa.concat_tables(tables, promote_options="default")
+        return [event for kind, columns in kinds.items() for event in _events(kind, columns)]
+
+    def fill(self, root: Path) -> int:
+        """Record the whole time of the fleet, host by host; returns the number of events."""
+        events = 0
+        step_s = max(1, round(BATCH * HOSTS * self.seconds / self.events))
+        for host in range(HOSTS):
+            with _writer(root, host) as writer:
+                if host == 0:
+                    events += record(writer, self.first())
+                for first_s in range(0, self.seconds, step_s):
+                    events += record(writer, self.batch(host, first_s, min(first_s + step_s, self.seconds)))
+        return events
+
+    def more(self, root: Path, events: int, number: int) -> int:
+        """Record the `number`th time after that in which about so many events happen; returns how many it was."""
+        step_s = max(1, round(events * self.seconds / self.events))
+        with writers(root) as hosts:
+            return self.go_on(hosts, self.seconds + number * step_s, step_s)
+
+    def go_on(self, hosts: Sequence[LedgerWriter], first_s: int, seconds: int) -> int:
+        """Record so many seconds of the fleet from one on; returns the number of events."""
+        return sum(record(writer, self.batch(host, first_s, first_s + seconds)) for host, writer in enumerate(hosts))
+
+
+def record(writer: LedgerWriter, events: Iterable[Event]) -> int:
+    """Record events as the product does, one by one, and return their number once all are on disk."""
+    number = 0
+    for number, event in enumerate(events, 1):
+        writer.record(event, durable=False)
+        if number % BATCH == 0:
+            writer.flush()
+    writer.flush()
+    return number
+
+
+@contextmanager
+def writers(root: Path) -> Iterator[list[LedgerWriter]]:
+    """The hosts' writers, open."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_writer(root, host)) for host in range(HOSTS)]
+
+
+def close_epochs(root: Path) -> None:
+    """Begin a new epoch for every host, so that what was written so far can be merged."""
+    for host in range(HOSTS):
+        tail = segments.recover(root, f"host-{host}")
+        assert tail is not None
+        segments.begin_epoch(root, tail)
+    catalog.refresh(root)
+
+
+def _writer(root: Path, host: int) -> LedgerWriter:
+    return LedgerWriter.open(root, f"host-{host}", RUN, "simulated")
+
+
+def turn(number: int) -> Turn:
+    """One event as the runtime records it."""
+    return Turn(
+        device_id=f"gpu{number % 16:03d}",
+        engine_id=f"gpu{number % 16:03d}-rollout",
+        lease_id=f"r-gpu{number % 16:03d}-{number // 5000}",
+        trajectory_id=f"r-s{number // 5000}-g{number // 64}-{number % 8}",
+        policy_version=number // 5000,
+        group_id=f"r-s{number // 5000}-g{number // 64}",
+        step=number // 5000,
+        turn=number % 8,
+        attempt=0,
+        outcome="completed",
+        placement="prefix" if number % 8 else "lease",
+        prompt_tokens=180 + number % 150,
+        cached_tokens=150 + number % 60,
+        output_tokens=20 + number % 40,
+        answer_tokens=2,
+        queue_ns=1_000_000 + number * 7919 % 5_000_000,
+        duration_ns=300_000_000 + number * 104_729 % 900_000_000,
+    )
+
+
+def _events(kind: str, columns: Columns) -> Iterator[Event]:
+    make, names = KINDS[kind], list(columns)
+    for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+        yield make(**dict(zip(names, row, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +241,10 @@ def _lease_ids(device: Ints, second: Ints) -> Ints:
 
 
 def _names(device: Ints) -> Ints:
-    return mixed._names("gpu", device)
+    return np.array([f"gpu{number:03d}" for number in range(int(device.max(initial=-1)) + 1)], dtype=object)[device]
 
 
-def _slices(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
     device, second = (
         grid.ravel() for grid in np.meshgrid(slots.devices, np.arange(slots.first_s, slots.last_s), indexing="ij")
     )
@@ -177,7 +274,7 @@ def _slices(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
     }
 
 
-def _leases(slots: Slots) -> mixed.Columns:
+def _leases(slots: Slots) -> Columns:
     """Each lease granted at the boundary at which its first slice begins, renewed, and closed where its last ends."""
     device, second = (
         grid.ravel() for grid in np.meshgrid(slots.serving, np.arange(slots.first_s, slots.last_s), indexing="ij")
@@ -201,21 +298,32 @@ def _leases(slots: Slots) -> mixed.Columns:
     }
 
 
-def _requests(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+def _requests(rng: np.random.Generator, slots: Slots) -> Columns:
     device, second = slots.draw(rng, "request", slots.serving)
-    at_us = slots.at_us(second, rng)
-    made = mixed._request(len(device), rng, device, at_us, second // STEP_S)
-    names = [f"q{slots.devices[0]}-{slots.first_s}-{number}" for number in range(len(device))]
+    n = len(device)
+    ttft_ns, tpot_ns = rng.lognormal(18.5, 0.5, n).astype(np.int64), rng.lognormal(16.8, 0.2, n).astype(np.int64)
+    tokens = rng.integers(1, 400, n)
+    names = [f"q{slots.devices[0]}-{slots.first_s}-{number}" for number in range(n)]
     return {
-        "at_us": at_us,
+        "at_us": slots.at_us(second, rng),
         "device_id": _names(device),
-        **made,
-        "request_id": np.array(names, dtype=object),
+        "engine_id": _names(device) + "-serving",
         "lease_id": _lease_ids(device, second),
+        "request_id": np.array(names, dtype=object),
+        "outcome": np.full(n, "completed", dtype=object),
+        "prompt_tokens": rng.integers(20, 4000, n),
+        "output_tokens": tokens,
+        "ttft_ns": ttft_ns,
+        "tpot_mean_ns": tpot_ns,
+        "tpot_max_ns": tpot_ns * 2,
+        "e2e_ns": ttft_ns + tpot_ns * tokens,
+        "ttft_budget_ns": np.full(n, 500_000_000),
+        "tpot_budget_ns": np.full(n, 50_000_000),
+        "send_delay_ns": rng.integers(0, 100_000, n),
     }
 
 
-def _preemptions(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+def _preemptions(rng: np.random.Generator, slots: Slots) -> Columns:
     device, second = slots.lent(rng, "preemption")
     n, cut = len(device), rng.random(len(device)) < 0.03
     return {
@@ -230,21 +338,29 @@ def _preemptions(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
     }
 
 
-def _syncs(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+def _syncs(rng: np.random.Generator, slots: Slots) -> Columns:
     device, second = slots.lent(rng, "sync")
     n, version = len(device), second // STEP_S
-    made = mixed._sync(n, rng, device, None, version)
     return {
         "at_us": slots.at_us(second, rng),
         "device_id": _names(device),
+        "engine_id": _names(device) + "-rollout",
         "lease_id": _lease_ids(device, second),
-        **made,
+        "policy_version": version,
+        "step": version,
         "ok": rng.random(n) >= 0.01,
+        "base_version": np.maximum(version - 1, 0),
+        "encoding": np.full(n, "delta", dtype=object),
+        "wire_bytes": rng.integers(10**8, 10**9, n),
+        "dense_bytes": np.full(n, 15 << 30),
+        "pause_ns": rng.integers(10**6, 10**7, n),
+        "total_ns": rng.integers(10**8, 10**9, n),
+        "source": np.full(n, "relay-0", dtype=object),
         "route": np.where(rng.random(n) < 0.2, "inter-region", "intra-zone").astype(object),
     }
 
 
-def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, mixed.Columns]:
+def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
     """Trajectories that begin in these seconds, with all their turns, how they ended, and their verdicts."""
     _, begin = slots.draw(rng, "trajectory", slots.devices)
     n = len(begin)
@@ -301,7 +417,7 @@ def _counted(turns: Ints) -> Ints:
     return np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
 
 
-def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[mixed.Columns, Ints]:
+def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Columns, Ints]:
     """One attempt at each turn, two seconds after the one before; of a few a first part, cut on another device."""
     second = begin[of] + 2 * turn + 1
     cut = rng.random(len(of)) < 0.03

@@ -1,6 +1,6 @@
 """`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed, and its books.
 
-The hosts are namespaces of this machine. What is claimed is what the ledger says once the fleet is down: no step and no
+What is claimed is what the ledger says once the fleet is down: no step and no
 turn lost or twice, each nanosecond of a device and each nano-dollar accounted for. `--minutes` has it go on for that
 long, for the memory of the fleet's own processes.
 """
@@ -8,21 +8,22 @@ long, for the memory of the fleet's own processes.
 from __future__ import annotations
 
 import functools
+import json
 import signal
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.processes import Watch
-from benchmarks.faults.runs import setting
-from benchmarks.faults.runs.claims import Seen, claim
-from benchmarks.faults.runs.hosts import Fleet, FleetError, Program, until
-from benchmarks.faults.runs.setting import KILLED, TEAMS, Team
-from benchmarks.faults.setting import Engines, make_models
-from rose.accept.report import Report, arguments, finish, phase
+from benchmarks.faults.books import from_json
+from benchmarks.faults.claims import RunsSeen, claim_runs
+from benchmarks.faults.fleet import Fleet
+from benchmarks.faults.processes import FleetError, Program, Watch, until
+from benchmarks.faults.setting import ENGINE_KINDS, KILLED, LEDGER, PRICE_BOOK, TEAMS, Setting, Team
+from benchmarks.shared import arguments, measured
+from rose.accept.report import Report, phase
+from rose.terminal import echo
 
 #: The killed trainer has finished so many steps, ...
 KILLED_AFTER = 2
@@ -31,42 +32,29 @@ STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0
 _PROGRESS_S = 30.0
+#: No host is lost here: one that the machine's other work keeps from answering is not to be taken for one.
+_PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
 
 
 def main() -> None:
     """Measure it; the exit code is 0 when the measuring itself worked."""
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, help="have the runs go on for that long")
-    parser.add_argument(
-        "--engines",
-        choices=("sglang", "stand-in"),
-        default="sglang",
-        help="what serves and generates: SGLang on CPU cores, or programs that answer like it",
-    )
+    parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and generates")
     given = parser.parse_args()
     report = Report("fleet", given.quick)
-    # Hosts end with the context that they are in, however this process is asked to stop.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with tempfile.TemporaryDirectory(prefix="fleet-benchmark-") as folder:
-            measure(report, Path(folder), given.engines, given.minutes)
-    except FleetError as error:
-        print(f"fleet: {error}", file=sys.stderr)
-        sys.exit(1)
-    finally:
-        finish(report, given.json)
+    with measured(report, given.json), tempfile.TemporaryDirectory(prefix="fleet-benchmark-") as folder:
+        measure(report, Path(folder), Setting(given.engines), given.minutes)
 
 
-def measure(report: Report, folder: Path, engines: Engines, minutes: float | None = None) -> None:
+def measure(report: Report, folder: Path, setting: Setting, minutes: float | None = None) -> None:
     """Everything. Raises FleetError where a part of it does not start, or does not end."""
-    report.detail |= {"engines": engines, "minutes": minutes}
-    if engines == "sglang":
-        make_models(setting.config(engines))
-    with Fleet(folder, engines) as fleet:
+    report.detail |= {"engines": setting.engines, "minutes": minutes}
+    with Fleet(folder, setting, ray=_PATIENT) as fleet:
         seen = Round(fleet, QUICK_STEPS if report.quick else STEPS, minutes).play()
         with phase("pricing"):
             _read_books(fleet, seen)
-    claim(report, seen, long=minutes is not None)
+    claim_runs(report, seen, long=minutes is not None)
 
 
 class Round:
@@ -74,15 +62,13 @@ class Round:
 
     def __init__(self, fleet: Fleet, steps: int, minutes: float | None) -> None:
         self._fleet, self._steps, self._minutes = fleet, steps, minutes
-        self._seen = Seen(books={}, writers_there=[], costs={}, report={})
+        self._seen = RunsSeen()
         self._trainers: dict[str, list[Program]] = {}
-        self._look = fleet.look()
 
-    def play(self) -> Seen:
+    def play(self) -> RunsSeen:
         fleet, seen = self._fleet, self._seen
         watch = Watch(fleet.hosts, self._turns, 5.0 if self._minutes else 0.5, seen.samples)
         with phase("both trainers begin"):
-            traffic = fleet.traffic()
             for team in TEAMS:
                 self._train(team)
             for team in TEAMS:
@@ -103,10 +89,7 @@ class Round:
                 self._expect_end(program)
         watch.stop()
         with phase("rose down"):
-            for program in (*traffic, self._look):
-                program.signal(signal.SIGINT)
-                program.wait(_END_S)
-            fleet.down()
+            fleet.stop()
         self._note()
         return seen
 
@@ -122,7 +105,7 @@ class Round:
 
     def _done(self, team: Team) -> int:
         """Steps that the team's trainers said were done; the last of a killed one may be told again."""
-        return len({step["step"] for program in self._trainers[team.name] for step in program.heard})
+        return len({step["step"] for program in self._trainers[team.name] for step in program.lines})
 
     def _has_done(self, team: Team, steps: int) -> bool:
         return self._done(team) >= steps
@@ -133,7 +116,7 @@ class Round:
         until(f"{KILLED_AFTER} steps of {team.name}", lambda: self._done(team) >= KILLED_AFTER, _STEP_TIMEOUT_S, victim)
         until("turns in flight", lambda: self._run(team).get("turns_in_flight", 0) > 0, _READY_S, victim)
         before = int(self._run(team)["fence"])
-        victim.signal(signal.SIGKILL)
+        victim.send(signal.SIGKILL)
         victim.wait(_END_S)
         again = self._train(team, resume=True)
         until(f"{team.name} goes on", lambda: int(self._run(team).get("fence", 0)) > before, _READY_S, again)
@@ -155,13 +138,13 @@ class Round:
             if now - said >= _PROGRESS_S:
                 said = now
                 steps = ", ".join(f"{team.name} {self._done(team)} steps" for team in TEAMS)
-                print(f"{(until_s - now) / 60:.1f} min to go: {steps}, {self._turns()} turns", file=sys.stderr)
+                echo(f"{(until_s - now) / 60:.1f} min to go: {steps}, {self._turns()} turns", err=True)
             threading.Event().wait(0.5)
 
     def _interrupt(self) -> None:
         """Ctrl-C for each trainer, which leaves its run to be resumed; and one that goes on with it to end it."""
         for program in self._newest():
-            program.signal(signal.SIGINT)
+            program.send(signal.SIGINT)
         for program in self._newest():
             program.wait(_END_S)
         for team in TEAMS:
@@ -178,42 +161,42 @@ class Round:
 
     # ------------------------------------------------------------------ what is seen
 
-    def _status(self) -> dict[str, Any]:
-        return self._look.heard[-1] if self._look.heard else {"runs": [], "devices": []}
+    def _told(self) -> list[dict[str, Any]]:
+        """What the controller said of its runs, each time that it answered."""
+        return [answer for answer in list(self._fleet.heard.controller) if answer["well"]]
 
     def _run(self, team: Team) -> dict[str, Any]:
-        runs: list[dict[str, Any]] = [run for run in self._status()["runs"] if run["team"] == team.name]
-        return runs[0] if runs else {}
+        told = self._told()
+        return next((run for run in told[-1]["runs"] if run["team"] == team.name), {}) if told else {}
 
     def _turns(self) -> int:
         """Of all runs so far; a run that has ended is told of no more."""
         most: dict[str, int] = {}
-        for status in list(self._look.heard):
-            for run in status["runs"]:
+        for answer in self._told():
+            for run in answer["runs"]:
                 most[run["run_id"]] = max(most.get(run["run_id"], 0), run["turns_completed"])
         return sum(most.values())
 
     def _note(self) -> None:
-        for status in self._look.heard:
-            for device in status["devices"]:
-                offsets = self._seen.clock_offsets_ns.setdefault(device["device_id"], [])
-                offsets += [] if device["clock_offset_ns"] is None else [device["clock_offset_ns"]]
-            for run in status["runs"]:
+        for answer in self._told():
+            for device_id, offset_ns in answer["clock_offsets_ns"].items():
+                offsets = self._seen.clock_offsets_ns.setdefault(device_id, [])
+                offsets += [] if offset_ns is None else [offset_ns]
+            for run in answer["runs"]:
                 team = next(team for team in TEAMS if team.name == run["team"])
                 self._seen.steps_told[run["run_id"]] = self._done(team)
 
 
-def _read_books(fleet: Fleet, seen: Seen) -> None:
+def _read_books(fleet: Fleet, seen: RunsSeen) -> None:
     """What the ledger has, on the first host, and the second one's part of it there."""
-    seen.books = fleet.asked("one", "-m", "benchmarks.faults.runs.books", setting.LEDGER)
-    seen.writers_there = fleet.asked("other", "-m", "benchmarks.faults.runs.books", setting.LEDGER, "--writers")[
-        "writers"
-    ]
-    book = ("--ledger", setting.LEDGER, "--price-book", setting.PRICE_BOOK, "--json")
+    books = ("-m", "benchmarks.faults.books", LEDGER)
+    seen.books = from_json(fleet.call("one", *books, "priced"))
+    seen.writers_there = json.loads(fleet.call("other", *books, "writers"))
+    book = ("--ledger", LEDGER, "--price-book", PRICE_BOOK, "--json")
     for by in ("run", "team"):
-        seen.costs[by] = fleet.asked("one", "-m", "rose.cli", "cost", "--by", by, *book)
-    run_id = next(run["run_id"] for run in seen.books["runs"] if run["run_id"] == run["fleet_run_id"])
-    seen.report = fleet.asked("one", "-m", "rose.cli", "report", "--run", run_id, *book)
+        seen.costs[by] = json.loads(fleet.rose("cost", "--by", by, *book))
+    run_id = next(run["run_id"] for run in seen.books.tables["runs"] if run["run_id"] == run["fleet_run_id"])
+    seen.report = json.loads(fleet.rose("report", "--run", run_id, *book))
 
 
 if __name__ == "__main__":

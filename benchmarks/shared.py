@@ -1,0 +1,128 @@
+"""What the suites share: options, the frame of a run, timing, child processes, and figures of rounds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.table import Table
+
+from rose.accept import report as reports
+from rose.accept.report import ROOT, Report, phase
+from rose.errors import UserError
+from rose.terminal import Screen, echo
+
+T = TypeVar("T")
+#: Memory of a process may grow by so much from one third of a run to the next.
+GROWTH_MAX = 1.05
+_INTERRUPTED = 130
+
+#: Measures one part in a folder of its own.
+Part = Callable[[Report, Path], None]
+
+
+def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = ()) -> argparse.ArgumentParser:
+    """Return a parser with the options of every suite; with `folder` and `only` if the suite has a disk and parts."""
+    parser = reports.arguments(about or "")
+    if only:
+        parser.add_argument("--only", action="append", choices=[*only], help="measure this part alone; may be repeated")
+    if folder:
+        # A folder in memory would make every fsync free.
+        about_folder = "on the disk to measure; else the current folder"
+        parser.add_argument("--folder", type=Path, default=Path.cwd(), metavar="FOLDER", help=about_folder)
+    return parser
+
+
+@contextmanager
+def measured(report: Report, file: Path | None) -> Iterator[None]:
+    """Print the report and write it to `file` at the end of the block, also if a part failed.
+
+    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C does: what was started is stopped.
+    code = 0
+    try:
+        yield
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except UserError as error:
+        echo(str(error), err=True)
+        code = 1
+    finally:
+        reports.finish(report, file)
+    if code:
+        sys.exit(code)
+
+
+def measure_parts(report: Report, parts: Mapping[str, Part], home: Path, only: Sequence[str] | None = None) -> None:
+    """Measure every part, or `only` some, in folders below one that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix=f"{report.benchmark}-benchmark-", dir=home) as folder:
+        for name, part in parts.items():
+            if not only or name in only:
+                own = Path(folder) / name
+                own.mkdir()
+                with phase(name):
+                    part(report, own)
+
+
+def at_least_one(text: str) -> int:
+    """Parse an option that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def timed(act: Callable[[], T]) -> tuple[T, float]:
+    """Return what `act` returns, and the seconds it took."""
+    began_s = time.perf_counter()
+    result = act()
+    return result, time.perf_counter() - began_s
+
+
+def answer(module: str, *arguments: object) -> Any:
+    """Return the JSON that a module of the benchmarks prints, run by itself. Raises RuntimeError with its errors."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout)
+
+
+def peak_bytes(pid: int | str = "self") -> int:
+    """Return the most memory that a process held so far. `getrusage` may give the peak of its parent."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/{pid}/status has no VmHWM")
+
+
+def growth(values: Sequence[float]) -> float | None:
+    """Return the median of the last third over that of the third before it; None for fewer than three values."""
+    third = len(values) // 3
+    return statistics.median(values[-third:]) / statistics.median(values[-2 * third : -third]) if third else None
+
+
+def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
+    """Return median, least and most of the rounds, as a report's detail keeps them."""
+    figures = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, digits) for name, value in figures.items()}
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str]) -> None:
+    """Print a table whose columns are right-aligned but for those in `left`."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    Screen(width=140).print(table)

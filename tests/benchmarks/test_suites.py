@@ -1,0 +1,195 @@
+"""Each suite's quick form runs and claims something, and the figures that pages quote are those of kept reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import shared
+from benchmarks.coverage import __main__ as coverage
+from benchmarks.coverage.shown import Shown
+from benchmarks.dashboard import browser
+from benchmarks.faults import claims
+from benchmarks.ledger import scale
+from benchmarks.traffic import MIX, Fleet, close_epochs
+from rose.accept.report import ROOT, Report
+from rose.ledger.verify import verify
+from rose.pricing import charges
+from rose.pricing.price_books import pricebook
+from tests.runtime.service import hosts
+
+RESULTS = ROOT / "benchmarks" / "results"
+SEEN_BY_A_BROWSER = pytest.mark.skipif(not browser.is_there(), reason=browser.MISSING)
+ON_HOSTS = pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
+TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("suite", "options"),
+    [
+        ("pricing", ["--folder", "."]),
+        ("ledger", ["--folder", "."]),
+        ("transfer", ["--folder", "."]),
+        ("coverage", ["--ledgers", "12"]),
+        ("controller", []),
+        pytest.param("dashboard", ["--folder", "."], marks=SEEN_BY_A_BROWSER),
+        pytest.param("dashboard.watch", [], marks=SEEN_BY_A_BROWSER),
+        pytest.param("coserve", [], marks=[pytest.mark.live, TWO_CORES]),
+        pytest.param("faults.runs", ["--engines", "stand-in"], marks=[pytest.mark.live, ON_HOSTS]),
+    ],
+)
+def test_the_quick_form_runs_and_claims(tmp_path: Path, suite: str, options: list[str]) -> None:
+    command = [sys.executable, "-m", f"benchmarks.{suite}", "--quick", "--json", "report.json", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    claimed = json.loads((tmp_path / "report.json").read_text())["claims"]
+    counted = [claim for claim in claimed if claim["target"] == 0]
+    # What must not happen at all holds on any machine; times are another matter.
+    assert [claim for claim in counted if not claim["holds"]] == []
+    assert len(claimed) > 1
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"], "a suite leaves nothing but its report"
+
+
+def test_parts_are_measured_in_folders_that_are_removed(tmp_path: Path) -> None:
+    report = Report("suite", quick=True)
+
+    def part(report: Report, folder: Path) -> None:
+        (folder / "file").write_text("x")
+        report.claim(folder.name, 1, "x", 0, "lower")
+
+    shared.measure_parts(report, {"one": part, "two": part}, tmp_path, ["two"])
+    assert [(claim.name, claim.holds) for claim in report.claims] == [("two", False)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_suite_that_fails_keeps_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("suite", quick=True)
+
+    def fail(error: BaseException) -> None:
+        with shared.measured(report, tmp_path / "report.json"):
+            report.claim("a figure", 1, "s", 2, "lower")
+            raise error
+
+    for error, code in ((KeyboardInterrupt(), 130), (shared.UserError("port: 80 is taken"), 1)):
+        with pytest.raises(SystemExit) as ended:
+            fail(error)
+        assert ended.value.code == code
+    assert len(json.loads((tmp_path / "report.json").read_text())["claims"]) == 2
+    assert "port: 80 is taken" in capsys.readouterr().err
+
+
+def test_growth_compares_the_last_third_with_the_one_before() -> None:
+    # What a process takes as it begins is not growth.
+    assert shared.growth([1, 1, 1, 100, 100, 100, 100, 100, 100]) == 1.0
+    assert shared.growth([100] * 6 + [150] * 3) == 1.5
+    assert shared.growth([1, 2]) is None
+
+
+# ------------------------------------------------------------------ made-up events
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fleet]:
+    """A ledger of a few minutes of a fleet."""
+    root, fleet = tmp_path_factory.mktemp("made") / "ledger", Fleet(16, 400)
+    fleet.fill(root)
+    close_epochs(root)
+    return root, fleet
+
+
+def test_the_made_up_fleet_adds_up_and_can_be_priced(made: tuple[Path, Fleet]) -> None:
+    root, fleet = made
+    assert verify(root).problems == []
+    priced = charges.price(root, pricebook.load("example"))
+    provisioned_ns = fleet.devices * fleet.seconds * 10**9
+    assert priced.frame.filter(kind="capacity")["ns"].sum() == pytest.approx(provisioned_ns, rel=1e-3)
+    assert 0 < priced.frame.filter(bucket="unaccounted")["ns"].sum() < 0.01 * provisioned_ns
+    assert priced.frame.filter(fate="accepted")["tokens"].sum() > 0
+    events = [event for host in range(4) for event in fleet.batch(host, 0, 60)]
+    share = {kind: sum(event.kind == kind for event in events) / len(events) for kind in MIX}
+    assert share == pytest.approx(MIX, abs=0.02)
+
+
+def test_pages_of_the_dashboard_can_be_timed(made: tuple[Path, Fleet]) -> None:
+    root, fleet = made
+    assert all(scale.page_s(root, fleet, name) > 0 for name in scale.QUESTIONS)
+
+
+# ------------------------------------------------------------------ intervals
+
+
+def test_a_claim_about_coverage_takes_enough_ledgers_and_names_what_is_off() -> None:
+    report = Report("coverage", quick=False, provenance="simulated")
+    good = [Shown("good", 1.0, 0.0, 2.0 if n % 20 else 0.5) for n in range(300)]
+    narrow = [Shown("narrow", 1.0, 0.0, 2.0 if n % 5 else 0.5) for n in range(300)]
+    few = [Shown("few", 1.0, 0.0, 0.5) for _ in range(299)]
+    never = [Shown("never", 1.0, 0.0, 2.0, never=True)]
+    coverage._claim(report, "case", [*good, *narrow, *few, *never])
+    assert {claim.name: (claim.value, claim.holds) for claim in report.claims} == {
+        "good: coverage away from 95%": (0, True),
+        "narrow: coverage away from 95%": (pytest.approx(15), False),
+        "case: intervals shown where none is honest": (1, False),
+    }
+
+
+@pytest.mark.parametrize("case", ["energy", "harm"])
+def test_no_case_of_coverage_shows_a_dishonest_interval(case: str) -> None:
+    simulation, _ = coverage.CASES[case]
+    assert [shown for shown in simulation(np.random.default_rng(1)) if shown.never and shown.low is not None] == []
+
+
+# ------------------------------------------------------------------ figures on pages
+
+
+def rows_after(text: str, head: str) -> list[list[str]]:
+    """Cells of the table below the line that begins with `head`."""
+    (line,) = [line for line in text.splitlines() if line.startswith(head)]
+    rows = text.partition(line)[2].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_times_on_the_dashboard_s_page_are_those_of_the_kept_report() -> None:
+    (file,) = RESULTS.glob("dashboard-*.json")
+    claimed: list[dict[str, Any]] = json.loads(file.read_text())["claims"]
+    rows = rows_after((ROOT / "docs" / "dashboard.md").read_text(), "| | Overview, first figure")
+    for size, overview, slowest, news, choice, sessions in rows:
+        own = {claim["name"].removeprefix(f"{size}: "): claim["value"] for claim in claimed}
+        pages = [value for name, value in own.items() if re.fullmatch(r"[\w ]+, first figure", name)]
+        expected = (
+            own["Overview, first figure"],
+            max(pages),
+            own["Overview after 10,000 more events, first figure"],
+            own["a choice in the bar"],
+            own["10 sessions at once, the last"],
+        )
+        assert [overview, slowest, news, choice, sessions] == [f"{value:.2f} s" for value in expected]
+    assert len(rows) == 2
+
+
+def test_the_table_of_faults_on_a_page_is_that_of_the_kept_report() -> None:
+    text = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+    (name,) = re.findall(r"benchmarks/results/(faults-[\w-]+\.json)", text)
+    rows = claims.cells(json.loads((RESULTS / name).read_text(encoding="utf-8"))["detail"]["by_cause"])
+    assert len(rows) > 15
+    assert [row[0] for row in rows if f"| {' | '.join(row)} |" not in text] == []
+
+
+def test_every_kept_result_is_named_in_the_documents_or_the_newest_of_its_suite_and_machine() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    newest: dict[str, str] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        kind, _, rest = path.stem.partition("-2026")
+        newest[kind] = max(newest.get(kind, ""), rest)
+    kept = [path.name for path in RESULTS.glob("*.json") if path.name not in pages]
+    assert [name for name in kept if not name.removesuffix(".json").endswith(tuple(newest.values()))] == []
