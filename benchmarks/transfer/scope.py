@@ -29,6 +29,10 @@ class Scope:
     link_rounds: int
     join_elements: int
     join_distances: tuple[int, ...]
+    #: Of trainers and engines; the width and the vocabulary of their model.
+    shards_ranks: tuple[int, ...]
+    shards_width: int
+    shards_vocabulary: int
     pause_rounds: int
     #: Where the models and the recorded training runs are kept.
     cache: Path
@@ -46,6 +50,9 @@ FULL = Scope(
     link_rounds=5,
     join_elements=1 << 22,
     join_distances=(64, 256, 1024),
+    shards_ranks=(1, 2, 4, 8),
+    shards_width=2048,
+    shards_vocabulary=16_000,
     pause_rounds=5,
     cache=_CACHE,
 )
@@ -60,6 +67,9 @@ QUICK = Scope(
     link_rounds=1,
     join_elements=1 << 20,
     join_distances=(16, 64),
+    shards_ranks=(1, 4),
+    shards_width=512,
+    shards_vocabulary=4_000,
     pause_rounds=0,
     cache=_CACHE,
 )

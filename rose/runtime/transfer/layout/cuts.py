@@ -10,7 +10,7 @@ import torch
 from rose.runtime.transfer.codec.bits import dtype_name
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import Cell, ModelShape
+from rose.runtime.transfer.layout.shards import Cell, ModelShape, Piece
 from rose.runtime.transfer.package.manifest import TensorInfo
 
 Key = tuple[str, Region]
@@ -55,11 +55,22 @@ def cut_whole(
     return cuts
 
 
-def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int) -> None:
-    """Raise TransferError unless the tensors are as in `version`, published before."""
+def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
+    """One rank's pieces. Raises TransferError for a dtype that is not known, and a name or a shape that is wrong."""
+    cuts = []
+    for piece, tensor in pieces.items():
+        info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
+        if tuple(tensor.shape) != piece.region.shape:
+            raise TransferError(f"tensor {piece.name!r} at {piece.region} has shape {list(tensor.shape)}")
+        cuts.append(Cut(info, piece.region, piece.holders, tensor))
+    return cuts
+
+
+def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
+    """Raise TransferError unless the tensors are as in `version`, published before; `whole`: all of them are here."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
-    odd = sorted(set(known) ^ set(now))
+    odd = sorted(set(known) ^ set(now) if whole else set(now) - set(known))
     if odd:
         raise TransferError(f"tensors differ from version {version} in {odd}; publish to a new store")
     for name, info in now.items():

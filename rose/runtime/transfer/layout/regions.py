@@ -84,6 +84,28 @@ class Region:
             raise TransferError(f"regions {self} and {other} have different numbers of axes; they are of two tensors")
 
 
+def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
+    """The boxes that elements `start` up to `stop` of a tensor in C order make, at most 2 * axes - 1 of them.
+
+    In order, and each is contiguous: one after the other they are the flat range. Raises TransferError if the range
+    reaches out of the tensor.
+    """
+    if not 0 <= start <= stop <= math.prod(shape):
+        raise TransferError(f"elements {start} up to {stop} are not inside of a tensor of shape {shape}")
+    if start == stop:
+        return ()
+    if not shape:
+        return (Region((), ()),)
+    row = math.prod(shape[1:])
+    first, last = -(-start // row), stop // row  # the rows that are whole
+    if first > last:
+        return _in_row(shape, last, start - last * row, stop - last * row)
+    head = _in_row(shape, first - 1, start - (first - 1) * row, row) if start < first * row else ()
+    body = Region.whole(shape).between(0, first, last)
+    tail = _in_row(shape, last, 0, stop - last * row)
+    return (*head, *((body,) if body else ()), *tail)
+
+
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
     """`whole` cut on each axis wherever one of `regions` begins or ends: ordered, and each region inside of it is a
     union of the boxes."""
@@ -114,6 +136,11 @@ def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:
                 return other, box
         open_boxes.append(box)
     return None
+
+
+def _in_row(shape: tuple[int, ...], row: int, start: int, stop: int) -> tuple[Region, ...]:
+    inner = flat_regions(shape[1:], start, stop)
+    return tuple(Region((row, *region.start), (row + 1, *region.stop)) for region in inner)
 
 
 def _put(index: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""Which box of each tensor a receiver's tensor-parallel rank holds, as SGLang shards it.
+"""Who holds which part of a model: receivers as SGLang shards it, and the cells and pieces that follow from it.
 
-Tensors go by their Hugging Face names. They are published in cells, so that every box that a receiver may want is made
-of whole cells.
+Tensors go by their Hugging Face names. A receiver's tensor-parallel rank wants one box of each tensor; a trainer's rank
+publishes the boxes it owns (`trainer_layouts`), cut so that every box a receiver may want is made of whole pieces.
+Nobody needs a full tensor for that.
 """
 
 from __future__ import annotations
@@ -70,6 +71,15 @@ class Cell:
     holders: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one publisher sends of one cell: a box of tensor `name`, and the ranks of the finest layout that hold it."""
+
+    name: str
+    region: Region
+    holders: frozenset[int]
+
+
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
     """The box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds.
 
@@ -81,16 +91,25 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
 
     Raises TransferError where SGLang could not split so, and for a rank out of range.
     """
-    if not 0 <= rank < tp:
-        raise TransferError(f"rank {rank} of {tp} ranks: expected 0 or more and less than the number of ranks")
+    check_rank(tp, rank)
     multiple = _VOCABULARY_MULTIPLE
     if _up_to_multiple(model.vocab_size, multiple) % tp:
         multiple *= tp
     vocabulary_rows = _up_to_multiple(model.vocab_size, multiple)
-    if misfit := _misfit(model, tp):
+    return tensor_parallel_regions(model, tp, rank, vocabulary_rows)
+
+
+def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_rows: int | None) -> dict[str, Region]:
+    """As `receiver_regions`, with a vocabulary padded to `vocabulary_rows`, or (None) as long as the tensors say."""
+    misfit = _misfit(model, tp)
+    if misfit:
         raise TransferError(misfit)
-    boxes = ((name, _receiver_region(model, name, tp, rank, vocabulary_rows)) for name in model.shapes)
-    return {name: region for name, region in boxes if region is not None}
+    regions = {}
+    for name in model.shapes:
+        region = _tensor_parallel_region(model, name, tp, rank, vocabulary_rows)
+        if region is not None:
+            regions[name] = region
+    return regions
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Cell, ...]]:
@@ -99,8 +118,7 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Cell, ...]]:
     The cells of a tensor are disjoint, ordered, and cover what is published of it. A receiver that SGLang could not
     run (3 ranks of 2 key and value heads) sets no bounds. Raises TransferError where it could not run `tp` ranks.
     """
-    if tp < 1:
-        raise TransferError(f"tp is {tp}, expected 1 or more tensor-parallel ranks")
+    check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
     receivers = [*finest, *(receiver_regions(model, count, rank) for count in counts for rank in range(count))]
@@ -109,6 +127,32 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Cell, ...]]:
         boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
         cut[name] = tuple(Cell(box, _holders(name, box, finest)) for box in boxes)
     return cut
+
+
+def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Cell, ...]]) -> list[Piece]:
+    """What a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`.
+
+    Raises TransferError for a box, or a name, that the cells do not cover.
+    """
+    cut = []
+    for name, regions in held.items():
+        for region in regions:
+            shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
+            placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
+            covered = sum(piece.region.elements for piece in placed)
+            if covered != region.elements:
+                raise TransferError(
+                    f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
+                    "model's tensor; check the shapes that the model was described with"
+                )
+            cut += placed
+    return cut
+
+
+def check_rank(ranks: int, rank: int) -> None:
+    """Raises TransferError unless 0 <= rank < ranks."""
+    if not 0 <= rank < ranks:
+        raise TransferError(f"rank {rank} of {ranks} ranks: expected 0 or more and less than the number of ranks")
 
 
 def _holders(name: str, box: Region, finest: list[dict[str, Region]]) -> frozenset[int]:
@@ -124,11 +168,13 @@ def _misfit(model: ModelShape, tp: int) -> str | None:
     return None
 
 
-def _receiver_region(model: ModelShape, name: str, tp: int, rank: int, vocabulary_rows: int) -> Region | None:
+def _tensor_parallel_region(
+    model: ModelShape, name: str, tp: int, rank: int, vocabulary_rows: int | None
+) -> Region | None:
     kind, leaf = _kind(name)
     whole, shape = model.published(name), model.shapes[name]
     if kind in _VOCABULARY:
-        rows = vocabulary_rows // tp
+        rows = -(-(vocabulary_rows or shape[0]) // tp)
         return whole.between(0, rank * rows, (rank + 1) * rows)
     if kind in ("k_proj", "v_proj"):
         index = rank * model.num_kv_heads // tp

@@ -18,9 +18,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _XXH3 = re.compile(r"[0-9a-f]{32}")
 
 
-def check_sound(manifest: Manifest) -> None:
-    """Raise TransferError unless pieces fill the chunks and make up their tensors."""
-    if not manifest.pieces:
+def check_sound(manifest: Manifest, *, whole: bool) -> None:
+    """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
+    if whole and not manifest.pieces:
         raise TransferError(f"manifest of version {manifest.version} has no pieces")
     if manifest.base_version is not None and manifest.base_version >= manifest.version:
         raise TransferError(f"manifest: version {manifest.version} is not newer than its base {manifest.base_version}")
@@ -31,7 +31,7 @@ def check_sound(manifest: Manifest) -> None:
         _check_piece(manifest, piece)
     _check_chunks(manifest)
     for info, group in itertools.groupby(manifest.pieces, key=lambda piece: piece.tensor):
-        _check_cover(info, [piece.region for piece in group])
+        _check_cover(info, [piece.region for piece in group], whole=whole)
     if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
         raise TransferError(f"manifest of version {manifest.version} gives a tensor two dtypes or shapes")
 
@@ -69,9 +69,9 @@ def _check_chunks(manifest: Manifest) -> None:
             raise TransferError(f"manifest: pieces fill {filled[index]} bytes of a chunk of {chunk.size_bytes}")
 
 
-def _check_cover(info: TensorInfo, regions: list[Region]) -> None:
+def _check_cover(info: TensorInfo, regions: list[Region], *, whole: bool) -> None:
     if both := overlapping(regions):
         raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
     covered = sum(region.elements for region in regions)
-    if covered != info.elements:
+    if whole and covered != info.elements:
         raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements")

@@ -154,7 +154,7 @@ class Manifest:
 
     version: int
     base_version: int | None
-    #: What the publisher's threads spent on comparing, encoding and checking.
+    #: What the publisher's threads spent on comparing, encoding and checking, on all ranks together.
     encode_ns: int
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
@@ -216,8 +216,11 @@ class Manifest:
         return self._sealed(pack(canonical(self._tables())))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
-        """Parse and check; anything but the very bytes `to_bytes` makes of a sound manifest raises TransferError."""
+    def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
+        """Parse and check; anything but the very bytes `to_bytes` makes of a sound manifest raises TransferError.
+
+        Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
+        """
         try:
             head, packed = split(data)
             tables = unpack(packed)
@@ -228,7 +231,7 @@ class Manifest:
             raise TransferError(f"manifest cannot be read ({type(error).__name__}: {error}); fetch it again")
         if not intact:
             raise TransferError(f"manifest of version {manifest.version} fails its own SHA-256; fetch it again")
-        manifest.check()
+        manifest.check(whole=whole)
         return manifest
 
     def _sealed(self, packed: bytes) -> bytes:
@@ -290,9 +293,36 @@ class Manifest:
             run_id=head.run_id,
         )
 
-    def check(self) -> None:
-        """Raise TransferError unless pieces fill the chunks and make up their tensors."""
-        check_sound(self)
+    def check(self, *, whole: bool = True) -> None:
+        """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
+        check_sound(self, whole=whole)
+
+
+def merge_parts(parts: Sequence[Manifest]) -> Manifest:
+    """The manifest of a package that several ranks wrote parts of.
+
+    Raises TransferError if the parts are of different packages, overlap, or leave something of a tensor out.
+    """
+    if len(runs := {part.run_id for part in parts}) != 1:
+        raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
+    ways = {(part.version, part.base_version) for part in parts}
+    if len(ways) != 1:
+        raise TransferError(f"parts lead from and to different versions: {sorted(ways, key=str)}; publish them again")
+    pieces: list[PieceEntry] = []
+    chunks: list[Chunk] = []
+    for part in parts:
+        pieces += (dataclasses.replace(piece, chunk=piece.chunk + len(chunks)) for piece in part.pieces)
+        chunks += part.chunks
+    merged = Manifest(
+        version=parts[0].version,
+        base_version=parts[0].base_version,
+        encode_ns=sum(part.encode_ns for part in parts),
+        chunks=tuple(chunks),
+        pieces=tuple(sorted(pieces, key=lambda piece: piece.key)),
+        run_id=parts[0].run_id,
+    )
+    merged.check()
+    return merged
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:

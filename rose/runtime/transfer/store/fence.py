@@ -30,6 +30,11 @@ class Fence:
         self._run_id = run_id
         self._number = number
 
+    @property
+    def given(self) -> bool:
+        """Whether it has a number."""
+        return self._number is not None
+
     def hold(self, packages: Iterable[Package]) -> None:
         """Be the folder's publisher. Raises FencedError if a newer one is, TransferError if the folder, which has
         `packages`, is another run's, OSError if it cannot be written."""

@@ -3,9 +3,10 @@
     VERSION-anchor.json, VERSION-from-BASE.json    manifests; a package exists once its own is renamed into place
     index.json                                     the packages and their sizes, for readers that cannot list a folder
     chunks/AB/AB...                                encoded pieces, by SHA-256
+    parts/                                         what single trainer ranks wrote of a version that is not complete
     pins/, acks/                                   what may not be removed (`claims`)
     publisher.json                                 the number of the newest publisher (`fence`)
-    store.lock                                     held while any of these but chunks change
+    store.lock                                     held while any of these but chunks and parts change
 
 Several processes may use a folder at once, as long as it is on a file system whose locks they share.
 """
@@ -26,9 +27,10 @@ import torch
 
 from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Cut, check_same_layout, cut_whole
-from rose.runtime.transfer.layout.shards import ModelShape, cells
-from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, plan
+from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
+from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
+from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, merge_parts, plan
+from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
 from rose.runtime.transfer.store.claims import Claims, unneeded
@@ -95,6 +97,7 @@ class VersionStore:
         self._cells = {} if model is None else cells(model, tp)
         self._catalog = Catalog(folder)
         self._chunks = ChunkFolder(folder / "chunks")
+        self._parts = Parts(folder / "parts")
         self._claims = Claims(folder, now)
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
@@ -121,19 +124,8 @@ class VersionStore:
     def check_published(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Raise TransferError unless `version` is the newest in the folder, and of these weights."""
         cuts = cut_whole(tensors, self._model, self._cells)
-        check_same_layout(self._catalog.any_of(version).tensors, cuts, version)
-        latest = self.latest()
-        if version != latest:
-            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
-        published = {(piece.name, piece.region): piece.result_xxh3 for piece in self._catalog.any_of(version).pieces}
-        for cut in cuts:
-            name, region = cut.key
-            xxh3 = digest(to_bits(name, cut.tensor))
-            if published.get(cut.key) != xxh3:
-                raise TransferError(
-                    f"version {version} is in {self.folder} already and has {published.get(cut.key)} for tensor "
-                    f"{name!r} at {region}, this publisher {xxh3}: it has drifted, publish a newer version"
-                )
+        check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=True)
+        self._check_repeated(version, _digests(cuts))
 
     def weights_sha256(self, version: int) -> str:
         """What tells the weights of a version that is published from others, in whatever folder they are. Raises
@@ -168,8 +160,8 @@ class VersionStore:
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], None] = _nothing
     ) -> Published:
         """Write `version` as a delta against the version published before it; then it is visible, and `visible` is
-        called. What only those need who join later follows: composite deltas, and an anchor where one is due. No other
-        process may publish to this folder meanwhile.
+        called. What only those need who join later follows: composite deltas, and an anchor where one is due. For a
+        trainer that is one process, the only one that publishes to this folder.
 
         A tensor that shares its memory with an earlier one (tied embeddings) is left out. Each piece is decoded again
         and compared before the version becomes visible. The weights are held twice: the trainer's, and the last
@@ -180,13 +172,37 @@ class VersionStore:
         are as they were then. The message says so if this version is visible all the same: the next one makes up for
         what it lacks.
         """
-        self._check_newer(version)
-        try:
-            with self._catalog.locked():
-                self._fence.hold(self.packages())
-        except OSError as error:
-            raise TransferError(self._no_room(version, error))
-        return self._publish(version, cut_whole(tensors, self._model, self._cells), visible)
+        latest = self.latest()
+        if latest is not None and version <= latest:
+            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+        self._hold_fence(version)
+        published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer(), visible)
+        assert published is not None, "there are no other ranks to wait for"
+        return published
+
+    def publish_part(
+        self, version: int, rank: int, ranks: int, pieces: Mapping[Piece, torch.Tensor], *, attempt: str = "0"
+    ) -> Published | None:
+        """Write what one of several trainer ranks holds of `version`: `pieces` are `shards.pieces` of its own boxes,
+        and their elements. The version becomes visible when the last part is there, which that rank is told.
+
+        A rank that died publishes its part again. `attempt` tells restarts of the whole trainer apart, and is the same
+        on all ranks: parts of different attempts are never put together.
+
+        Raises TransferError as `publish` does, also if the parts do not make up the version, or if this one is not
+        what the version already holds.
+        """
+        if self._model is None:
+            raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
+        writer = Writer(rank, ranks, attempt)
+        cuts = cut_part(pieces, self._model)
+        latest = self.latest()
+        if latest is not None and version <= latest:
+            self._check_repeated(version, _digests(cuts))
+            return None
+        if self._fence.given:
+            self._hold_fence(version)
+        return self._publish(version, cuts, writer)
 
     def prune(self) -> None:
         """Remove what nobody needs: manifests first, since a package without one does not exist, then the chunks that
@@ -201,86 +217,124 @@ class VersionStore:
                 )
                 if gone or not self._swept:
                     self._catalog.remove(gone)
-                    self._swept = self._chunks.sweep(self._catalog.chunks)
+                    self._swept = self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
                     self._catalog.refresh()  # Last: on a full disk there is room only now.
         except OSError as error:
             raise TransferError(
                 f"{self.folder} cannot be pruned ({error.strerror}); no version was lost that is needed"
             )
 
-    def _publish(self, version: int, cuts: Sequence[Cut], visible: Callable[[], None]) -> Published:
-        held = self._base(version, cuts)
+    def _publish(
+        self, version: int, cuts: Sequence[Cut], writer: Writer, visible: Callable[[], None] = _nothing
+    ) -> Published | None:
+        held = self._base(version, cuts, writer)
         # What follows uses it up, and writes chunks: should it fail, the base is read from the folder again.
         self._held, swept, self._swept = None, self._swept, False
         try:
             with self._chunks.writing():
-                anchor = held is not None and self._anchor_due(version)
+                anchor = held is not None and self._anchor_due(version, held, writer)
                 first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
                 self._chunks.sync()
-                published = self._complete(replace(first, run_id=self.run_id))
-            visible()
+                published = self._complete(replace(first, run_id=self.run_id), writer)
+            if published is not None:
+                visible()
             if held is not None:
                 with self._chunks.writing():
                     stride_max = self.anchor_every * self.anchors_kept  # None begins before the oldest anchor kept.
                     more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max)
                     self._chunks.sync()
-                    added = self._complete_more([replace(manifest, run_id=self.run_id) for manifest in more])
-                # Chunks of a package that was left out are of no use by themselves.
+                    added = self._complete_more([replace(part, run_id=self.run_id) for part in more], writer)
+                # Chunks of a package that was left out, or that waits for other ranks, are of no use by themselves.
                 swept = swept and len(added) == len(more)
-                published = _with(published, added)
+                if published is not None:
+                    published = _with(published, added)
         except OSError as error:
             with suppress(TransferError):
                 self.prune()
             raise TransferError(self._no_room(version, error))
         self._held, self._swept = now, swept
-        self.prune()
+        if published is not None:
+            self.prune()
         return published
 
-    def _base(self, version: int, cuts: Sequence[Cut]) -> Held | None:
+    def _base(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Held | None:
         """What the next delta starts from: the version that this process published last, else the newest there is."""
         keys = {cut.key for cut in cuts}
+        whole = writer.ranks == 1
         held, latest = self._held, self.latest()
-        if held is not None and held.version == latest and held.bits.keys() == keys:
-            check_same_layout(held.tensors.values(), cuts, held.version)
+        if (
+            held is not None
+            and held.version < version
+            and held.bits.keys() == keys
+            # Neither complete nor waiting for other parts: all ranks began anew from an earlier version.
+            and (held.version == latest or self._parts.has(held.version, writer))
+        ):
+            check_same_layout(held.tensors.values(), cuts, held.version, whole=whole)
             return held
         if latest is None:
             return None
-        check_same_layout(self._catalog.any_of(latest).tensors, cuts, latest)
+        check_same_layout(self._catalog.any_of(latest).tensors, cuts, latest, whole=whole)
         way = plan(self.packages(), latest, None)
         return rebuild([self.manifest(package) for package in way], keys, self._chunks)
 
-    def _complete(self, manifest: Manifest) -> Published:
-        """Make the version visible."""
-        version = manifest.version
-        manifest.check()
+    def _complete(self, part: Manifest, writer: Writer) -> Published | None:
+        """Make the version visible if the parts of all ranks are there."""
+        version = part.version
         with self._catalog.locked():
-            self._fence.hold(self.packages())
-            self._check_newer(version)
+            if self._fence.given:
+                self._fence.hold(self.packages())
+            else:
+                self._fence.check_run(self.packages())
+            latest = self.latest()
+            if latest is not None and version <= latest:
+                self._check_repeated(version, {(p.name, p.region): p.result_xxh3 for p in part.pieces})
+                return None
+            manifest = self._merged(part, writer)
+            if manifest is None:
+                self._parts.check_base(part.package, writer)
+                return None
             if manifest.base_version is not None:
                 check_chain([self._catalog.any_of(manifest.base_version), manifest])
             self._catalog.add([manifest])
+            self._parts.forget(manifest.package)
         return Published(version, None, manifest) if manifest.base_version is None else Published(version, manifest)
 
-    def _complete_more(self, manifests: Sequence[Manifest]) -> list[Manifest]:
-        """Add packages beside the first of their version; returns those that are of use."""
-        for manifest in manifests:
-            manifest.check()
-        anchor = next((manifest.blob_bytes for manifest in manifests if manifest.base_version is None), math.inf)
-        # A composite that is no smaller than the version itself is of no use where that is there.
-        added = [package for package in manifests if package.base_version is None or package.blob_bytes < anchor]
+    def _complete_more(self, parts: Sequence[Manifest], writer: Writer) -> list[Manifest]:
+        """Add packages beside the first of their version, of which the parts of all ranks are there."""
         with self._catalog.locked():
+            merged = [self._merged(part, writer) for part in parts]
+            whole = [manifest for manifest in merged if manifest is not None]
+            anchor = next((manifest.blob_bytes for manifest in whole if manifest.base_version is None), math.inf)
+            # A composite that is no smaller than the version itself is of no use where that is there.
+            added = [package for package in whole if package.base_version is None or package.blob_bytes < anchor]
             if added:
                 self._catalog.add(added)
+            for manifest in whole:
+                self._parts.forget(manifest.package)
         return added
 
-    def _check_newer(self, version: int) -> None:
-        latest = self.latest()
-        if latest is not None and version <= latest:
-            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+    def _hold_fence(self, version: int) -> None:
+        try:
+            with self._catalog.locked():
+                self._fence.hold(self.packages())
+        except OSError as error:
+            raise TransferError(self._no_room(version, error))
 
-    def _anchor_due(self, version: int) -> bool:
-        """Whether a multiple of `anchor_every` was passed since the last anchor, also one that could not be written."""
-        since = self._catalog.latest_anchor()
+    def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
+        """The whole package, None as long as the part of a rank is missing."""
+        if writer.ranks == 1:
+            part.check()
+            return part
+        self._parts.write(writer, part)
+        others = self._parts.of_others(part.package, writer)
+        return None if others is None else merge_parts([part, *others])
+
+    def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
+        """Whether a multiple of `anchor_every` was passed since the last anchor, also one that could not be written.
+
+        Ranks cannot ask each other: they go by the version before.
+        """
+        since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
         return since is None or version // self.anchor_every > since // self.anchor_every
 
     def _no_room(self, version: int, error: OSError) -> str:
@@ -293,6 +347,23 @@ class VersionStore:
             f"version {version} cannot be written to {self.folder} ({error.strerror}); the versions before it are as "
             "they were: make room and publish it again"
         )
+
+    def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
+        """Raise TransferError unless `version` is the newest, and holds these pieces."""
+        latest = self.latest()
+        if version != latest:
+            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+        published = {(piece.name, piece.region): piece.result_xxh3 for piece in self._catalog.any_of(version).pieces}
+        for (name, region), xxh3 in results.items():
+            if published.get((name, region)) != xxh3:
+                raise TransferError(
+                    f"version {version} is in {self.folder} already and has {published.get((name, region))} for tensor "
+                    f"{name!r} at {region}, this publisher {xxh3}: it has drifted, publish a newer version"
+                )
+
+
+def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
+    return {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts}
 
 
 def _with(published: Published, more: Sequence[Manifest]) -> Published:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import check_same_layout, cut_whole
+from rose.runtime.transfer.layout.cuts import check_same_layout, cut_part, cut_whole
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import ModelShape, cells
+from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
 from rose.runtime.transfer.package.manifest import TensorInfo
 
 MODEL = ModelShape({"embed_tokens.weight": (64, 3), "down_proj.weight": (3, 8), "norm.weight": (3,)}, 4, 2, 2, 50)
@@ -51,14 +51,28 @@ def test_what_is_not_the_model_s_is_refused() -> None:
         cut_whole({}, MODEL, cut)
 
 
+def test_a_rank_s_pieces() -> None:
+    piece = Piece("norm.weight", Region((1,), (3,)), frozenset({0, 1}))
+    (cut,) = cut_part({piece: torch.zeros(2)}, MODEL)
+    assert (cut.info, cut.key, cut.holders) == (
+        TensorInfo("norm.weight", "float32", (3,)),
+        ("norm.weight", Region((1,), (3,))),
+        frozenset({0, 1}),
+    )
+    assert cut_part({}, MODEL) == []
+    with pytest.raises(TransferError, match=r"'norm\.weight' at \[1:3\] has shape \[3\]"):
+        cut_part({piece: torch.zeros(3)}, MODEL)
+
+
 def test_the_layout_stays_what_it_was() -> None:
     cuts = cut_whole(tensors(), None, {})
     before = [cut.info for cut in cuts]
-    check_same_layout(before, cuts, 3)
+    check_same_layout(before, cuts, 3, whole=True)
+    check_same_layout(before, cuts[:1], 3, whole=False)
     with pytest.raises(TransferError, match=r"differ from version 3 in \['down_proj\.weight', 'norm\.weight'\]"):
-        check_same_layout(before, cuts[:1], 3)
+        check_same_layout(before, cuts[:1], 3, whole=True)
     with pytest.raises(TransferError, match=r"differ from version 3 in \['norm\.weight'\]"):
-        check_same_layout(before[:2], cuts, 3)
+        check_same_layout(before[:2], cuts, 3, whole=False)
     other = [*before[:2], TensorInfo("norm.weight", "float16", (3,))]
     with pytest.raises(TransferError, match=r"is bfloat16\[3\], expected float16\[3\] as in version 3"):
-        check_same_layout(other, cuts, 3)
+        check_same_layout(other, cuts, 3, whole=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region, grid, overlapping
+from rose.runtime.transfer.layout.regions import Region, flat_regions, grid, overlapping
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -55,6 +55,18 @@ def test_regions_have_an_order_a_hash_and_a_readable_form() -> None:
 
 
 @given(st.data())
+def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    array = np.arange(int(np.prod(shape))).reshape(shape)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, array.size), st.integers(0, array.size))))
+    regions = flat_regions(shape, start, stop)
+    found = [array[region.slices] for region in regions]
+    assert [element for part in found for element in part.reshape(-1).tolist()] == list(range(start, stop))
+    assert all(part.size and part.flags["C_CONTIGUOUS"] for part in found)
+    assert len(regions) <= max(1, 2 * len(shape) - 1)
+
+
+@given(st.data())
 def test_a_grid_covers_once_and_splits_no_region(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
     regions = data.draw(st.lists(boxes(shape), max_size=4))
@@ -87,3 +99,5 @@ def test_what_is_no_box_is_refused() -> None:
         Region((0,), (1, 1))
     with pytest.raises(TransferError, match=r"\[0:2\] and \[0:1, 0:1\] have different numbers of axes"):
         Region((0,), (2,)).intersect(Region((0, 0), (1, 1)))
+    with pytest.raises(TransferError, match=r"elements 2 up to 7 are not inside of a tensor of shape \(2, 3\)"):
+        flat_regions((2, 3), 2, 7)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import Cell, ModelShape, cells, receiver_regions
+from rose.runtime.transfer.layout.shards import Cell, ModelShape, Piece, cells, pieces, receiver_regions
 from tests.runtime.transfer.random_model import INNER, RANKS, Arrays, models, random_weights, runs_on
 
 LAYER = "model.layers.0"
@@ -138,6 +138,26 @@ def test_ranks_that_hold_a_cell_are_the_same_ones_at_every_size() -> None:
             assert len(wanted) == len({holders for holders, _ in wanted})
 
 
+def test_pieces_are_boxes_cut_by_cells() -> None:
+    name = f"{LAYER}.mlp.up_proj.weight"
+    model = ModelShape({name: (4, 3)}, num_heads=2, num_kv_heads=2, head_dim=1, vocab_size=1)
+    held = {name: (Region((1, 1), (2, 3)), Region((2, 0), (4, 3)))}
+    assert pieces(held, cells(model, 1)) == [Piece(name, region, frozenset({0})) for region in held[name]]
+    assert pieces({name: (Region((1, 0), (3, 2)),)}, cells(model, 2)) == [
+        Piece(name, Region((1, 0), (2, 2)), frozenset({0})),
+        Piece(name, Region((2, 0), (3, 2)), frozenset({1})),
+    ]
+
+
+def test_pieces_outside_of_the_model_are_refused() -> None:
+    model = vocabulary(10, 1)
+    cut = cells(model, 1)
+    with pytest.raises(TransferError, match=r"embed_tokens\.weight': only 8 of the 12 elements of \[8:11, 0:4\]"):
+        pieces({"model.embed_tokens.weight": (Region((8, 0), (11, 4)),)}, cut)
+    with pytest.raises(TransferError, match="'other': only 0 of the 2 elements"):
+        pieces({"other": (Region((0,), (2,)),)}, cut)
+
+
 def test_padding_is_not_published() -> None:
     model = ModelShape({"lm_head.weight": (64, 4), "lm_head.bias": (64,), "norm": (4,)}, 2, 1, 2, vocab_size=50)
     assert model.published("lm_head.weight") == Region((0, 0), (50, 4))
@@ -182,5 +202,5 @@ def test_ranks_that_sglang_could_not_run_are_refused() -> None:
     for rank in (-1, 2):
         with pytest.raises(TransferError, match=f"rank {rank} of 2 ranks"):
             receiver_regions(model, 2, rank)
-    with pytest.raises(TransferError, match="tp is 0, expected 1 or more"):
+    with pytest.raises(TransferError, match="rank 0 of 0 ranks"):
         cells(model, 0)

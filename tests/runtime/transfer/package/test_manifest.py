@@ -20,6 +20,7 @@ from rose.runtime.transfer.package.manifest import (
     Package,
     check_chain,
     index_bytes,
+    merge_parts,
     plan,
     read_index,
 )
@@ -148,6 +149,23 @@ def test_a_field_of_another_type_makes_no_index(field: str, wrong: object) -> No
 def test_weights_identity_does_not_depend_on_the_way() -> None:
     assert manifest(3, 2).weights_sha256 == manifest(3, None).weights_sha256 == manifest(3, 1).weights_sha256
     assert with_piece(1, result_xxh3="2" * 32).weights_sha256 != manifest().weights_sha256
+
+
+def test_parts_of_several_ranks_make_one_manifest() -> None:
+    good = manifest()
+    left = replace(good, encode_ns=9, chunks=(Chunk(A, 50),), pieces=good.pieces[:1])
+    right = replace(good, chunks=good.chunks[1:], pieces=tuple(replace(p, chunk=p.chunk - 1) for p in good.pieces[1:]))
+    assert Manifest.from_bytes(right.to_bytes(), whole=False) == right
+    with pytest.raises(TransferError, match="hold 16 of its 32 elements"):
+        Manifest.from_bytes(right.to_bytes())
+    assert merge_parts([left, right]) == replace(good, encode_ns=16)
+    assert merge_parts([right, left]).weights_sha256 == good.weights_sha256
+    with pytest.raises(TransferError, match="hold 16 of its 32 elements"):
+        merge_parts([right])
+    with pytest.raises(TransferError, match="does not come after"):
+        merge_parts([left, left, right])
+    with pytest.raises(TransferError, match=r"different versions: \[\(3, 1\), \(3, 2\)\]"):
+        merge_parts([left, replace(right, base_version=1)])
 
 
 def test_a_chain_must_meet_piece_by_piece() -> None:

@@ -32,7 +32,7 @@ def test_a_number_that_was_given_counts_in_whatever_order_publishers_come(tmp_pa
     VersionStore(tmp_path, run_id="a", fence=5).publish(0, weights(0))
     with pytest.raises(FencedError):
         VersionStore(tmp_path, run_id="a", fence=4).publish(1, weights(1))
-    # A publisher that begins anew has the same.
+    # Ranks of one publisher, and one that begins anew, have the same.
     VersionStore(tmp_path, run_id="a", fence=5).publish(1, weights(1))
     VersionStore(tmp_path, run_id="a", fence=6).publish(2, weights(2))
 
@@ -42,9 +42,9 @@ def test_a_publisher_that_was_taken_over_while_it_encoded_makes_nothing_visible(
     slow.publish(0, weights(0))
     complete = slow._complete
 
-    def overtaken(manifest):
+    def overtaken(part, writer):
         VersionStore(tmp_path, run_id="a", fence=2).publish(1, weights(7))
-        return complete(manifest)
+        return complete(part, writer)
 
     monkeypatch.setattr(slow, "_complete", overtaken)
     with pytest.raises(FencedError):

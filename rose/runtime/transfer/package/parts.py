@@ -1,0 +1,90 @@
+"""What single trainer ranks wrote of packages that are not complete yet: the manifests of their own pieces.
+
+parts/STEM.ATTEMPT.RANK-of-RANKS
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.ledger.layout import make_folder, write_file
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import Manifest, Package
+
+_ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A trainer rank, one of `ranks` that publish together. `attempt` tells restarts of all of them apart.
+
+    Raises ValueError for a rank out of range, or an attempt that is no short name.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    attempt: str = "0"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.ranks or not _ATTEMPT.fullmatch(self.attempt):
+            raise ValueError(f"rank {self.rank} of {self.ranks}, attempt {self.attempt!r}: expected a rank and a name")
+
+
+class Parts:
+    """The folder `parts` of a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        make_folder(folder)
+
+    def write(self, writer: Writer, part: Manifest) -> None:
+        """Keep a rank's part of a package, in place of one that it wrote before. Raises OSError."""
+        write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
+
+    def has(self, version: int, writer: Writer) -> bool:
+        """Whether there is a part that the rank wrote of a package of this version."""
+        return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
+
+    def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
+        """The parts of the other ranks, None as long as one is missing. Raises TransferError if one is damaged."""
+        others = [rank for rank in range(writer.ranks) if rank != writer.rank]
+        try:
+            return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
+        except FileNotFoundError:
+            return None
+
+    def check_base(self, package: Package, writer: Writer) -> None:
+        """Raise TransferError if another rank has begun this version, and not from the base that this one has.
+
+        A rank's first part of a version is the one against the version that it published before.
+        """
+        for rank in range(writer.ranks):
+            begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
+            if begun and _name(package.stem, writer, rank) not in begun:
+                raise TransferError(
+                    f"rank {writer.rank} publishes {package.stem}, rank {rank} has published {min(begun)}: publish the "
+                    "version that some ranks lack before this one"
+                )
+
+    def chunks(self) -> set[str]:
+        """SHA-256 of all chunks that parts name. Raises TransferError if a part is damaged."""
+        return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
+
+    def forget(self, package: Package) -> None:
+        """Remove the parts of a package that is complete, and of earlier versions, of all attempts."""
+        for path in self._all():
+            if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
+                path.unlink(missing_ok=True)
+
+    def _all(self) -> list[Path]:
+        return [path for path in self._folder.iterdir() if not path.name.startswith(".")]
+
+
+def _name(stem: str, writer: Writer, rank: int) -> str:
+    return f"{stem}.{writer.attempt}.{rank:05d}-of-{writer.ranks:05d}"
+
+
+def _read(path: Path) -> Manifest:
+    return Manifest.from_bytes(path.read_bytes(), whole=False)

@@ -1,0 +1,263 @@
+"""Publication by several trainer ranks, none of which ever sees a full tensor."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, pieces, receiver_regions
+from rose.runtime.transfer.layout.trainer_layouts import Layout, fsdp, fsdp_flat, pipeline, replicated, tensor_parallel
+from rose.runtime.transfer.package.manifest import plan
+from rose.runtime.transfer.package.parts import Writer
+from rose.runtime.transfer.store.store import Published, VersionStore
+from tests.runtime.transfer.random_model import models, random_weights, runs_on
+from tests.runtime.transfer.training import stage
+
+SHAPES = {
+    "model.embed_tokens.weight": (70, 6),
+    "model.layers.0.self_attn.q_proj.weight": (8, 6),
+    "model.layers.0.self_attn.k_proj.weight": (4, 6),
+    "model.layers.0.self_attn.o_proj.weight": (6, 8),
+    "model.layers.1.mlp.down_proj.weight": (6, 12),
+    "model.norm.weight": (6,),
+}
+MODEL = ModelShape(SHAPES, num_heads=4, num_kv_heads=2, head_dim=2, vocab_size=67)
+TP = 4
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def version_of(model: ModelShape, version: int) -> dict[str, torch.Tensor]:
+    """Floats of any bit pattern; a tenth of the elements changes from one version to the next."""
+    arrays = random_weights(model)
+    for earlier in range(1, version + 1):
+        rng = np.random.default_rng(earlier)
+        for array in arrays.values():
+            np.add(array, rng.random(array.shape) < 0.1, out=array)
+    return {name: torch.from_numpy(array.view(np.float32)) for name, array in arrays.items()}
+
+
+class Trainer:
+    """The ranks of a trainer, each with a store of its own on the one folder, as processes have."""
+
+    def __init__(self, folder: Path, model: ModelShape, layout: Layout, tp: int, *, attempt: str = "0") -> None:
+        self.model = model
+        self.layout = layout
+        self.attempt = attempt
+        self.stores = [VersionStore(folder, anchor_every=4, tp=tp, model=model) for _ in range(layout.ranks)]
+        cut = cells(model, tp)
+        self.pieces = [pieces(layout.regions(model, rank), cut) for rank in range(layout.ranks)]
+
+    def part(self, version: int, rank: int) -> dict[Piece, torch.Tensor]:
+        tensors = version_of(self.model, version)
+        return {piece: tensors[piece.name][piece.region.slices] for piece in self.pieces[rank]}
+
+    def publish(self, version: int, rank: int) -> Published | None:
+        part = self.part(version, rank)
+        return self.stores[rank].publish_part(version, rank, self.layout.ranks, part, attempt=self.attempt)
+
+    def publish_all(self, version: int) -> Published:
+        *others, last = [self.publish(version, rank) for rank in range(self.layout.ranks)]
+        assert others == [None] * len(others)
+        assert last is not None
+        return last
+
+
+def check_receivers(store: VersionStore, model: ModelShape, tp: int, version: int, have: int | None, to: Path) -> None:
+    """Each rank of a receiver gets, bit for bit, its boxes of the version."""
+    before, after = version_of(model, have or 0), version_of(model, version)
+    way = plan(store.packages(), version, have)
+    for rank in range(tp):
+        regions = receiver_regions(model, tp, rank)
+        engine = {name: before[name][box.slices].clone() for name, box in regions.items()}
+        prepare(stage(store, way, to, regions), engine, regions).commit()
+        for name, box in regions.items():
+            expected = after[name][box.slices]
+            assert torch.equal(engine[name].view(torch.int32), expected.contiguous().view(torch.int32)), (rank, name)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [fsdp(3), fsdp_flat(3), tensor_parallel(2), pipeline(2), replicated(3)],
+    ids=["fsdp", "fsdp_flat", "tensor_parallel", "pipeline", "replicated"],
+)
+def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Layout) -> None:
+    trainer = Trainer(memory / "store", MODEL, layout, TP)
+    for version in range(3):
+        published = trainer.publish_all(version)
+    assert len(published.composites) == 1
+    for receiver in (1, 2, 4):
+        for have in (None, 0, 1):
+            check_receivers(trainer.stores[0], MODEL, receiver, 2, have, memory / "staged")
+    assert not list((memory / "store" / "parts").iterdir())
+
+
+@settings(max_examples=6, deadline=None)
+@given(models(), st.data())
+def test_so_does_any_model_and_number_of_ranks(model: ModelShape, data: st.DataObject) -> None:
+    sizes = [tp for tp in (1, 2, 3, 4) if runs_on(model, tp)]
+    tp = data.draw(st.sampled_from(sizes))
+    kinds = [fsdp, fsdp_flat, replicated, pipeline, *([tensor_parallel] if 2 in sizes else [])]
+    kind = data.draw(st.sampled_from(kinds))
+    layout = kind(2 if kind is tensor_parallel else data.draw(st.integers(1, 5)))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        trainer = Trainer(Path(name) / "store", model, layout, tp)
+        for version in range(2):
+            trainer.publish_all(version)
+        for receiver in [size for size in sizes if tp % size == 0]:
+            for have in (None, 0):
+                check_receivers(trainer.stores[0], model, receiver, 1, have, Path(name) / "staged")
+
+
+def test_a_version_is_not_there_until_its_last_part_is(memory: Path) -> None:
+    trainer = Trainer(memory, MODEL, fsdp(3), TP)
+    for rank in (2, 0):
+        assert trainer.publish(0, rank) is None
+        assert trainer.stores[0].packages() == []
+    assert trainer.publish(0, 1) is not None
+    assert [package.stem for package in trainer.stores[2].packages()] == ["00000000-anchor"]
+
+
+def test_ranks_may_run_ahead_of_each_other(memory: Path) -> None:
+    trainer = Trainer(memory / "store", MODEL, fsdp_flat(2), TP)
+    trainer.publish_all(0)
+    for version in range(1, 5):
+        trainer.stores[0].prune()  # What the others have yet to complete stays.
+        assert trainer.publish(version, 0) is None
+    for version in range(1, 5):
+        assert trainer.publish(version, 1) is not None
+    check_receivers(trainer.stores[0], MODEL, 2, 4, 0, memory / "staged")
+    check_receivers(trainer.stores[0], MODEL, 4, 4, None, memory / "staged")
+
+
+def test_a_rank_that_died_publishes_again(memory: Path) -> None:
+    trainer = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    for version in range(3):
+        trainer.publish_all(version)
+    trainer.publish(3, 1)
+    # Rank 1 dies after its part is written, and rank 0 before; both come back and know nothing.
+    again = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    assert again.publish(3, 1) is None
+    assert again.publish(3, 0) is not None
+    check_receivers(again.stores[0], MODEL, 4, 3, 2, memory / "staged")
+    # It died after the version was complete: to publish it again changes nothing.
+    assert Trainer(memory / "store", MODEL, fsdp(2), TP).publish(3, 1) is None
+    again.publish_all(4)
+    check_receivers(again.stores[0], MODEL, 4, 4, 3, memory / "staged")
+
+
+def test_parts_of_two_attempts_are_never_put_together(memory: Path) -> None:
+    first = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    first.publish_all(0)
+    first.publish(1, 0)
+    # The trainer begins anew, and its step comes out another way.
+    second = Trainer(memory / "store", MODEL, fsdp(2), TP, attempt="1")
+    other = [{piece: tensor * 3 for piece, tensor in second.part(1, rank).items()} for rank in range(2)]
+    assert second.stores[1].publish_part(1, 1, 2, other[1], attempt="1") is None
+    assert second.stores[0].latest() == 0
+    store = second.stores[0]
+    assert store.publish_part(1, 0, 2, other[0], attempt="1") is not None
+    regions = receiver_regions(MODEL, 1, 0)
+    engine = {name: version_of(MODEL, 0)[name][box.slices].clone() for name, box in regions.items()}
+    prepare(stage(store, plan(store.packages(), 1, 0), memory / "staged", regions), engine, regions).commit()
+    for piece, tensor in (item for part in other for item in part.items()):
+        assert torch.equal(engine[piece.name][piece.region.slices].view(torch.int32), tensor.view(torch.int32)), piece
+    # What is left of the first attempt can do no harm, and learns of it.
+    with pytest.raises(TransferError, match=r"version 1 is in .* already .* it has drifted"):
+        first.publish(1, 1)
+
+
+def test_another_layout_of_the_trainer_goes_on_from_the_same_store(memory: Path) -> None:
+    for version, layout in enumerate([fsdp_flat(3), tensor_parallel(2), fsdp(2), replicated(2), pipeline(2)]):
+        published = Trainer(memory / "store", MODEL, layout, TP).publish_all(version)
+        assert (published.delta is None) == (version == 0)
+    store = VersionStore(memory / "store")
+    for have in (None, 0, 2, 3):
+        check_receivers(store, MODEL, 4, 4, have, memory / "staged")
+    # A receiver follows a chain whose links are cut in different places.
+    deltas = [package for package in store.packages() if package.base_version is not None]
+    steps = [package for package in deltas if package.base_version == package.version - 1]
+    assert len(plan(steps, 4, 0)) == 4
+    # A trainer that begins anew knows from the store what changed before.
+    assert {package.base_version for package in deltas if package not in steps} == {0, 2}
+
+
+def test_one_process_publishes_what_the_ranks_do(memory: Path) -> None:
+    ranks = Trainer(memory / "ranks", MODEL, pipeline(2), TP).publish_all(0)
+    alone = VersionStore(memory / "alone", tp=TP, model=MODEL).publish(0, version_of(MODEL, 0))
+    assert ranks.manifest.weights_sha256 == alone.manifest.weights_sha256
+
+
+def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None:
+    trainer = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    first, second = trainer.part(0, 0), trainer.part(0, 1)
+    missing = next(piece for piece in second if piece.name == "model.norm.weight")
+    store = trainer.stores[0]
+    store.publish_part(0, 0, 2, first)
+    with pytest.raises(TransferError, match=r"pieces of 'model\.norm\.weight' hold \d of its 6 elements"):
+        trainer.stores[1].publish_part(0, 1, 2, {piece: second[piece] for piece in second if piece != missing})
+    assert store.packages() == []
+    with pytest.raises(TransferError, match=r"does not come after|overlap"):
+        trainer.stores[1].publish_part(0, 1, 2, {**second, **dict(list(first.items())[:1])})
+    assert trainer.stores[1].publish_part(0, 1, 2, second) is not None
+    with pytest.raises(TransferError, match=r"has shape \[2\]"):
+        store.publish_part(1, 0, 2, {missing: torch.zeros(2)})
+    with pytest.raises(TransferError, match=r"'model\.norm\.weight' is bfloat16\[6\], expected float32\[6\]"):
+        store.publish_part(1, 0, 2, {missing: torch.zeros(missing.region.shape, dtype=torch.bfloat16)})
+    with pytest.raises(ValueError, match="give the store the model's shape"):
+        VersionStore(memory / "store").publish_part(1, 0, 2, {})
+
+
+def test_ranks_that_skip_a_version_are_told(memory: Path) -> None:
+    trainer = Trainer(memory, MODEL, fsdp(2), TP)
+    trainer.publish_all(0)
+    assert trainer.publish(1, 0) is None
+    assert trainer.publish(3, 0) is None
+    with pytest.raises(TransferError, match=r"rank 1 publishes 00000003-from-00000000, rank 0 has .*-from-00000001"):
+        trainer.publish(3, 1)
+    # A new attempt of all ranks gets it right.
+    trainer.attempt = "again"
+    assert trainer.publish_all(3).manifest.base_version == 0
+
+
+@pytest.mark.parametrize(("rank", "ranks", "attempt"), [(2, 2, "0"), (-1, 2, "0"), (0, 2, "../x"), (0, 2, "")])
+def test_a_rank_out_of_range_or_a_strange_attempt_is_refused(rank: int, ranks: int, attempt: str) -> None:
+    with pytest.raises(ValueError, match="expected a rank and a name"):
+        Writer(rank, ranks, attempt)
+
+
+def test_ranks_in_processes_of_their_own(memory: Path) -> None:
+    """Each version is completed by one of them, whoever is last."""
+    trainer = Trainer(memory / "store", MODEL, fsdp_flat(3), TP)
+    trainer.publish_all(0)
+    children = []
+    for rank in range(3):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                completed = [trainer.publish(version, rank) is not None for version in range(1, 7)]
+                (memory / f"completed-{rank}").write_text(str(sum(completed)))
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert sum(int(path.read_text()) for path in memory.glob("completed-*")) == 6
+    assert trainer.stores[0].latest() == 6
+    check_receivers(trainer.stores[0], MODEL, 4, 6, 0, memory / "staged")
+    check_receivers(trainer.stores[0], MODEL, 2, 6, None, memory / "staged")
