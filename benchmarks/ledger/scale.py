@@ -20,7 +20,7 @@ from rose.ledger.verify import verify, verify_changed
 from rose.ledger.writer import LedgerWriter
 
 #: What the dashboard asks of a run first.
-ROLLUPS = ("time_totals", "fleet_states", "fleet_latency", "fleet_preemptions", "learning")
+ROLLUPS = ("devices", "device_states", "leases", "latency", "preemptions")
 EVENTS, EVENTS_QUICK = 10_000_000, 200_000
 BATCH = 10_000
 #: What depends on the machine's other work is measured so often, and the median counts.
@@ -125,8 +125,7 @@ def page_s(root: Path, name: str) -> float:
             connection.execute(f"SET VARIABLE from_ns = {traffic.EPOCH_US * 1000}")
             connection.execute(f"SET VARIABLE to_ns = {2**62}")
             connection.execute("SET VARIABLE blocks = 200")
-            macros = sql.read("dashboard/own_device_time.sql")
-            assert connection.execute(macros + sql.read(f"dashboard/{name}.sql")).fetchall()
+            assert connection.execute(sql.read(f"dashboard/{name}.sql")).fetchall()
 
     return _timed(ask)[1]
 
