@@ -133,7 +133,7 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
         ),
         "run": _Choice(
             "Run" if count <= RUNS_MAX else f"Run, newest {RUNS_MAX} of {count:,}",
-            {None: every} | listed,
+            {None: every, **listed},
             "`run=ID` in the address opens an older one." if count > RUNS_MAX else None,
         ),
         "team": _Choice("Team", {None: "every team", **{team: team for team in data.teams(ledger, runs)}}),
@@ -157,7 +157,7 @@ def _periods(ledger: Path) -> dict[str | None, str]:
     }
     listed = [] if days is None else [month.label for month in data.months(days)]
     named |= {label: label for label in listed}
-    return {link.NEWEST: newest} | named | {link.ALL: "all of it"}
+    return {link.NEWEST: newest, **named, link.ALL: "all of it"}
 
 
 def _key(name: str) -> str:

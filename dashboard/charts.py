@@ -105,7 +105,7 @@ def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
     """Names of rows in their order, broken into lines."""
     names = [visible(name) for name in frame[field].unique(maintain_order=True)]
     lines = {name: textwrap.wrap(name, _LABEL_CHARACTERS) for name in names}
-    axis = alt.Axis(labelExpr=f"({json.dumps(lines)})[datum.label]", labelLimit=240)
+    axis = alt.Axis(labelExpr=f"({json.dumps(lines)})[datum.label]", labelLimit=260, labelOverlap=False)
     return alt.Y(f"{field}:N", title=None, sort=names, axis=axis)
 
 
@@ -137,7 +137,7 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
 def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     """Bars in the order of the rows, divided by bucket. Columns: name, bucket, cost, text, total, text of total."""
     order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
-    base = alt.Chart(frame.with_columns(order=order), height=30 * max(frame["name"].n_unique(), 2) + 110)
+    base = alt.Chart(frame.with_columns(order=order), height=34 * max(frame["name"].n_unique(), 2) + 110)
     y, scale = _labels(frame, "name"), alt.Scale(domain=_from_zero(frame["total"].to_list()))
     colours = {**BUCKET_COLOURS, **dict.fromkeys(sorted(set(frame["bucket"]) - set(BUCKET_COLOURS)), "#9fb3c8")}
     bars = base.mark_bar().encode(
@@ -428,4 +428,4 @@ def _title(text: str) -> alt.TitleParams:
 
 def _height(lanes: pl.Series) -> int:
     """Of a chart, with its title, legend and axis."""
-    return max(_LANE_MIN_PX, _LANE_PX * lanes.n_unique()) + 140
+    return max(_LANE_MIN_PX, _LANE_PX * lanes.n_unique()) + 170

@@ -13,7 +13,7 @@ from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report.alternatives import CASH
-from rose.pricing.borrowing.report.waterfall import waterfall
+from rose.pricing.borrowing.report.waterfall import TOKENS, waterfall
 from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.figures import Figure, Stamp
 from rose.pricing.run.priced import PricedRun
@@ -89,10 +89,15 @@ def _why(steps: Section, stamp: Stamp) -> None:
         return
     table = steps.table("steps")
     drawn = [
-        (str(name), None if figure.value is None else int(figure.value), number in table.marks, escape.cell(why))
+        (
+            name.replace("_", " "),
+            None if figure.value is None else int(figure.value),
+            number in table.marks,
+            escape.cell(why),
+        )
         for number, (name, figure, why) in enumerate(table.rows)
     ]
-    title = f"{stamp.currency} for the useful tokens made on borrowed devices"
+    title = f"{stamp.currency} for {steps.figure('tokens', TOKENS).text} useful tokens made on borrowed devices"
     display.chart(charts.waterfall(drawn, stamp.currency, title), about="From dedicated devices to the marginal cost")
     st.caption(
         words.plain(
@@ -100,7 +105,7 @@ def _why(steps: Section, stamp: Stamp) -> None:
             f"part that is not known has no bar. {stamp}."
         )
     )
-    frame.show(steps, _SOURCE, folded=("steps",))
+    frame.show(steps, _SOURCE, skip=("tokens",), folded=("steps",))
 
 
 def _depends(risk: Section) -> None:

@@ -71,7 +71,7 @@ def _jobs(ledger: Path) -> None:
         }
         for name, job in sorted(last.value.items())
     ]
-    types = {"last success": pl.Datetime("us"), "error": pl.String}
+    types: dict[str, pl.DataType] = {"last success": pl.Datetime("us"), "error": pl.String()}
     frame.table(pl.DataFrame(rows, schema_overrides=types), "`rose jobs list`, times in UTC", name="jobs")
 
 
