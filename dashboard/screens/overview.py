@@ -144,7 +144,9 @@ def _card(
 def _cost_card(place: st.delta_generator.DeltaGenerator, shown: _Shown, chosen: link.Link) -> None:
     before = shown.before
     name = words.period(data.period_before(shown.scope.period))
-    about = f"{chosen.view.replace('-', ' ')}; {', '.join(data.ROLLOUT_BUCKETS)}. The page Cost divides it."
+    loaded = chosen.view == link.FULLY_LOADED
+    what = "the work rollout, with its part of idle time" if loaded else ", ".join(data.ROLLOUT_BUCKETS)
+    about = f"{chosen.view.replace('-', ' ')}; {what}. The page Cost divides it."
     if before is None:
         about += f" Not compared: nothing is charged in {name}."
     delta = None if before is None else words.change(shown.now.rollout_nano, before.rollout_nano, name)
