@@ -1,6 +1,6 @@
 """The dashboard: what rollouts cost, where device time went, and what serving's clients saw, from any ledger.
 
-`rose dashboard` starts it. Nothing here imports Streamlit until a page runs.
+`rose dashboard` starts it. Importing this package alone loads no Streamlit.
 """
 
 from __future__ import annotations

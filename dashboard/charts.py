@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Mapping, Sequence
-from datetime import date
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
 import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts
+from dashboard import format as words
+from rose.events import BUCKETS
 from rose.pricing.figures import Figure
 from rose.text import visible
 
@@ -27,111 +32,123 @@ BUCKET_COLOURS: Mapping[str, str] = {
     "energy": "#8C564B",
 }
 #: Orange is work of rollouts wherever it stands; what serving takes back has colours of its own.
-BORROWED, DEDICATED = "#E69F00", "#0F6E84"
-COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
-CLOSING_COLOURS: Mapping[str, str] = {
+_COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
+_CLOSING_COLOURS: Mapping[str, str] = {
     "released": "#117733",
     "preempted": "#882255",
     "expired": "#999933",
     "open": "#88CCEE",
 }
-PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
+_PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
 #: Kinds of the steps of a waterfall.
 WHOLE, MORE, LESS, UNKNOWN = "sum so far", "costs more", "costs less", "not known"
-STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
-#: For what is no bucket of ours.
-_EDGE = "#7A8794"
-_OTHER = "#9fb3c8"
+_STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
+_END_COLOURS: Mapping[str, str] = {"worse": "#882255", "better": "#117733"}
+#: By whether the page is dark: both stand out from shaded time too.
+_LINE_COLOURS: Mapping[bool, Mapping[str, str]] = {
+    False: {"p99": "#004C7A", "p50": "#0080C7"},
+    True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
+}
+_BLUE = "#0072B2"
 _ROW_PX = 40
-#: From so many days on, the axis chooses which it names.
-_DAYS_NAMED = 8
+_LANE_PX, _LANE_MIN_PX = 30, 40
+#: More points than these would run into each other.
+_POINTS_MAX = 40
+_CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
+#: Labels are broken into lines of so many characters.
+_LABEL_CHARACTERS = 34
+#: Of an axis whose labels stand in the plot.
+_INSIDE: Mapping[str, Any] = {
+    "labelAlign": "left",
+    "labelPadding": -2,
+    "ticks": False,
+    "domain": False,
+    "minExtent": 0,
+    "maxExtent": 0,
+    "zindex": 1,
+}
 
 
-def ink() -> str:
-    """Of text and rules that are drawn on the page's own background."""
-    return "#e8edf2" if is_dark() else "#1f2933"
-
-
-def is_dark() -> bool:
+def _is_dark() -> bool:
     """Whether the page is drawn on a dark background."""
     return bool(st.context.theme.type == "dark")
 
 
-def budget() -> str:
+def _ink() -> str:
+    """Of text and rules that are drawn on the page's own background."""
+    return "#e8edf2" if _is_dark() else "#1f2933"
+
+
+def _limit() -> str:
     """Of lines of budgets, which are drawn on the page's own background and on shaded time."""
-    return "#FF9D94" if is_dark() else "#B3261E"
+    return "#FF9D94" if _is_dark() else "#B3261E"
 
 
-def coloured(field: str, colours: Mapping[str, str], title: str | None = None, columns: int = 3) -> alt.Color:
-    """`columns` of the legend side by side: as many as a phone has room for right of the chart's own labels."""
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    legend = alt.Legend(title=title, orient="top", symbolType="square", columns=columns)
+def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, columns: int = 3) -> alt.Color:
+    """Colours of what is present; `columns` of the legend side by side: as many as a phone has room for."""
+    values = set(present)
+    shown = {name: colour for name, colour in colours.items() if name in values}
+    scale = alt.Scale(domain=list(shown), range=list(shown.values()))
+    legend = alt.Legend(title=None, orient="top", symbolType="square", columns=columns)
     return alt.Color(f"{field}:N", scale=scale, legend=legend)
 
 
-def _step() -> alt.X:
-    return alt.X("step:Q", title="RL step", axis=alt.Axis(tickMinStep=1, format="d", grid=False))
+def _from_zero(values: Sequence[float | None]) -> list[float]:
+    """An axis from 0 (or below, for what is below) with room for a label at its right."""
+    known = [value for value in values if value is not None]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    # A label needs a sixth of the whole axis, however far below 0 it begins.
+    return [low, (high + (high - low) / 6) or 1.0]
 
 
-def money_by_day(frame: pl.DataFrame, currency: str) -> alt.Chart:
-    """One bar for each day or month, divided by bucket. Columns: day, bucket, usd, text."""
-    order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
-    present = set(frame["bucket"])
-    colours = {bucket: colour for bucket, colour in BUCKET_COLOURS.items() if bucket in present}
-    colours |= dict.fromkeys(sorted(present - set(BUCKET_COLOURS)), _OTHER)
-    return (
-        alt.Chart(frame.with_columns(order=order), height=280)
-        .mark_bar(size=max(4, min(60, 900 // frame["day"].n_unique())))
-        .encode(
-            x=alt.X("day:O", title="UTC", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-            y=alt.Y("usd:Q", title=f"cost ({currency})"),
-            color=coloured("bucket", colours),
-            order="order:Q",
-            tooltip=["day:O", "bucket:N", alt.Tooltip("text:N", title="cost")],
-        )
-    )
+def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
+    """Names of rows in their order, broken into lines."""
+    names = [visible(name) for name in frame[field].unique(maintain_order=True)]
+    lines = {name: textwrap.wrap(name, _LABEL_CHARACTERS) for name in names}
+    axis = alt.Axis(labelExpr=f"({json.dumps(lines)})[datum.label]", labelLimit=260, labelOverlap=False)
+    return alt.Y(f"{field}:N", title=None, sort=names, axis=axis)
 
 
 def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt.LayerChart:
     """A bar for each UTC day, rollouts below all else, and the budget `of_day` as a line. Columns: day, what, amount,
     text."""
-    base = alt.Chart(frame, height=260)
-    bars = base.mark_bar().encode(
-        x=alt.X("yearmonthdate(day):T", title="day (UTC)", axis=_days(frame["day"].unique().sort().to_list())),
-        y=alt.Y("amount:Q", title=f"cost ({currency})"),
-        color=coloured("what", COST_COLOURS),
-        order=alt.Order("what:N", sort="descending"),
-        tooltip=[alt.Tooltip("day:T", format="%Y-%m-%d"), "what:N", alt.Tooltip("text:N", title="cost")],
+    shown = frame.with_columns(pl.col("day").cast(pl.String))
+    bars = (
+        alt.Chart(shown, height=280)
+        .mark_bar(size=max(4, min(60, 900 // shown["day"].n_unique())))
+        .encode(
+            x=alt.X("day:O", title="day (UTC)", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("amount:Q", title=f"cost ({currency})"),
+            color=_coloured("what", _COST_COLOURS, frame["what"]),
+            order=alt.Order("what:N", sort="descending"),
+            tooltip=["day:O", "what:N", alt.Tooltip("text:N", title="cost")],
+        )
     )
     if of_day is None:
         return alt.layer(bars)
     line = alt.Chart(pl.DataFrame({"amount": [of_day], "label": ["budget of a day"]}))
     return alt.layer(
         bars,
-        line.mark_rule(color=budget(), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
-        line.mark_text(color=ink(), align="left", dy=-7, x=6).encode(y="amount:Q", text="label:N"),
+        line.mark_rule(color=_limit(), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
+        line.mark_text(color=_ink(), align="left", dy=-7).encode(x=alt.value(6), y="amount:Q", text="label:N"),
     )
 
 
-def _days(days: Sequence[date]) -> alt.Axis:
-    """An axis of days: of a few each has one tick, where else there would be ticks for hours and for the day after."""
-    few = [alt.DateTime(year=day.year, month=day.month, date=day.day) for day in days]
-    return alt.Axis(format="%Y-%m-%d", labelOverlap=True, values=few if len(few) < _DAYS_NAMED else alt.Undefined)
-
-
-def teams(frame: pl.DataFrame, currency: str) -> alt.Chart:
-    """Teams by what they cost, the dearest at the top; a click picks one. Columns: team, cost, for rollouts."""
-    pick = alt.selection_point(name="team", fields=["team"])
-    return (
-        alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 40)
-        .mark_bar(color=COST_COLOURS["all else"])
-        .encode(
-            y=alt.Y("team:N", title=None, sort="-x", axis=alt.Axis(labelLimit=220)),
-            x=alt.X("cost:Q", title=f"cost of the period ({currency})"),
-            tooltip=["team:N", alt.Tooltip("cost:Q", format=",.2f"), alt.Tooltip("for rollouts:Q", format=",.2f")],
-        )
-        .add_params(pick)
+def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
+    """Bars in the order of the rows, divided by bucket. Columns: name, bucket, cost, text, total, text of total."""
+    order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
+    base = alt.Chart(frame.with_columns(order=order), height=34 * max(frame["name"].n_unique(), 2) + 110)
+    y, scale = _labels(frame, "name"), alt.Scale(domain=_from_zero(frame["total"].to_list()))
+    colours = {**BUCKET_COLOURS, **dict.fromkeys(sorted(set(frame["bucket"]) - set(BUCKET_COLOURS)), "#9fb3c8")}
+    bars = base.mark_bar().encode(
+        y=y,
+        x=alt.X("cost:Q", title=f"cost ({currency})", scale=scale, axis=alt.Axis(tickCount=6)),
+        color=_coloured("bucket", colours, frame["bucket"], columns=4),
+        order="order:Q",
+        tooltip=["name:N", "bucket:N", alt.Tooltip("text:N", title="cost")],
     )
+    ends = alt.Chart(frame.unique("name", maintain_order=True))
+    return bars + ends.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="total:Q", text="text of total:N")
 
 
 def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
@@ -140,99 +157,275 @@ def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     Columns: team, spent, budget, forecast, low, high, text.
     """
     base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 60)
-    y = alt.Y("team:N", title=None, sort=None)
+    y = _labels(frame, "team")
     title = f"{currency} in the month: bar spent, point forecast with its 95% interval, tick budget"
-    domain = from_zero([*frame["spent"], *frame["budget"], *frame["high"]])
+    domain = _from_zero([*frame["spent"], *frame["budget"], *frame["high"]])
     x = alt.X("spent:Q", title=title, scale=alt.Scale(domain=domain))
     tooltip = ["team:N", alt.Tooltip("text:N", title="spent, forecast, budget")]
     return (
         base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_rule(strokeWidth=2, color=ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=80, color=ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
-        + base.mark_tick(color=budget(), thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
+        + base.mark_rule(strokeWidth=2, color=_ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
+        + base.mark_point(filled=True, size=80, color=_ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
+        + base.mark_tick(color=_limit(), thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
 
 
-def interval_rows(figures: Mapping[str, Figure], count: int = 1) -> pl.DataFrame:
-    """Amounts for so many, for `intervals`."""
-
-    def units(nano: float | None) -> float | None:
-        return None if nano is None else nano * count / 1e9
-
-    def text(nano: float) -> str:
-        return amounts.amount(round(nano * count), currency)
-
-    rows = []
+def intervals(figures: Mapping[str, Figure], title: str) -> alt.LayerChart:
+    """Amounts as points with their 95% intervals; a figure without a value is left out."""
+    listed = []
     for name, figure in figures.items():
-        currency = figure.stamp.currency
-        spread = figure.no_interval or "no interval"
-        if figure.low is not None:
-            spread = f"{text(figure.low)} to {'unbounded' if figure.high is None else text(figure.high)}"
-        ends = {"usd": units(figure.value), "low": units(figure.low), "high": units(figure.high)}
-        rows.append({"name": name, **ends, "text": text(figure.value or 0), "range": spread})
-    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64))
-
-
-def intervals(frame: pl.DataFrame, title: str) -> alt.LayerChart:
-    """Points with their 95% intervals. Columns: name, usd, low, high, text."""
+        if figure.value is None:
+            continue
+        ends = {"usd": figure.value, "low": figure.low, "high": figure.high}
+        spread = figure.interval_text or figure.no_interval or "no interval"
+        text = words.amount(round(figure.value), figure.stamp.currency)
+        listed.append(
+            {"name": name, "text": text, "range": spread}
+            | {key: None if nano is None else nano / 1e9 for key, nano in ends.items()}
+        )
+    frame = pl.DataFrame(listed, schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64))
     base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 100)
-    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
-    domain = from_zero([*frame["usd"], *frame["high"]])
-    x = alt.X("usd:Q", title=title, scale=alt.Scale(domain=domain))
-    tooltip = ["name:N", alt.Tooltip("text:N", title="cost"), alt.Tooltip("range:N", title="95% interval")]
+    y = _labels(frame, "name")
+    x = alt.X("usd:Q", title=title, scale=alt.Scale(domain=_from_zero([*frame["usd"], *frame["high"], *frame["low"]])))
+    tooltip = ["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("range:N", title="95% interval")]
     return (
         base.mark_rule(strokeWidth=3, color="#9fb3c8").encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=110, color="#0072B2", opacity=1).encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_text(align="left", dx=4, dy=-12, color=ink()).encode(y=y, x=x, text="text:N")
+        + base.mark_point(filled=True, size=110, color=_BLUE, opacity=1).encode(y=y, x=x, tooltip=tooltip)
+        + base.mark_text(align="left", dx=4, dy=-12, color=_ink()).encode(y=y, x=x, text="text:N")
     )
 
 
-def waterfall(frame: pl.DataFrame, title: str) -> alt.LayerChart:
-    """Steps below each other, each from where the one before it ended. Columns: name, from, to, kind, text, why; a step
-    that is not known has its place, and no bar."""
-    y = alt.Y("name:N", title=None, sort=[*map(visible, frame["name"])], axis=alt.Axis(labelLimit=260))
-    ends = [*frame["from"], *frame["to"]]
-    base = alt.Chart(frame, height=28 * frame.height + 80)
-    x = alt.X("from:Q", title=title, scale=alt.Scale(domain=from_zero(ends)), axis=alt.Axis(tickCount=6))
+def waterfall(steps: Sequence[tuple[str, int | None, bool, str]], currency: str, title: str) -> alt.LayerChart:
+    """Steps below each other, each from where the one before ended: name, nano-units, whether it is a sum, and why.
+
+    A step that is not known has its place, and no bar.
+    """
+    reached, listed = 0.0, []
+    for name, nano, is_sum, why in steps:
+        begin = 0.0 if is_sum else reached
+        reached = begin + (nano or 0) / 1e9
+        kind = UNKNOWN if nano is None else WHOLE if is_sum else MORE if nano > 0 else LESS
+        text = UNKNOWN if nano is None else ("+" if kind == MORE else "") + words.amount(nano, currency)
+        ends = {"from": begin, "to": reached, "right": max(begin, reached)}
+        listed.append({"name": name, "kind": kind, "text": text, "why": why, **ends})
+    frame = pl.DataFrame(listed)
+    y, base = _labels(frame, "name"), alt.Chart(frame, height=30 * frame.height + 90)
+    scale = alt.Scale(domain=_from_zero([*frame["from"], *frame["to"]]))
     bars = (
         base.transform_filter(f"datum.kind != '{UNKNOWN}'")
         .mark_bar(size=16)
         .encode(
             y=y,
-            x=x,
+            x=alt.X("from:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6)),
             x2="to:Q",
-            color=coloured("kind", STEP_COLOURS, columns=1),
+            color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
             tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
         )
     )
-    texts = base.mark_text(align="left", dx=6, color=ink()).encode(y=y, x="right:Q", text="text:N")
-    return bars + texts
+    return bars + base.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="right:Q", text="text:N")
 
 
-def from_zero(values: Sequence[float | None]) -> list[float]:
-    """An axis from 0 (or below, for what is below) with room for a label at its right."""
-    known = [value for value in values if value is not None]
-    return [min(0.0, *known), max(0.0, *known) * 1.2 or 1.0] if known else [0.0, 1.0]
+def depends(frame: pl.DataFrame, now: float, currency: str) -> alt.LayerChart:
+    """Cash saved at either end of each range, from what it is now. Columns: name, end, value, text."""
+    y, title = _labels(frame, "name"), f"cash saved ({currency})"
+    base = alt.Chart(frame.with_columns(now=pl.lit(now)), height=_ROW_PX * frame["name"].n_unique() + 90)
+    line = alt.Chart(pl.DataFrame({"at": [now, 0.0], "what": ["as it is", "saves nothing"]}))
+    dash = alt.StrokeDash(
+        "what:N",
+        legend=alt.Legend(title=None, orient="top"),
+        scale=alt.Scale(domain=["as it is", "saves nothing"], range=[[1, 0], [6, 4]]),
+    )
+    return base.mark_bar(height=18).encode(
+        y=y,
+        x=alt.X("value:Q", title=title),
+        x2="now:Q",
+        color=_coloured("end", _END_COLOURS, frame["end"]),
+        tooltip=["name:N", "end:N", alt.Tooltip("text:N", title="cash saved")],
+    ) + line.mark_rule(color=_ink(), strokeWidth=1.5).encode(x="at:Q", strokeDash=dash)
+
+
+def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
+    """A share with its 95% interval over steps or versions. Columns: place, share, low, high, name, text."""
+    base = alt.Chart(frame, height=300)
+    x = alt.X("place:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d", grid=False))
+    scale = alt.Scale(domain=[0, 1])
+    y = alt.Y("share:Q", title="share of judged answers accepted", scale=scale, axis=alt.Axis(format="%"))
+    tooltip = [alt.Tooltip("name:N", title=title), alt.Tooltip("text:N", title="accepted")]
+    few, low = frame.height <= _POINTS_MAX, alt.Y("low:Q", scale=scale)
+    return (
+        base.mark_area(color=_BLUE, opacity=0.25).encode(x=x, y=low, y2="high:Q")
+        + base.mark_rule(color=_BLUE, opacity=0.45 if few else 0).encode(x=x, y=low, y2="high:Q")
+        + base.mark_line(color=_BLUE, strokeWidth=2).encode(x=x, y=y)
+        + base.mark_point(color=_BLUE, filled=True, size=45 if few else 12, opacity=1).encode(x=x, y=y, tooltip=tooltip)
+    )
 
 
 def holds(frame: pl.DataFrame) -> alt.Chart:
-    """Why rollouts were refused devices, the longest at the top. Columns: reason, why, seconds, refusals."""
+    """Why rollouts were refused devices, the longest at the top. Columns: reason, why, seconds."""
     return (
-        alt.Chart(frame, height=28 * max(frame.height, 2) + 40)
-        .mark_bar(color=BUCKET_COLOURS["headroom"], stroke=_EDGE, strokeWidth=0.5)
+        alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 80)
+        .mark_bar(color=BUCKET_COLOURS["headroom"], stroke="#7A8794", strokeWidth=0.5)
         .encode(
-            y=alt.Y("why:N", title=None, sort="-x", axis=alt.Axis(labelLimit=320)),
+            y=_labels(frame, "why"),
             x=alt.X("seconds:Q", title="seconds that rollouts were refused"),
-            tooltip=["reason:N", alt.Tooltip("seconds:Q", format=",.1f"), alt.Tooltip("refusals:Q", format=",")],
+            tooltip=["reason:N", alt.Tooltip("seconds:Q", format=",.1f")],
         )
     )
 
 
-def by_step(frame: pl.DataFrame, field: str, title: str, colour: str, axis_format: str = "~s") -> alt.LayerChart:
-    """One value by RL step. Columns: step and `field`."""
-    base = alt.Chart(frame.filter(pl.col(field).is_not_null()), height=210).encode(
-        x=_step(),
-        y=alt.Y(f"{field}:Q", title=title, axis=alt.Axis(format=axis_format)),
-        tooltip=["step:Q", alt.Tooltip(f"{field}:Q", title=title, format=axis_format)],
+# One axis of time for everything that a fleet did
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lanes:
+    """What is drawn between two UTC times without a zone: rows of the queries of `sql/dashboard`."""
+
+    begin: datetime
+    end: datetime
+    states: pl.DataFrame
+    leases: pl.DataFrame
+    preemptions: pl.DataFrame
+
+    @property
+    def charts(self) -> list[alt.Chart]:
+        """The lanes, one above the other."""
+        drawn = [self._states()]
+        if not self.leases.is_empty():
+            drawn.append(self._leases())
+        if not self.preemptions.is_empty():
+            drawn.append(self._preemptions())
+        return drawn
+
+    def _states(self) -> alt.Chart:
+        shown = most_of_each_bin(self.states)
+        tips = [alt.Tooltip("lane:N"), _time_tip("t0"), alt.Tooltip("state:N", title="most of it")]
+        tips += [alt.Tooltip(f"{bucket}_share:Q", title=bucket, format=".1%") for bucket in BUCKETS]
+        tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
+        names = ("lane", "t0", "t1", "state", "lent_share", *(f"{bucket}_share" for bucket in BUCKETS))
+        return (
+            alt.Chart(
+                shown.select(names),
+                title=_title("What each device did most"),
+                height=_height(shown["lane"]),
+            )
+            .mark_rect(clip=True)
+            .encode(
+                x=_between("t0", self.begin, self.end),
+                x2="t1:T",
+                y=_lane("lane"),
+                tooltip=tips,
+                color=_coloured("state", BUCKET_COLOURS, shown["state"], columns=4),
+            )
+        )
+
+    def _leases(self) -> alt.Chart:
+        shown = self.leases.select(
+            "lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds"
+        )
+        tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f")]
+        return (
+            alt.Chart(shown, title=_title("Leases, by how they ended"), height=_height(shown["device_id"]))
+            .mark_bar(clip=True, height=10)
+            .encode(
+                x=_between("granted_at", self.begin, self.end),
+                x2="until:T",
+                y=_lane("device_id"),
+                tooltip=[*tips, _time_tip("granted_at")],
+                color=_coloured("closed_by", _CLOSING_COLOURS, shown["closed_by"], columns=4),
+            )
+        )
+
+    def _preemptions(self) -> alt.Chart:
+        shown = self.preemptions
+        tips = ["action:N", _time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
+        return (
+            alt.Chart(shown, title=_title("What serving took back"), height=_height(shown["action"]))
+            .mark_tick(thickness=2, clip=True)
+            .encode(
+                x=_between("t", self.begin, self.end),
+                y=_lane("action"),
+                tooltip=tips,
+                color=_coloured("action", _PREEMPTION_COLOURS, shown["action"], columns=4),
+            )
+        )
+
+
+def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budget_ms: float | None) -> alt.LayerChart:
+    """p99 and p50 of `ttft` or `tpot`, and the budget across. Columns: t, requests, {name}_p99_ms, {name}_p50_ms.
+
+    A bin without a request is a gap.
+    """
+    shown = frame.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
+    long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
+    tops = [float(str(top)) for top in (shown["p99"].max(), budget_ms) if top is not None]
+    scale = alt.Scale(domain=[0, 1.2 * max(tops, default=1.0)])
+    lines = (
+        alt.Chart(long)
+        .mark_line(
+            point=alt.OverlayMarkDef(size=16), strokeWidth=1.6, clip=True, invalid="break-paths-show-path-domains"
+        )
+        .encode(
+            x=_between("t", begin, end),
+            y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=scale),
+            color=_coloured("which", _LINE_COLOURS[_is_dark()], long["which"]),
+            tooltip=[_time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
+        )
     )
-    return base.mark_line(color=colour, strokeWidth=2) + base.mark_point(color=colour, filled=True, size=40, opacity=1)
+    layers: list[Any] = [lines]
+    if budget_ms is not None:
+        budget = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"budget {budget_ms:,.0f} ms"]}))
+        layers.append(budget.mark_rule(color=_limit(), strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
+        at_the_end = budget.mark_text(color=_ink(), align="right", dy=-6)
+        layers.append(at_the_end.encode(x=alt.value("width"), y="ms:Q", text="label:N"))
+    title = "Time to first token" if name == "ttft" else "Time for each further token"
+    return alt.layer(*layers, title=_title(title)).properties(height=260)
+
+
+def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each lane's bins with the bucket that took the most of it, `state`, and the share of every bucket."""
+    most, whole = pl.max_horizontal(BUCKETS), pl.sum_horizontal(BUCKETS)
+    state = pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS))
+    return frame.filter(whole > 0).with_columns(
+        state=state,
+        **{f"{bucket}_share": pl.col(bucket) / whole for bucket in BUCKETS},
+        lent_share=pl.col("lent") / whole,
+    )
+
+
+def _between(field: str, begin: datetime, end: datetime) -> alt.X:
+    """An axis of time from one UTC time without a zone to another."""
+    long = end - begin
+    form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
+    # Times come without a zone, which Vega reads and shows as they are, so UTC stays UTC in any browser.
+    ends = [
+        alt.DateTime(year=at.year, month=at.month, date=at.day, hours=at.hour, minutes=at.minute, seconds=at.second)
+        for at in (begin, end)
+    ]
+    return alt.X(
+        f"{field}:T",
+        title=None,
+        scale=alt.Scale(domain=ends),
+        axis=alt.Axis(format=form, labelOverlap=True, labelFlush=True, labelBound=True, grid=False),
+    )
+
+
+def _lane(field: str) -> alt.Y:
+    """Lanes with their names above them, so that nothing stands beside the plot, on a phone either."""
+    scale = alt.Scale(paddingInner=0.5, paddingOuter=0.5)
+    axis = alt.Axis(**_INSIDE, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
+    return alt.Y(f"{field}:N", title=None, axis=axis, scale=scale)
+
+
+def _time_tip(field: str) -> alt.Tooltip:
+    """A UTC time to the second."""
+    return alt.Tooltip(f"{field}:T", title="time (UTC)", format=f"{_DAY} {_CLOCK}")
+
+
+def _title(text: str) -> alt.TitleParams:
+    """Of one of several charts."""
+    return alt.TitleParams(text, anchor="start", fontSize=13)
+
+
+def _height(lanes: pl.Series) -> int:
+    """Of a chart, with its title, legend and axis."""
+    return max(_LANE_MIN_PX, _LANE_PX * lanes.n_unique()) + 170

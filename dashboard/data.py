@@ -1,4 +1,4 @@
-"""What the pages of a run read: rows of the named queries and the cost report, cached until the ledger gains an event.
+"""What the screens read: runs, named queries, charges and reports, kept until the ledger gains an event.
 
 Each query opens the catalog read-only and closes it again, so a page never stands in a writer's or a compaction's way.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import duckdb
 import polars as pl
@@ -22,63 +24,81 @@ from polars import selectors
 
 import dashboard
 import sql
+from dashboard.link import ALL, FULLY_LOADED, NEWEST, Link
 from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import catalog, verified, verify
 from rose.ledger.examine import Seen
+from rose.ledger.reading import named
 from rose.pricing import charges
-from rose.pricing.charges import Charges
-from rose.pricing.closing.period import Period, nanoseconds
-from rose.pricing.document import Report
+from rose.pricing.answers import changes
+from rose.pricing.answers.changes import Changes
+from rose.pricing.charges import NothingChargedError
+from rose.pricing.closing import bill as bills
+from rose.pricing.closing import charge_algebra, coverage, records, store
+from rose.pricing.closing.bill import Bill
+from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
+from rose.pricing.closing.period import of_day as period_of_day
+from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows as pricing_rows
 from rose.pricing.query import set_variables
-from rose.pricing.run import heard, report
+from rose.pricing.run import heard
 from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.spend import saved as savings
+from rose.pricing.spend.calendar import Calendar, calendar_of
 from rose.pricing.spend.cost import UNALLOCATED, tags_of
-from rose.pricing.spend.currency import OWN
+from rose.pricing.spend.saved import Saved
+from rose.pricing.watch import anomaly, budget
+from rose.pricing.watch.anomaly import Watch
+from rose.pricing.watch.budget import TeamBudget
 
 T = TypeVar("T")
 
-#: What was cached is dropped after this long, whatever happens; a new event drops it at once.
+#: Cached answers are dropped after this long; a new event drops them at once.
 TTL_S = 600
-#: The newest state of each ledger of which anything was cached.
-_newest: dict[Path, str] = {}
-_newest_lock = threading.Lock()
-#: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
-LONG = timedelta(days=7)
-_DAILY = {
-    "dashboard/time_totals",
-    "dashboard/fleet_states",
-    "dashboard/fleet_latency",
-    "dashboard/fleet_preemptions",
-    "run/preemption_totals",
-}
-#: Queries that read macros, and what makes these.
-_OF_MACROS = (
-    "dashboard/fleet_latency",
-    "dashboard/fleet_leases",
-    "dashboard/fleet_now",
-    "dashboard/fleet_states",
-    "dashboard/time_totals",
-)
-_MACROS = sql.read("dashboard/own_device_time.sql") + sql.read("borrowing/lease_parts_by_run.sql")
-#: A file that somebody changed is found out after so many seconds; new ones at once.
+#: A changed file is found out after so many seconds; new files at once.
 CHECKED_S = 10
+#: A run without an end to which nothing was added for this long was probably killed.
+QUIET_S = 300
+#: Rows of a named query that a screen shows.
+ROWS_MAX = 1000
+#: What rollouts cost: their time, and what exists for rollouts only.
+ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")
+#: The share of serving requests that should keep their latency budgets.
+SERVING_TARGET = Fraction(99, 100)
+#: The column of the charges that sums to the bill, by view.
+_AMOUNT = {False: "cost_nano", True: "loaded_nano"}
 #: Tags that name who pays.
 _TEAM_TAGS = ("team", "serving_team")
-#: A run with no end to which nothing was added for this long was probably killed.
-QUIET_S = 300
-
 _NO_PRICE_BOOK = (
     "there is no price book, so nothing can be priced. `rose price adopt FILE` puts one on record for the ledger; or "
     f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
 )
+#: The newest state of each ledger of which anything was cached.
+_newest: dict[Path, str] = {}
+_newest_lock = threading.Lock()
 
 
 class ReadError(UserError):
     """The ledger could not be read; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced(Generic[T]):
+    """What the pricing layer made of the ledger, or why it made nothing."""
+
+    value: T | None
+    error: str | None
+
+
+class Window(NamedTuple):
+    """[from_ns, to_ns), UTC nanoseconds since the epoch."""
+
+    from_ns: int
+    to_ns: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,13 +123,19 @@ class Run:
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
-    #: After how long without a word it expires; None where it does not say.
+    #: Seconds of silence after which it expires; None where it does not say.
     expires_s: float | None
+    tags_json: str
 
     @property
     def is_of_fleet(self) -> bool:
         """Whether it is a fleet's own, which has all that RL runs share."""
         return self.run_id == self.fleet_run_id
+
+    @property
+    def tags(self) -> dict[str, str | None]:
+        """Tags that the run began with."""
+        return tags_of(self.tags_json)
 
     @property
     def going_on(self) -> bool:
@@ -127,41 +153,158 @@ class Run:
         )
 
     @property
-    def long(self) -> bool:
-        """Whether it is shown by the day."""
-        return self.started_at is not None and self.last_event_at - self.started_at > LONG
+    def whole(self) -> Window:
+        """From the begin of the run to its end, or to its last event."""
+        begin, end = self.started_at or self.last_event_at, self.ended_at or self.last_event_at
+        return Window(nanoseconds(begin), max(nanoseconds(end), nanoseconds(begin)) + 10**9)
 
 
-@dataclass(frozen=True, slots=True)
-class Priced(Generic[T]):
-    """What the pricing layer made of the ledger, or why it made nothing."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """What a bill is of; `unverified`: also of a ledger that does not verify."""
 
-    value: T | None
-    error: str | None
+    ledger: Path
+    period: Period
+    book: PriceBook
+    provenance: str
+    unverified: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Names it for a cache, with all it depends on beside the ledger."""
+        return self.period, *book_key(self.book), self.provenance, self.unverified, frozen(self.ledger)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """Charges of a period by view, team and tag: `frame` has `amount_nano` of the view, and `rollout` (Boolean)."""
+
+    period: Period
+    frame: pl.DataFrame
+
+    @property
+    def rollout(self) -> pl.DataFrame:
+        """The charges that are for rollouts."""
+        return self.frame.filter("rollout")
+
+    @property
+    def rollout_nano(self) -> int:
+        return int(self.rollout["amount_nano"].sum())
+
+    def by_day(self) -> pl.DataFrame:
+        """Nano-dollars by UTC `day`: columns `rollouts` and `all else`; 0 where a day between has none."""
+        amount = pl.col("amount_nano")
+        summed = (
+            self.frame.group_by(day=pl.col("hour").dt.date())
+            .agg(rollouts=amount.filter("rollout").sum(), rest=amount.filter(~pl.col("rollout")).sum())
+            .rename({"rest": "all else"})
+            .sort("day")
+        )
+        if summed.is_empty():
+            return summed
+        days = pl.DataFrame({"day": pl.date_range(summed["day"][0], summed["day"][-1], eager=True)})
+        return days.join(summed, "day", "left").fill_null(0).sort("day")
+
+
+# Reading
 
 
 def root() -> Path:
     """The ledger to show: the folder in ROSE_LEDGER, else as `ledger_to_show` finds it. Raises NoLedgerError."""
-    named = os.environ.get("ROSE_LEDGER")
-    return dashboard.ledger_to_show(Path(named) if named else None)
+    path = os.environ.get("ROSE_LEDGER")
+    return dashboard.ledger_to_show(Path(path) if path else None)
 
 
-def price_book(ledger: Path, run: Run | None = None, period: Period | None = None) -> Priced[PriceBook]:
-    """The price book of a run, or of the runs of a period, by the rule of every command; or why there is none.
+def runs(ledger: Path, run_id: str = "") -> list[Run]:
+    """The newest runs, newest first, and the one of that id, however old. Raises ReadError or LedgerError."""
+    return [Run(**row) for row in rows(ledger, "dashboard/runs", run_id=run_id).drop("runs").to_dicts()]
 
-    Prices are never from a cache: they may be edited while pages are open.
+
+def run_count(ledger: Path) -> int:
+    """How many runs there are, with those that `runs` leaves out. Raises ReadError or LedgerError."""
+    counted = rows(ledger, "dashboard/runs", run_id="")
+    return int(counted["runs"][0]) if counted.height else 0
+
+
+def span(ledger: Path) -> Period | None:
+    """The whole UTC days in which devices were there; None where none ever was. Raises ReadError or LedgerError."""
+    ((from_ns, to_ns),) = rows(ledger, "dashboard/span").iter_rows()
+    if from_ns is None or to_ns is None:
+        return None
+    days = from_ns // NS_PER_DAY, max(to_ns - 1, from_ns) // NS_PER_DAY + 1
+    return Period(days[0] * NS_PER_DAY, days[1] * NS_PER_DAY)
+
+
+def teams(ledger: Path, listed: list[Run]) -> list[str]:
+    """The teams that runs and the price book name, and the rest as `unallocated`."""
+    found = {value for run in listed for name in _TEAM_TAGS if (value := run.tags.get(name))}
+    book = price_book(ledger).value
+    found |= {tag.tags["team"] for tag in book.device_tag if "team" in tag.tags} if book is not None else set()
+    return [*sorted(found), UNALLOCATED]
+
+
+def rows(ledger: Path, query: str, **variables: object) -> pl.DataFrame:
+    """The rows of `sql/<query>.sql`. Raises ReadError or LedgerError."""
+    return _read(str(ledger), query, tuple(sorted(variables.items())), _current(ledger))
+
+
+@st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
+def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], mark: str) -> pl.DataFrame:
+    """`mark` is part of the key only: an event that arrives meanwhile can make the rows newer, never older."""
+    with closing(catalog.connect(ledger)) as connection:
+        try:
+            set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
+            frame: pl.DataFrame = connection.sql(sql.read(f"{query}.sql")).pl()
+            # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
+            return frame.with_columns(selectors.decimal().cast(pl.Int64))
+        except duckdb.CatalogException as error:
+            raise ReadError(
+                f"A view of the ledger is missing, or lacks a column ({error}). Another version of ROSE wrote its "
+                "catalog; any writer of this version repairs it when it opens the ledger."
+            ) from error
+        except duckdb.Error as error:
+            raise ReadError(
+                f"The ledger cannot be read: {error}. `rose ledger verify` names what is damaged."
+            ) from error
+
+
+def named_rows(ledger: Path, query: str, columns: Sequence[str] = (), **variables: object) -> Priced[pl.DataFrame]:
+    """The first `ROWS_MAX` rows of a query that `rose query` has, all or some of its columns.
+
+    Columns of nanoseconds, `_ns`, come in milliseconds or seconds, and say so.
     """
-    run_id = None if run is None else run.run_id
-    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    own = kept(lambda: choice.own_books(ledger, run_id, from_ns, to_ns), ledger, "own books", run_id, from_ns, to_ns)
-    if own.value is None:
-        return Priced(None, own.error)
-    try:
-        return Priced(choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own.value), None)
-    except choice.NoPriceBookError:
-        return Priced(None, _NO_PRICE_BOOK)
-    except UserError as error:
-        return Priced(None, str(error))
+
+    def read() -> pl.DataFrame:
+        text = {name: str(value) for name, value in variables.items() if value is not None}
+        wanted = named.load(query)
+        result = named.run(ledger, wanted, named.values(wanted, text, now=datetime.now(UTC)), limit=ROWS_MAX)
+        cells = [[_plain(cell) for cell in row] for row in result.rows]
+        frame = pl.DataFrame(cells, schema=result.columns, orient="row", infer_schema_length=None, strict=False)
+        return _timed(frame.select(columns or result.columns))
+
+    return kept(read, ledger, "named", query, tuple(columns), sorted(variables.items()))
+
+
+def _plain(cell: Any) -> Any:
+    """A value that a screen's table has a type for."""
+    if isinstance(cell, Decimal):
+        return float(cell)
+    return cell if cell is None or isinstance(cell, str | bool | int | float | datetime) else str(cell)
+
+
+def _timed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Nanosecond columns as milliseconds, or as seconds where one of them is ten seconds or more."""
+    for name in [name for name in frame.columns if name.endswith("_ns") and frame[name].dtype.is_numeric()]:
+        longest = frame[name].cast(pl.Float64).abs().max()
+        size, unit = (1e9, "s") if isinstance(longest, float) and longest >= 1e10 else (1e6, "ms")
+        value = (pl.col(name) / size).round(3).alias(f"{name.removesuffix('_ns')} ({unit})")
+        frame = frame.with_columns(value).select(
+            [value.meta.output_name() if column == name else column for column in frame.columns]
+        )
+    return frame
+
+
+# Caches
 
 
 def mark(ledger: Path) -> str:
@@ -190,161 +333,14 @@ def quiet_s(ledger: Path) -> float:
     return time.time() - max(written, default=0.0)
 
 
-def runs(ledger: Path, run_id: str = "") -> list[Run]:
-    """The newest runs, newest first, and the one of that id, however old. Raises ReadError or LedgerError."""
-    return [Run(**row) for row in _rows(ledger, "dashboard/runs", run_id).drop("runs").to_dicts()]
-
-
-def run_count(ledger: Path) -> int:
-    """How many runs there are, with those that `runs` leaves out. Raises ReadError or LedgerError."""
-    rows = _rows(ledger, "dashboard/runs")
-    return int(rows["runs"][0]) if rows.height else 0
-
-
-def span_ns(ledger: Path) -> tuple[int, int] | None:
-    """From when to when devices were there, UTC nanoseconds; None where none was. Raises ReadError or LedgerError."""
-    (bounds,) = _rows(ledger, "dashboard/span").iter_rows()
-    return None if None in bounds else bounds
-
-
-def tags(ledger: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The teams that runs name, and their other tags as `name:value`. Raises ReadError or LedgerError."""
-    own = list(tags_by_run(ledger).values())
-    teams = {value for tags in own for name in _TEAM_TAGS if (value := tags.get(name))}
-    others = {f"{name}:{value}" for tags in own for name, value in tags.items() if value and ":" not in name}
-    book = price_book(ledger).value
-    teams |= {tag.tags["team"] for tag in book.device_tag if "team" in tag.tags} if book is not None else set()
-    return (*sorted(teams), UNALLOCATED), tuple(sorted(others))
-
-
-def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
-    """The tags of every run that has some. Raises ReadError or LedgerError."""
-    return {run_id: tags_of(text) for run_id, text in _rows(ledger, "dashboard/tags").iter_rows()}
-
-
-def models(ledger: Path) -> dict[str, str]:
-    """The model that rollouts of each fleet's run were made with. Raises ReadError or LedgerError."""
-    return dict(_rows(ledger, "dashboard/models").iter_rows())
-
-
-def currencies(ledger: Path) -> tuple[str, ...]:
-    """Dollars, and what else the ledger's price book has a rate for."""
-    book = price_book(ledger).value
-    rates = {entry.currency for entry in book.exchange_rate} if book is not None else set()
-    return (OWN, *sorted(rates - {OWN}))
-
-
-def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
-    """The rows of `sql/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
-    if run.long and query in _DAILY:
-        query = f"{query}_daily"
-    return _rows(ledger, query, run.run_id)
-
-
-class Window(NamedTuple):
-    """[from_ns, to_ns), UTC nanoseconds since the epoch."""
-
-    from_ns: int
-    to_ns: int
-
-
-def in_window(
-    ledger: Path, query: str, run: Run, window: Window, blocks: int = 200, part: str | None = None
-) -> pl.DataFrame:
-    """The rows of `sql/<query>.sql` in a part of a run, in at most so many bins, by the day where it is long.
-
-    `part` narrows it down to what the query says. Raises ReadError or LedgerError.
-    """
-    if by_day(window) and query in _DAILY:
-        query = f"{query}_daily"
-    asked = (
-        ("run_id", run.run_id),
-        ("from_ns", window.from_ns),
-        ("to_ns", window.to_ns),
-        ("blocks", blocks),
-        ("part", part),
-    )
-    return _as_it_is(ledger, query, *asked)
-
-
-def in_blocks(ledger: Path, query: str, run: Run, part: str = "step", blocks: int = 200) -> pl.DataFrame:
-    """The rows of `sql/<query>.sql` on a whole run by `step` or `version`, at most so many.
-
-    Raises ReadError or LedgerError.
-    """
-    asked = (("run_id", run.run_id), ("part", part), ("blocks", blocks))
-    return _as_it_is(ledger, query, *asked)
-
-
-def by_day(window: Window) -> bool:
-    """Whether a window is shown by the day."""
-    return window.to_ns - window.from_ns > LONG // timedelta(microseconds=1) * 1000
-
-
-def of_part(ledger: Path, query: str, run: Run, part: str) -> pl.DataFrame:
-    """The rows of `sql/<query>.sql` on one thing of a run, such as a lease. Raises ReadError or LedgerError."""
-    return _as_it_is(ledger, query, ("run_id", run.run_id), ("part", part))
-
-
-def charged(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Charges]:
-    """The charges of a run at its price book's prices, or why there are none."""
-    chosen = price_book(ledger, run)
-    if (book := chosen.value) is None:
-        return Priced(None, chosen.error)
-    return kept(
-        lambda: charges.price(ledger, book, run_id=run.run_id, allow_unverified=unverified, seen=seen(str(ledger))),
-        ledger,
-        "charged",
-        run.run_id,
-        *book_key(book),
-        unverified,
-        large=True,
-    )
-
-
-def between(ledger: Path, query: str, period: Period, provenance: str) -> pl.DataFrame:
-    """The rows of `sql/<query>.sql` on a period and one provenance. Raises ReadError or LedgerError."""
-    asked = (("from_ns", period.from_ns), ("to_ns", period.to_ns), ("provenance", provenance))
-    return _as_it_is(ledger, query, *asked)
-
-
-def _rows(ledger: Path, query: str, run_id: str = "") -> pl.DataFrame:
-    return _as_it_is(ledger, query, ("run_id", run_id))
-
-
-def _as_it_is(ledger: Path, query: str, *variables: tuple[str, object]) -> pl.DataFrame:
-    return _read(str(ledger), query, variables, _current(ledger))
-
-
-@st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
-def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], mark: str) -> pl.DataFrame:
-    """`mark` is part of the key only: an event that arrives meanwhile can make the rows newer, never older."""
-    with closing(catalog.connect(ledger)) as connection:
-        try:
-            set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
-            macros = _MACROS if query.startswith(_OF_MACROS) else ""
-            frame: pl.DataFrame = connection.sql(macros + sql.read(f"{query}.sql")).pl()
-            # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
-            return frame.with_columns(selectors.decimal().cast(pl.Int64))
-        except duckdb.CatalogException as error:
-            raise ReadError(
-                f"A view of the ledger is missing, or lacks a column ({error}). Its catalog was written by another "
-                "version of ROSE; any writer of this version puts it right when it opens the ledger."
-            ) from error
-        except duckdb.Error as error:
-            raise ReadError(
-                f"The ledger cannot be read: {error}. `rose ledger verify` names what is damaged."
-            ) from error
-
-
 def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False) -> Priced[T]:
     """What `make` returns, or the message of the error it raises for its user; `key` names it and all it depends on.
 
     It is made once for all sessions and never changes, until the ledger gains an event. `large`: few are kept at once.
     """
     keep = _keep_few if large else _keep
-    priced: Priced[T] = keep((str(ledger), _current(ledger), *map(repr, key)), make)
-    return priced
+    answer: Priced[T] = keep((str(ledger), _current(ledger), *map(repr, key)), make)
+    return answer
 
 
 # Two functions, since that is how Streamlit tells caches apart. What begins with an underscore is no part of the key.
@@ -353,7 +349,7 @@ def _keep(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
     return attempt(_make)
 
 
-# A view of a period and of the one that it is compared with takes four.
+# A view of a period, and what it is compared with, take three.
 @st.cache_resource(ttl=TTL_S, max_entries=8, show_spinner=False)
 def _keep_few(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
     return attempt(_make)
@@ -368,8 +364,10 @@ def attempt(make: Callable[[], T]) -> Priced[T]:
 
 
 def problems(ledger: Path) -> list[str]:
-    """What is wrong with the ledger; empty where it is sound. Reads what is new or changed, and at most each
-    CHECKED_S. Raises LedgerError."""
+    """What is wrong with the ledger; empty where it is sound. Reads new and changed files, at most each CHECKED_S.
+
+    Raises LedgerError.
+    """
     return _problems(str(ledger), mark(ledger))
 
 
@@ -378,27 +376,39 @@ def _problems(ledger: str, mark: str) -> list[str]:
     return verify.verify(ledger, seen=seen(ledger)).doubts
 
 
-def verifies(ledger: Path) -> bool:
-    """Whether nothing is wrong with the ledger. Raises LedgerError."""
-    return not problems(ledger)
+@st.cache_resource(show_spinner=False)
+def seen(ledger: str) -> Seen:
+    """What was verified, once for all sessions: what the last verification left, and what changed since."""
+    return verified.load(ledger)
 
 
-def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]:
-    """The cost report of a run as the ledger stands, or why there is none."""
-    chosen = price_book(ledger, run)
-    if (book := chosen.value) is None:
-        return Priced(None, chosen.error)
-    return kept(
-        lambda: report.build(ledger, run.run_id, book, unverified, seen(str(ledger))),
-        ledger,
-        "report",
-        run.run_id,
-        *book_key(book),
-        unverified,
-    )
+# Prices
 
 
-def answer(ledger: Path, run: Run, make: Callable[[PricedRun], T], *, unverified: bool) -> Priced[tuple[T, Stamp]]:
+def price_book(ledger: Path, run: Run | None = None, period: Period | None = None) -> Priced[PriceBook]:
+    """The price book of a run, or of the runs of a period, by the rule of every command; or why there is none.
+
+    Prices are never from a cache: they may be edited while pages are open.
+    """
+    run_id = None if run is None else run.run_id
+    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
+    own = kept(lambda: choice.own_books(ledger, run_id, from_ns, to_ns), ledger, "own books", run_id, from_ns, to_ns)
+    if own.value is None:
+        return Priced(None, own.error)
+    try:
+        return Priced(choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own.value), None)
+    except choice.NoPriceBookError:
+        return Priced(None, _NO_PRICE_BOOK)
+    except UserError as error:
+        return Priced(None, str(error))
+
+
+def book_key(book: PriceBook) -> tuple[str, str]:
+    """Names a price book and the rule it was chosen by, for caches."""
+    return book.sha256, book.chosen
+
+
+def of_run(ledger: Path, run: Run, make: Callable[[PricedRun], T], *, unverified: bool) -> Priced[tuple[T, Stamp]]:
     """What `make`, a function of a module, makes of a run at its price book's prices, or why there is nothing."""
     chosen = price_book(ledger, run)
     if (book := chosen.value) is None:
@@ -408,16 +418,197 @@ def answer(ledger: Path, run: Run, make: Callable[[PricedRun], T], *, unverified
         with priced(ledger, run.run_id, book, unverified, seen(str(ledger))) as priced_run:
             return make(priced_run), priced_run.stamp
 
-    key = (make.__module__, make.__qualname__, run.run_id, *book_key(book), unverified)
-    return kept(build, ledger, *key)
+    return kept(build, ledger, make.__module__, make.__qualname__, run.run_id, *book_key(book), unverified)
 
 
-def book_key(book: PriceBook) -> tuple[str, str]:
-    """Names a price book and the rule it was chosen by, for caches."""
-    return book.sha256, book.chosen
+def period(ledger: Path, chosen: Link) -> Period | None:
+    """The period of the bar; None where no device ever was there. Raises PriceBookError, LedgerError."""
+    days = span(ledger)
+    if days is None:
+        return None
+    match chosen.period:
+        case text if text == NEWEST:
+            return month_at(days.to_ns - 1)
+        case text if text == ALL:
+            return days
+        case text:
+            # A fiscal year begins when the price book says.
+            fiscal = any(word in text for word in ("FY", "quarter", "year"))
+            calendar = calendar_of(ledger, None, None, None, (text,)) if fiscal else Calendar()
+            return calendar.period(text, utc_us() * 1000)
 
 
-@st.cache_resource(show_spinner=False)
-def seen(ledger: str) -> Seen:
-    """What was verified, once for all sessions: what the last verification left, and what changed since."""
-    return verified.load(ledger)
+def period_before(now: Period) -> Period:
+    """The month before a month; else as long a time just before."""
+    if now == month_at(now.from_ns):
+        return month_at(now.from_ns - 1)
+    return Period(2 * now.from_ns - now.to_ns, now.from_ns)
+
+
+def months(days: Period) -> list[Period]:
+    """The months of a period and the current one, newest first."""
+    listed = [month_at(days.from_ns)]
+    while listed[-1].to_ns < days.to_ns:
+        listed.append(month_at(listed[-1].to_ns))
+    return sorted({*listed, month_at(utc_us() * 1000)}, reverse=True)
+
+
+def provenances(ledger: Path, within: Period) -> list[str]:
+    """What the runs and the closes of a period are: live, replay or simulated. Raises ReadError."""
+
+    def read() -> list[str]:
+        with catalog.connect(ledger) as connection:
+            set_variables(connection, from_ns=within.from_ns, to_ns=within.to_ns)
+            found = {str(row["provenance"]) for row in pricing_rows(connection, "closing/provenances")}
+        closed = (posted[0] for posted in records.postings(ledger).values())
+        return sorted(found | {first.provenance for first in closed if first.period.overlaps(within)})
+
+    answer = kept(read, ledger, "provenances", within)
+    if answer.value is None:
+        raise ReadError(answer.error)
+    return answer.value
+
+
+def bill(scope: Scope) -> Priced[Bill]:
+    """The bill of a period: closed hours as they were closed and corrected, open ones at the book's prices."""
+    return kept(
+        lambda: bills.bill(
+            scope.ledger,
+            scope.period,
+            scope.book,
+            provenance=scope.provenance,
+            allow_unverified=scope.unverified,
+            seen=seen(str(scope.ledger)),
+        ),
+        scope.ledger,
+        "bill",
+        *scope.key,
+        large=True,
+    )
+
+
+def spent(scope: Scope, billed: Bill, part: Period, chosen: Link, listed: list[Run]) -> Spent:
+    """The charges of a part of a bill by what the bar chooses: view, team and tag."""
+    loaded = chosen.view == FULLY_LOADED
+    frame = _loaded(replace(scope, period=billed.period), billed) if loaded else billed.frame
+    rollout = pl.col("work") == "rollout" if loaded else pl.col("bucket").is_in(ROLLOUT_BUCKETS)
+    frame = coverage.within(frame, part)
+    if chosen.team is not None:
+        frame = frame.filter(pl.col("team") == chosen.team)
+    if chosen.tag is not None:
+        name, _, value = chosen.tag.partition(":")
+        frame = frame.filter(pl.col("run_id").is_in([run.run_id for run in listed if run.tags.get(name) == value]))
+    return Spent(period=part, frame=frame.with_columns(amount_nano=pl.col(_AMOUNT[loaded]), rollout=rollout))
+
+
+def _loaded(scope: Scope, billed: Bill) -> pl.DataFrame:
+    answer = kept(lambda: charges.fully_load(billed.frame), scope.ledger, "loaded", *scope.key, large=True)
+    assert answer.value is not None, answer.error
+    return answer.value
+
+
+def bill_with_history(scope: Scope) -> Priced[Bill]:
+    """The bill of a period with what it is compared with: the period before, and the days before the month's.
+
+    Of the period alone where earlier hours cannot be priced.
+    """
+    earliest = min(
+        period_before(scope.period).from_ns,
+        month_at(scope.period.to_ns - 1).from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY,
+    )
+    whole = bill(replace(scope, period=Period(earliest, scope.period.to_ns)))
+    return bill(scope) if whole.value is None else whole
+
+
+def harvest(frame: pl.DataFrame) -> Fraction | None:
+    """The share of the time that serving left unused which rollouts took; None where serving left none.
+
+    Of serving devices: rollout over rollout, headroom and idle, as `rose query harvest_share_by_day` has it.
+    """
+    pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
+    ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
+    unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
+    return Fraction(ns.get("rollout", 0), unused_ns) if unused_ns else None
+
+
+def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link) -> Priced[Changes]:
+    """What drove the change of what is chosen from the period before, by team; amortized."""
+
+    def compare() -> Changes:
+        stamps = [replace(billed.stamp, from_ns=part.period.from_ns, to_ns=part.period.to_ns) for part in (before, now)]
+        was, is_now = (changes.side(part.frame, "team") for part in (before, now))
+        return changes.changes(was, is_now, by="team", before_stamp=stamps[0], stamp=stamps[1])
+
+    return kept(compare, scope.ledger, "changed", before.period, chosen.team, chosen.tag, *scope.key)
+
+
+def budgets(scope: Scope) -> Priced[list[TeamBudget]]:
+    """Budgets of the month in which the period ends, beside what was spent; empty where none is set.
+
+    A forecast holds for an hour at most.
+    """
+    month = month_at(scope.period.to_ns - 1)
+
+    def compare() -> list[TeamBudget]:
+        if not budget.budgets(scope.ledger, month):
+            return []
+        return budget.show(
+            scope.ledger, month, scope.book, provenance=scope.provenance, allow_unverified=scope.unverified
+        )
+
+    return kept(compare, scope.ledger, "budgets", *scope.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
+
+
+def watched(scope: Scope, billed: Bill) -> Priced[Watch] | None:
+    """Days of the period that cost other than the days before them; None where no charged day is over.
+
+    `billed` is `bill_with_history`.
+    """
+    today_ns = period_of_day(datetime.now(UTC).date()).from_ns
+    if scope.period.from_ns >= today_ns:
+        return None
+    over = Period(scope.period.from_ns, min(scope.period.to_ns, today_ns))
+    if coverage.within(billed.frame, over).is_empty():
+        return None
+    return kept(lambda: anomaly.watch(billed, over), scope.ledger, "watched", over, billed.period, *scope.key)
+
+
+def not_closed(ledger: Path, provenance: str) -> list[Period]:
+    """Months that are over, have charges and are not closed whole, oldest first."""
+    days, posted = span(ledger), closes(ledger).value
+    if days is None or posted is None:
+        return []
+    closed = [postings[0].period for postings in posted.values() if postings[0].provenance == provenance]
+    now_ns = utc_us() * 1000
+    past = [month for month in months(days) if month.to_ns <= now_ns]
+    return sorted(month for month in past if month.without(closed) and provenance in provenances(ledger, month))
+
+
+def saved(scope: Scope) -> Priced[Saved | None]:
+    """What borrowing saved in the runs that ended in the period or go on in it; None where no run counts."""
+
+    def sum_up() -> Saved | None:
+        try:
+            return savings.saved(
+                scope.ledger,
+                scope.period,
+                provenance=scope.provenance,
+                allow_unverified=scope.unverified,
+                seen=seen(str(scope.ledger)),
+            )
+        except NothingChargedError:
+            return None
+
+    return kept(sum_up, scope.ledger, "saved", *scope.key)
+
+
+def closes(ledger: Path) -> Priced[dict[str, list[Posting]]]:
+    """Every close with its corrections, as the ledger's events say."""
+    return kept(lambda: records.postings(ledger), ledger, "closes")
+
+
+def frozen(ledger: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names a state of the closes' files: a file that was touched is read, and found out, again."""
+    home = ledger / store.FOLDER
+    files = sorted(path for path in home.rglob("*") if path.is_file()) if home.exists() else []
+    return tuple((str(path.relative_to(home)), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in files)

@@ -1,38 +1,32 @@
-"""Words and numbers for people: times, shares, trace scales, and the report as rows for a spreadsheet."""
+"""Words and numbers for people: times, shares, amounts of any size, and what stands beside figures."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+
+import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
 from dashboard import escape
 from dashboard.data import Run
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of
-from rose.pricing.closing.records import BookStamp
-from rose.pricing.document import Report
-from rose.pricing.figures import NOT_SET, BookFacts, Figure, Stamp
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.figures import Stamp
+from rose.pricing.money import format_money
 
 NOT_ENOUGH_DATA = "not enough data"
-
-#: What each bucket is.
-BUCKET_WORDS: Mapping[str, str] = {
-    "serving": "Time a device answered requests: of users, or of a trace that stands in for them.",
-    "rollout": "Time a device generated rollouts for reinforcement learning, borrowed or dedicated.",
-    "train": "Time a device updated the policy.",
-    "sync": "Time a device took in new weights.",
-    "activation": "Time in which an engine for rollouts started, or its memory came to a device or left it.",
-    "headroom": "Time that a rollout wanted, was held for serving's sake, and nobody worked in.",
-    "idle": "Time in which a device did nothing, and nobody was held. On a serving device without a lease it could "
-    "have been lent; in a lease it is leased, not used.",
-    "unaccounted": "Provisioned time that no report of the device covers: it is paid for, and nobody knows for what.",
-}
 PROVENANCE_WORDS: Mapping[str, str] = {
     "live": "Measured on running engines; where a trace is named, replayed traffic stood in for users.",
     "replay": "The real policies against a fleet in virtual time, not a measurement of a running fleet.",
     "simulated": "These figures come from made-up events, not from a running fleet.",
 }
+#: Below it an amount is written with a power of ten.
+_TINY_NANO = 100_000
+_DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+#: Streamlit's own formats of money, with separators of thousands.
+_WHOLE = {"USD": "dollar", "EUR": "euro", "JPY": "yen"}
 
 
 def when(at: datetime | None) -> str:
@@ -40,8 +34,13 @@ def when(at: datetime | None) -> str:
     return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def minute(at: datetime | None) -> str:
+    """`2026-01-31 09:30`."""
+    return "not begun" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
 def period(shown: Period) -> str:
-    """`2026-11`, `2026-11-03`, or `2026-11-03 to 2026-11-05` with both days in it; hours where it is no whole days."""
+    """`2026-11`, `2026-11-03`, or `2026-11-03 to 2026-11-05` with both days in it; hours where days are not whole."""
     if shown.from_ns % NS_PER_DAY or shown.to_ns % NS_PER_DAY or "-to-" not in shown.label:
         return shown.label.replace("-to-", " to ")
     return f"{day_of(shown.from_ns)} to {day_of(shown.to_ns - 1)}"
@@ -55,60 +54,75 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def seconds(ns: int) -> str:
-    """Exact to the millisecond where that is not everything: `12.345 s`."""
-    return f"{ns / 1e9:,.3f} s"
+def milliseconds(value: float | None) -> str:
+    """`450 ms`, `2.35 s`."""
+    if value is None:
+        return "unknown"
+    return f"{value:,.3g} ms" if value < 1000 else f"{value / 1000:,.3g} s"
 
 
-def share(part: int, whole: int) -> str:
-    """`41.2%`; of nothing there is none."""
-    return f"{part / whole:.1%}" if whole else NOT_ENOUGH_DATA
+def percent(share: Fraction | None, digits: int = 1) -> str | None:
+    """`41.2%`; 100% only where it is all, 0% only where it is nothing."""
+    if share is None:
+        return None
+    text = f"{float(share):.{digits}%}"
+    whole, nothing = f"{1:.{digits}%}", f"{0:.{digits}%}"
+    if (text == whole and share < 1) or (text == nothing and share > 0):
+        return percent(share, digits + 1)
+    return text
 
 
-def short(figure: Figure) -> str:
-    """The figure's value, or `not enough data`, `not set` or `does not apply`; the reason is for the line below."""
-    if figure.value is not None:
-        return figure.text
-    kinds = (NOT_SET, "does not apply")
-    return next((kind for kind in kinds if (figure.why or "").startswith(kind)), NOT_ENOUGH_DATA)
+def change(now: int | Fraction | None, before: int | Fraction | None, name: str) -> str | None:
+    """`+12.3% on 2026-05`; None where it cannot be said."""
+    if now is None or not before:
+        return None
+    return f"{float(Fraction(now) / Fraction(before) - 1):+.1%} on {name}"
 
 
-def unit(figure: Figure) -> str:
-    """`USD/million tokens`: money is shown in the currency, not in its billionths."""
-    return figure.unit.replace("nano_usd", figure.stamp.currency)
+def points(now: Fraction | None, before: Fraction | None, name: str) -> str | None:
+    """`+1.2 points on 2026-05`, of shares."""
+    return None if now is None or before is None else f"{float(now - before) * 100:+.1f} points on {name}"
 
 
-def terms(figure: Figure) -> str:
-    """What must stand beside a figure: view, unit, what it rests on, and why there is none."""
-    parts = [f"{figure.view} view" if figure.view != "count" else "", unit(figure), f"basis: {figure.basis}"]
-    if figure.value is None:
-        parts = [figure.why or NOT_ENOUGH_DATA]
-    elif figure.interval_text:
-        parts.append(f"95% interval {figure.interval_text}")
-    elif figure.no_interval:
-        parts.append(f"no interval: {figure.no_interval}")
-    return " · ".join(part for part in parts if part)
+def amount(nano: int | Fraction, currency: str) -> str:
+    """`$1,234.57`, `$0.00123`, and below a ten-thousandth `$4.57 x 10⁻⁷`; of whole or exact nano-units."""
+    exact = Fraction(nano)
+    if exact == 0 or abs(exact) >= _TINY_NANO:
+        return format_money(round(exact), currency)
+    size = Decimal(exact.numerator) / Decimal(exact.denominator) * Decimal("1e-9")
+    mantissa, exponent = f"{abs(size):.2e}".split("e")
+    sign, symbol = "-" if exact < 0 else "", "$" if currency == "USD" else f"{currency} "
+    return f"{sign}{symbol}{mantissa} x 10{str(int(exponent)).translate(_DIGITS)}"
 
 
-def interval(figure: Figure) -> str:
-    """The 95% interval, or why there is none."""
-    return figure.interval_text or figure.no_interval or NOT_ENOUGH_DATA
+def money_column(label: str, amounts: Iterable[float | None], currency: str) -> ColumnConfig:
+    """A column of numbers that sort as numbers, with decimals for three digits of the smallest, within reason."""
+    places = _places(amounts)
+    shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
+    name = label if shown in _WHOLE.values() else f"{label} ({currency})"
+    return st.column_config.NumberColumn(name, format=shown)
 
 
-def stamp(stamped: Stamp, prices: str | None = None) -> str:
-    """What all figures of one answer share: currency, period, provenance, price book, or `prices` instead of it."""
-    period = stamped.to_json()["period"]
+def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
+    """A column of numbers such as device-hours, with decimals for three digits of the smallest, within reason."""
+    places = _places(values)
+    return st.column_config.NumberColumn(format="localized" if places == 2 else f"%.{places}f", help=about)
+
+
+def _places(values: Iterable[float | None]) -> int:
+    """Decimals, two at least."""
+    sizes = [Decimal(abs(value)).adjusted() for value in values if value]
+    return max(2, min(2 - min(sizes), 6 - max(sizes))) if sizes else 2
+
+
+def stamp(stamped: Stamp) -> str:
+    """What all figures of one answer share: currency, period, provenance and price book, Markdown."""
+    begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
     return (
-        f"All amounts in {stamped.currency}. Period {period['from'][:19].replace('T', ' ')} to "
-        f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {stamped.provenance}. "
-        f"{escape.markdown(prices or stamped.book.line)}. "
+        f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
+        f"{escape.markdown(stamped.book.line)}. "
         + ("Ledger verified." if stamped.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
     )
-
-
-def book(priced_by: BookFacts | BookStamp | PriceBook) -> str:
-    """Name and version of a price book."""
-    return f"{priced_by.name} {priced_by.version}"
 
 
 def plain(text: str) -> str:
@@ -120,16 +134,11 @@ def trace(run: Run) -> str:
     """The serving traffic and by how much it was changed to fit the host: no latency is shown without it."""
     if not run.trace:
         return "Serving traffic: no trace named."
-    kept = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
+    share = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
     scales = {
         "prompt lengths": run.trace_length_scale,
         "output lengths": run.trace_output_length_scale,
         "time between arrivals": run.trace_time_scale,
     }
-    words = ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None)
-    return f"Serving traffic: trace {escape.markdown(run.trace)}, {kept} of its requests kept, {words or 'unscaled'}."
-
-
-def to_json(report: Report) -> str:
-    """The report as a file for machines."""
-    return json.dumps(report.to_json(), indent=2)
+    scaled = ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None)
+    return f"Serving traffic: trace {escape.markdown(run.trace)}, {share} of its requests, {scaled or 'unscaled'}."

@@ -1,27 +1,27 @@
-"""What every page stands in: bar and trust chip, provenance, live refresh, errors as messages, figures and tables."""
+"""What every page stands in: bar and trust chip, provenance, live refresh, errors as messages, tables and files."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, bar, books, data, display, drill, escape, trust
+from dashboard import bar, data, display, escape, link, login
 from dashboard import format as words
-from dashboard.access import session
-from dashboard.books import Asked
-from dashboard.data import Priced, Run
-from dashboard.trust import Trust
+from dashboard.data import Priced, Run, Scope
 from rose.errors import UserError
-from rose.pricing.closing.period import Period
-from rose.pricing.figures import EXAMPLE_PRICES, Figure, Stamp
-from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.table import Table, cell_text
+from rose.ledger import verified
+from rose.ledger.access import logged
+from rose.ledger.reading import named
+from rose.pricing.figures import EXAMPLE_PRICES, Stamp
+from rose.pricing.table import Element, Paragraph, Section, Table, cell_text
 
 T = TypeVar("T")
 Show = Callable[[Path, Run], None]
@@ -30,8 +30,29 @@ ShowAll = Callable[[Path, list[Run]], None]
 #: How often a page looks for news, in seconds: of a run that goes on, and where none is expected soon.
 LIVE_S, QUIET_S = 3.0, 30.0
 #: Tables of so many rows are shown whole; longer ones scroll.
-_ROWS_SHOWN = 30
+_ROWS_SHOWN = 20
+_PROBLEMS_SHOWN = 5
 _TRUST = "trust"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trust:
+    """What is known of a ledger. `problems` None: it was not looked at, and `why` says why."""
+
+    until: datetime | None
+    problems: tuple[str, ...] | None
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """A few words, for the chip."""
+        at = self.until
+        clock = "" if at is None else f"{at:%H:%M}" if at.date() == datetime.now(UTC).date() else f"{at:%Y-%m-%d %H:%M}"
+        if self.problems:
+            return f"{len(self.problems):,} problem{'s' if len(self.problems) > 1 else ''}: not to be trusted"
+        if self.problems is None:
+            return f"not verified since {clock} UTC" if clock else "never verified"
+        return f"verified to {clock} UTC, 0 problems"
 
 
 def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet: bool = True) -> None:
@@ -46,7 +67,6 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
         chosen = bar.chosen().run
         first = next((run for run in runs if run.is_of_fleet or not of_fleet), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
-
         stood = (run.status, run.going_on)
 
         def body() -> None:
@@ -64,7 +84,7 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
 
 
 def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) -> None:
-    """A page on all runs of the ledger, whichever is chosen: its heading, then `show`, again while a run goes on.
+    """A page on all runs of the ledger: its heading, then `show`, again while a run goes on.
 
     `uses` are the choices of the bar that it depends on.
     """
@@ -76,16 +96,14 @@ def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) 
 
 @contextmanager
 def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[Path, list[Run]] | None]:
-    """The bar, the heading and the trust chip; then the ledger and its runs, or None and a message.
+    """The heading, the trust chip and the bar; then the ledger and its runs, or None and a message.
 
     The ledger is verified last: what was known of it stands there until then.
     """
     st.html(Path(__file__).with_name("style.css"))
-    top, heading = st.container(), st.container()
-    with heading:
-        st.title(title)
-        chip = st.empty()
-        st.markdown(asks)
+    st.title(title)
+    chip = st.empty()
+    st.markdown(asks)
     try:
         ledger = data.root()
     except UserError as error:
@@ -94,15 +112,13 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
         return
     # As deep as the fragment that takes its place, or what is below the chip would stay beside the fragment's.
     with chip.container(), st.container():
-        trust.chip(known_trust(ledger), ledger)
+        _chip(known_trust(ledger), ledger)
     try:
-        runs = data.runs(ledger, bar.asked_run())
-        with top:
-            for sentence in bar.show(ledger, runs, uses) if runs else []:
-                st.warning(sentence)
+        runs = data.runs(ledger, bar.requested_run())
+        for sentence in bar.show(ledger, runs, uses) if runs else []:
+            st.warning(sentence)
     except UserError as error:
         st.error(escape.prose(str(error)))
-        runs = []
         yield None
     else:
         if runs:
@@ -116,20 +132,52 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
 
 def known_trust(ledger: Path) -> Trust:
     """What this session knows of the ledger; it is verified after all else of a page."""
-    return cast(Trust, st.session_state.get(_TRUST, trust.known(ledger)))
+    if _TRUST not in st.session_state:
+        st.session_state[_TRUST] = Trust(until=_verified_until(ledger), problems=None)
+    trust: Trust = st.session_state[_TRUST]
+    return trust
+
+
+def look(ledger: Path) -> Trust:
+    """Verify what is new or changed since. What keeps it from that is in the answer, not raised."""
+    try:
+        problems = tuple(data.problems(ledger))
+    except UserError as error:
+        return Trust(until=_verified_until(ledger), problems=None, why=str(error))
+    return Trust(until=_verified_until(ledger), problems=problems)
+
+
+def _verified_until(ledger: Path) -> datetime | None:
+    last = verified.state(ledger)
+    return None if last is None else datetime.fromtimestamp(last.until_us / 1e6, UTC)
 
 
 def _follow_trust(ledger: Path) -> None:
     @st.fragment(run_every=QUIET_S)
     def verify() -> None:
-        found, before = trust.look(ledger), known_trust(ledger)
+        found, before = look(ledger), known_trust(ledger)
         st.session_state[_TRUST] = found
         if found.problems and not before.problems:
             # What the page says of itself above does not hold as it stands.
             st.rerun()
-        trust.chip(found, ledger)
+        _chip(found, ledger)
 
     verify()
+
+
+def _chip(trust: Trust, ledger: Path) -> None:
+    """A badge with the outcome in words; what is wrong is written out below it."""
+    colour: Literal["green", "orange", "red"] = (
+        "red" if trust.problems else "orange" if trust.problems is None else "green"
+    )
+    st.badge(trust.text, color=colour, help=escape.markdown(f"Ledger {ledger.name}: {verified.text(ledger)}."))
+    if trust.problems:
+        listed = "\n".join(f"- {escape.markdown(problem)}" for problem in trust.problems[:_PROBLEMS_SHOWN])
+        more = len(trust.problems) - _PROBLEMS_SHOWN
+        rest = f"\n- and {more:,} more; `rose ledger verify` lists them" if more > 0 else ""
+        st.error(f"**This ledger does not verify.** Figures of it may be wrong.\n\n{listed}{rest}")
+    elif trust.why:
+        st.error(f"**This ledger could not be verified.** {escape.prose(trust.why)}")
 
 
 def _every(ledger: Path, runs: list[Run], live_s: float) -> float | None:
@@ -169,22 +217,21 @@ def _wait_for_a_run(ledger: Path) -> None:
 def _status(ledger: Path, run: Run) -> None:
     """Which run, how it stands, and, for what was not measured, a banner that says so."""
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
+    last = words.when(run.last_event_at)
     if run.status == "running" and not run.going_on:
-        st.markdown(
-            f"Run {name} is not heard of since **{words.when(run.last_event_at)}**, and has no end in the ledger."
-        )
+        st.markdown(f"Run {name} is not heard of since **{last}**, and has no end in the ledger.")
         allowed = (
             "how long it may be silent is not known"
             if run.expires_s is None
-            else (f"it expires after {words.duration(run.expires_s)} of silence")
+            else f"it expires after {words.duration(run.expires_s)} of silence"
         )
-        st.warning(f"It goes on no more as far as can be told: {allowed}. Figures are as of its last event.")
+        st.warning(f"The run has probably stopped: {allowed}. Figures are as of its last event.")
     elif run.status == "running":
         quiet_s = data.quiet_s(ledger)
         if quiet_s < data.QUIET_S:
-            st.markdown(f"Run {name}, going on. Last event {words.when(run.last_event_at)}. This page follows it.")
+            st.markdown(f"Run {name}, going on. Last event {last}. This page follows it.")
         else:
-            st.markdown(f"Run {name} has no end in the ledger. Last event {words.when(run.last_event_at)}.")
+            st.markdown(f"Run {name} has no end in the ledger. Last event {last}.")
             st.warning(
                 f"Nothing was written for {words.duration(quiet_s)}: the run was probably killed. "
                 "Figures are as of its last event."
@@ -197,12 +244,12 @@ def _status(ledger: Path, run: Run) -> None:
 
 
 def banner(provenance: str) -> None:
-    """Says of what was not measured that it was not."""
+    """Say that figures were not measured, where they were not."""
     if provenance != "live":
         st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
 
 
-def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
+def priced(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
     """What `ask` gives; of a ledger that does not verify only at the reader's explicit wish, and marked.
 
     `ask` is told whether an unverified ledger will do; `key` tells the wish apart from others.
@@ -210,42 +257,60 @@ def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
     answer = ask(False)
     if answer.value is not None:
         return answer.value
-    st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
-    if data.verifies(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
+    failed(answer)
+    if not data.problems(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
         return None
     answer = ask(True)
     if answer.value is None:
-        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
+        failed(answer)
     else:
         st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
     return answer.value
 
 
-def book(ledger: Path, period: Period) -> PriceBook | None:
-    """The price book of a page on a period, or a message."""
-    chosen = data.price_book(ledger, period=period)
-    if chosen.value is None:
-        st.error(escape.prose(chosen.error or words.NOT_ENOUGH_DATA))
-    return chosen.value
+def failed(answer: Priced[Any]) -> None:
+    """Say why there is no answer."""
+    st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
 
 
-def stamp(stamped: Stamp, prices: str | None = None) -> None:
-    """What all figures below share; made-up prices get a banner. `prices`: more than the stamp knows of them."""
+def stamp(stamped: Stamp) -> None:
+    """What all figures below share; made-up prices get a banner."""
     if stamped.book.example:
-        named = escape.markdown(stamped.book.text)
-        st.warning(f"**{EXAMPLE_PRICES}.** The price book {named} is made up: no figure below is your cost.")
-    st.caption(words.plain(words.stamp(stamped, prices)))
+        name = escape.markdown(stamped.book.text)
+        st.warning(f"**{EXAMPLE_PRICES}.** The price book {name} is made up: no figure below is your cost.")
+    st.caption(words.plain(words.stamp(stamped)))
 
 
-def provenance(present: list[str]) -> str | None:
+def scope(ledger: Path) -> Scope | None:
+    """What the bar asks for, of one provenance and price book; None, and a message, where there is nothing."""
+    chosen = bar.chosen()
+    period = data.period(ledger, chosen)
+    if period is None:
+        st.info("No device has joined a run yet, so nothing is charged.")
+        return None
+    present = data.provenances(ledger, period)
+    if not present:
+        st.info(f"No run lies in {words.period(period)}, so nothing is charged.")
+        return None
+    provenance = _one_of(present, chosen.provenance)
+    if provenance is None:
+        return None
+    banner(provenance)
+    book = data.price_book(ledger, period=period)
+    if book.value is None:
+        failed(book)
+        return None
+    return Scope(ledger=ledger, period=period, book=book.value, provenance=provenance)
+
+
+def _one_of(present: list[str], chosen: str | None) -> str | None:
     """The one provenance of a period, or the one that is chosen in the bar; None, and a message, without any."""
-    chosen = bar.chosen().provenance
     if chosen in present or (chosen is None and len(present) == 1):
         return chosen or present[0]
+    mix = " and ".join(present)
     if chosen is not None:
-        st.info(f"No run of this period is {chosen}: it has {' and '.join(present)}. Choose it in the bar.")
+        st.info(f"No run of this period is {chosen}: it has {mix}. Choose it in the bar.")
     else:
-        mix = " and ".join(present)
         st.error(
             f"This period has runs of different provenance ({mix}): no figure may be made of both. Choose one in the "
             "bar, under Provenance."
@@ -253,43 +318,42 @@ def provenance(present: list[str]) -> str | None:
     return None
 
 
-def in_period(ledger: Path) -> Asked | None:
-    """What the bar asks for, of one provenance and price book; None, and a message, where there is nothing."""
-    chosen = bar.chosen()
-    period = bar.period(ledger, chosen)
-    if period is None:
-        st.info("No device has joined a run yet, so nothing is charged.")
-        return None
-    present = books.provenances(ledger, period)
-    if not present:
-        st.info(f"No run lies in {words.period(period)}, so nothing is charged.")
-        return None
-    one = provenance(present)
-    priced_by = None if one is None else book(ledger, period)
-    if one is None or priced_by is None:
-        return None
-    return Asked(ledger=ledger, period=period, book=priced_by, provenance=one)
+def figures(*cards: tuple[str, str, str]) -> None:
+    """Figures side by side: label, value, and what it means."""
+    for column, (label, value, about) in zip(st.columns(len(cards)), cards, strict=True):
+        column.metric(label, value)
+        column.caption(escape.prose(about))
 
 
-def metric(label: str, figure: Figure, explained: str) -> None:
-    """One figure: its value, then its view, unit and what it rests on, then one line of what it means."""
-    st.metric(label, words.short(figure))
-    st.caption(f"{escape.prose(words.terms(figure))}  \n{escape.prose(explained)}")
+def show(section: Section, source: str, *, skip: Collection[str] = (), folded: Collection[str] = ()) -> None:
+    """The parts of a section in their order, without those of `skip`; those of `folded` open with a click."""
+    for name, part in section.parts.items():
+        if name in folded:
+            with st.expander(part.title if isinstance(part, Table) else name):
+                elements([part], source, titles=False)
+        elif name not in skip:
+            elements([part], source)
 
 
-def metrics(*cards: tuple[str, Figure, str]) -> None:
-    """Figures side by side: label, figure, and what it means."""
-    for column, (label, figure, explained) in zip(st.columns(len(cards)), cards, strict=True):
-        with column:
-            metric(label, figure, explained)
+def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> None:
+    """A document of pricing: its tables and paragraphs."""
+    for part in parts:
+        match part:
+            case Table():
+                if part.title and titles:
+                    st.subheader(escape.markdown(part.title))
+                pricing_table(part, source)
+            case Paragraph():
+                text = "  \n".join(escape.prose(line) for line in part.lines)
+                if part.alarm:
+                    st.error(text)
+                else:
+                    st.markdown(words.plain(text))
+            case _:
+                st.markdown(words.plain(escape.prose(part)))
 
 
-def drilled(made: pl.DataFrame, source: str) -> None:
-    """A table of `drill`."""
-    table(made, source, drill.columns(made))
-
-
-def show_table(made: Table, source: str) -> None:
+def pricing_table(made: Table, source: str) -> None:
     """A table of pricing: its rows and totals, and below them where they come from and what they say.
 
     Money is shown as numbers, which sort as numbers; all else as text.
@@ -301,31 +365,105 @@ def show_table(made: Table, source: str) -> None:
         if column.kind == "money":
             amount = [None if nano is None else nano / 1e9 for nano in cells]
             shown.append(pl.Series(column.name, amount, pl.Float64))
-            written[column.name] = amounts.column(column.name, amount, column.unit)
+            written[column.name] = words.money_column(column.name, amount, column.unit)
         else:
-            shown.append(pl.Series(column.name, [cell_text(column, cell) for cell in cells], pl.String))
-    table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((f'{made.terms}.', *made.notes)))}", written)
+            texts = [escape.cell(cell_text(column, cell)) for cell in cells]
+            shown.append(pl.Series(column.name, texts, pl.String))
+    terms = f"{made.terms}." if made.terms else ""
+    table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((terms, *made.notes)))}", written)
 
 
-def table(frame: pl.DataFrame, source: str, columns: Mapping[str, Any] | None = None) -> None:
-    """A table with the view it comes from below; `columns` says how some of them are written."""
+def query(
+    ledger: Path, name: str, nothing: str, columns: Sequence[str] = (), **variables: object
+) -> pl.DataFrame | None:
+    """The rows of a named query as a table, with how to read it; `nothing` is the text where there are none."""
+    answer = data.named_rows(ledger, name, columns, **variables)
+    if answer.value is None:
+        failed(answer)
+        return None
+    if answer.value.is_empty():
+        st.info(nothing)
+        return answer.value
+    more = f" The first {data.ROWS_MAX:,} rows." if answer.value.height == data.ROWS_MAX else ""
+    reading = named.load(name).reading.replace("_ns`", "`")
+    # The columns of this table say their units.
+    reading = reading.replace(", in nanoseconds", "").replace(", nanoseconds", "")
+    shares = [column.replace("_", " ") for column in answer.value.columns if column.endswith("_share")]
+    percent = dict.fromkeys(shares, st.column_config.NumberColumn(format="percent"))
+    table(answer.value, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
+    return answer.value
+
+
+def table(
+    frame: pl.DataFrame,
+    source: str,
+    columns: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    on_pick: Callable[[int | None], None] | None = None,
+) -> None:
+    """A table with where it comes from below; `columns` says how some of them are written.
+
+    `on_pick` is called with the number of the row that a reader clicks; such a table needs a `key`.
+    """
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum at the end must not lie out of sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    display.table(shown, height=height, column_config=columns)
+    options: dict[str, Any] = {"height": height, "column_config": columns}
+    if on_pick is not None and key is not None:
+        pick, chosen_key = on_pick, key
+
+        def picked() -> None:
+            rows = st.session_state[chosen_key]["selection"]["rows"]
+            pick(rows[0] if rows else None)
+
+        options |= {"key": key, "on_select": picked, "selection_mode": "single-row"}
+    display.table(shown, **options)
     st.caption(words.plain(f"Source: {source}"))
-    download(frame, source)
+    download(frame, name or source)
 
 
 def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None:
     """The rows of a table or a chart to take along. `name` tells it apart on its page."""
     key = hashlib.sha256(f"{name} {frame.columns}".encode()).hexdigest()[:16]
-    session.download_button(
-        label,
-        lambda: escape.csv(frame),
-        "rose.csv",
-        "text/csv",
-        key=f"csv-{key}",
-        type="tertiary",
-        icon=":material/download:",
+    icon = ":material/download:"
+    download_button(
+        label, lambda: escape.csv(frame), "rose.csv", "text/csv", key=f"csv-{key}", type="tertiary", icon=icon
     )
+
+
+def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
+    """A file that is made when it is taken, and is then in the ledger's access log, where that is kept."""
+    ledger, who = data.root(), login.person()
+
+    def content() -> bytes | str:
+        with logged(ledger, "export", f"dashboard: {name}", who=who):
+            return make()
+
+    st.download_button(label, content, name, mime, on_click="ignore", **options)
+
+
+def radio(label: str, name: str, options: Mapping[str, str]) -> str:
+    """A choice of the page that is in the address as `name`; `options` has their texts."""
+    key = f"page-{name}"
+    st.session_state[key] = value = str(getattr(bar.chosen(), name))
+
+    def choose() -> None:
+        bar.choose(**{name: st.session_state[key]})
+
+    st.radio(label, list(options), key=key, format_func=options.__getitem__, horizontal=True, on_change=choose)
+    return value
+
+
+def window(run: Run) -> data.Window:
+    """The time that charts of a fleet show: the last hours of a run, which the reader chooses."""
+    seconds = link.WINDOWS_S[radio("Last", "window", {name: name for name in link.WINDOWS_S})]
+    whole = run.whole
+    return data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)
+
+
+def period_text(window: data.Window) -> dict[str, str]:
+    """`since` and `until` of a named query."""
+    texts = (f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%dT%H:%M:%S}" for ns in (window.from_ns, window.to_ns))
+    return dict(zip(("since", "until"), texts, strict=True))

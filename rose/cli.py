@@ -265,17 +265,17 @@ def dashboard(
     ] = "127.0.0.1",
     auth: Annotated[
         Path | None,
-        typer.Option(help="File that says who logs in where and sees what.", envvar="ROSE_DASHBOARD_AUTH"),
+        typer.Option(help="File that says where people log in, and whom to let in.", envvar="ROSE_DASHBOARD_AUTH"),
     ] = None,
 ) -> None:
     """Open the dashboard on a ledger; it works while a run is writing."""
     import dashboard as pages
-    from dashboard.access import start
+    from dashboard import login
 
     with _errors():
-        with start.prepared(pages.ledger_to_show(ledger), host, port, auth) as ready:
-            echo(*ready.says)
-            raise typer.Exit(subprocess.call(ready.command, env=ready.environment))
+        ready = login.start(pages.ledger_to_show(ledger), host, port, auth)
+        echo(*ready.says)
+        raise typer.Exit(subprocess.call(ready.command, env=ready.environment))
 
 
 class _errors:  # noqa: N801 - reads as a statement

@@ -93,7 +93,7 @@ LONGEST_FIRST = (
     "pricing/borrowing/test_marginal.py",
     "ledger/growth/test_archive.py",
     "runtime/transfer/apply/test_apply.py",
-    "dashboard/access/test_login.py",
+    "dashboard/test_screens.py",
     "ledger/hosts/test_door.py",
     "test_cli.py",
     "pricing/audit/test_check.py",

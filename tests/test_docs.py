@@ -19,7 +19,7 @@ import typer.main
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from dashboard.access import auth_file
+from dashboard.login import Login
 from rose import cli, config
 from rose.config_demo import demo
 from rose.events import Device, DeviceSlice, Lease, Run
@@ -316,8 +316,8 @@ def test_a_shown_file_is_valid(block):
         assert pricebook.parse(block.text, str(block)).device
     elif "rule" in fields:
         assert AlertsConfig.model_validate(fields).rule
-    elif "issuer" in fields:
-        assert auth_file.parse(block.text, block.document).roles
+    elif "auth" in fields:
+        assert Login.model_validate(fields).allow
     else:
         assert config.parse(block.text, str(block)).device
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.dashboard.screenshots`: a picture of every page, light, dark and as on a phone."""
+"""`python -m benchmarks.dashboard.screenshots`: a picture of every page."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ from rose.accept.report import ROOT, phase
 HEIGHT_MAX_PX = 3600
 #: What the README begins with: these pages as a reader first sees them.
 FIRST, FIRST_PX = ("Overview", "Fleet now"), 1100
-SCREENS = {
-    "light": Screen(1280, 1000),
-    "dark": Screen(1280, 1000, dark=True),
-    "phone": Screen(390, 844),
-}
+SCREEN = Screen(1280, 1000)
 _QUALITY = 82
 
 
 def main() -> None:
-    """Write `PAGE-SCREEN.webp` for each."""
+    """Write `PAGE-light.webp` for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ledger", type=Path, default=ROOT / "sample_traces" / "ledger")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images")
@@ -36,17 +32,19 @@ def main() -> None:
     if not browser.is_there():
         sys.exit(browser.MISSING)
     given.to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, browser.served(given.ledger.resolve(), Path(folder)) as (url, _):
-        for name, screen in SCREENS.items():
-            with browser.chromium(screen) as driver:
-                for title, address in browser.pages(driver, url).items():
-                    with phase(f"{title}, {name}"):
-                        file = given.to / f"{title.lower().replace(' ', '-')}-{name}.webp"
-                        take(driver, address, screen, file)
-                    if name == "light" and title in FIRST:
-                        with Image.open(file) as whole:
-                            top = whole.crop((0, 0, whole.width, FIRST_PX))
-                        top.save(file.with_stem(f"{file.stem}-top"), quality=_QUALITY, method=6)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        browser.served(given.ledger.resolve(), Path(folder)) as (url, _),
+        browser.chromium(SCREEN) as driver,
+    ):
+        for title, address in browser.pages(driver, url).items():
+            with phase(title):
+                file = given.to / f"{title.lower().replace(' ', '-')}-light.webp"
+                take(driver, address, SCREEN, file)
+            if title in FIRST:
+                with Image.open(file) as whole:
+                    top = whole.crop((0, 0, whole.width, FIRST_PX))
+                top.save(file.with_stem(f"{file.stem}-top"), quality=_QUALITY, method=6)
 
 
 def take(driver: Any, address: str, screen: Screen, file: Path) -> None:

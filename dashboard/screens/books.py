@@ -1,171 +1,112 @@
-"""The books: what is closed and what was corrected, what teams may spend, days that stand out, and alerts."""
+"""The books: what is closed and what was corrected, what teams may spend, days that stand out, and files to take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import amounts, books, charts, display, escape, files, frame
+from dashboard import charts, data, display, escape, frame
 from dashboard import format as words
-from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
-from dashboard.data import Run
+from dashboard.data import Run, Scope
 from rose.clock import utc
+from rose.pricing import alerts
+from rose.pricing.audit import check
+from rose.pricing.closing import statement, store
+from rose.pricing.closing import tables as closing_tables
 from rose.pricing.closing.period import moment, month_at
 from rose.pricing.closing.records import Posting
-from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
-from rose.pricing.figures import Figure
-from rose.pricing.money import NS_PER_HOUR, signed_usd
-from rose.pricing.spend.currency import OWN
-from rose.pricing.watch import tables
-from rose.pricing.watch.anomaly import RULE
+from rose.pricing.export import focus, markup, workbook
+from rose.pricing.spend import cost
+from rose.pricing.spend import tables as cost_tables
+from rose.pricing.watch import tables as watch_tables
 from rose.pricing.watch.budget import TeamBudget
 
 _NOW = "now"
-#: How whole nano-dollars are written.
-_NANO: dict[str, Any] = {"nano-dollars": st.column_config.NumberColumn(format="localized")}
-_BY = {
-    AMORTIZED: ("team", "bucket", "run", "device-class", "policy-version", "task", "fate", "cause", "day"),
-    FULLY_LOADED: ("team", "work", "run", "device-class", "policy-version", "task", "fate", "day"),
-}
+_BY = ("team", "bucket", "run", "device-class", "policy-version", "task", "fate", "cause", "day")
+_BY_LOADED = ("team", "work", "run", "device-class", "policy-version", "task", "fate", "day")
+_EXCEL = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+_PARQUET = "application/vnd.apache.parquet"
 
 
 def show(ledger: Path, runs: list[Run]) -> None:
     _closes(ledger)
-    asked = frame.in_period(ledger)
-    if asked is not None:
-        _month(asked)
+    scope = frame.scope(ledger)
+    if scope is not None:
+        _open_period(scope)
+        _month(replace(scope, period=month_at(scope.period.to_ns - 1)))
     _alerts(ledger)
-
-
-def _month(asked: Asked) -> None:
-    month = month_at(asked.period.to_ns - 1)
-    st.markdown(f"Budgets and days below are of **{month.label}**, the month in which the period of the bar ends.")
-    frame.banner(asked.provenance)
-    asked = replace(asked, period=month)
-    _budgets(asked)
-    _anomalies(asked, datetime.now(UTC))
-
-
-def _alerts(ledger: Path) -> None:
-    st.header("Which alerts hold?")
-    holding = books.alerting(ledger)
-    if holding.value is None:
-        st.error(escape.prose(holding.error or words.NOT_ENOUGH_DATA))
-    elif not holding.value:
-        st.info("No alert holds by the last `rose alerts check`.")
-    else:
-        rows = [
-            {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}
-            for entry in holding.value
-        ]
-        frame.table(pl.DataFrame(rows, schema_overrides={"error": pl.String}), "alerts.json in the ledger's folder")
 
 
 def _closes(ledger: Path) -> None:
     st.header("What is closed?")
-    posted = books.closes(ledger)
+    posted = data.closes(ledger)
     if posted.value is None:
-        st.error(escape.prose(posted.error or words.NOT_ENOUGH_DATA))
+        frame.failed(posted)
         return
     if not posted.value:
         st.info("No period is closed yet. `rose books close --month YYYY-MM` closes one; it never changes after that.")
         return
     as_of_ns = _as_of(posted.value)
-    known = _known(posted.value, as_of_ns)
-    postings = _postings(known)
-    frame.table(
-        postings,
-        "events of the ledger, writer `closing`; amortized. A close never changes: what was found out later is a "
-        "correction of its own. Verified: whether the ledger's hash chain held at every posting.",
-        _money(postings, "closed", "corrected", "total") | _NANO,
-    )
+    known = {
+        close_id: [entry for entry in entries if as_of_ns is None or entry.posted_ns <= as_of_ns]
+        for close_id, entries in posted.value.items()
+    }
+    known = {close_id: entries for close_id, entries in known.items() if entries}
+    source = "events of the ledger's writer `closing`; a close never changes, and what was found later is a correction"
+    frame.elements(closing_tables.closes(known), source)
     _check(ledger)
     left, middle, right = st.columns(3)
     close_id = left.selectbox("Close", list(reversed(known)), key="books-close")
-    view = middle.radio(
-        "View",
-        (AMORTIZED, FULLY_LOADED),
-        format_func=lambda option: option.replace("-", " "),
-        horizontal=True,
-        key="books-view",
+    texts = {view: view.replace("-", " ") for view in statement.VIEWS}
+    view = middle.radio("View", list(texts), format_func=texts.__getitem__, horizontal=True, key="books-view")
+    by = right.selectbox("Divided by", _BY if view == statement.VIEWS[0] else _BY_LOADED, key="books-by")
+    stated = data.kept(
+        lambda: statement.state(store.read(ledger, close_id, as_of_ns), (by,), view),
+        ledger,
+        "stated",
+        close_id,
+        by,
+        view,
+        as_of_ns,
+        data.frozen(ledger),
+        large=True,
     )
-    by = right.selectbox("Divided by", _BY[view], format_func=lambda option: option.replace("-", " "), key="books-by")
-    stated = books.stated(ledger, close_id, (by,), view, as_of_ns)
     if stated.value is None:
-        st.error(escape.prose(stated.error or words.NOT_ENOUGH_DATA))
+        frame.failed(stated)
         return
-    _statement(stated.value)
     close = stated.value.close
-    files.offer(f"{close_id}-{len(close.posted)}", f"rose-{close_id}", lambda: exported.of_closed(ledger, close))
-
-
-def _money(table: pl.DataFrame, *names: str) -> dict[str, Any]:
-    """How columns of dollars are written."""
-    return {name: amounts.column(name, table[name], OWN) for name in names}
-
-
-def _usd(figure: Figure) -> float | None:
-    return None if figure.value is None else figure.value / 1e9
+    frame.banner(close.stamp.provenance)
+    frame.stamp(close.stamp)
+    frame.elements(closing_tables.statement(stated.value), f"charges of {close_id} with its corrections")
+    question = cost.Question(period=close.posted[0].period, by=("team",), close_id=close_id)
+    _files(ledger, f"rose-{close_id}", lambda: exported.of_closed(ledger, close), lambda: cost.ask(ledger, question))
 
 
 def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
     """The instant that the books are shown as of; None: as they are now. Between two postings nothing changes."""
     posted = sorted((entry for entries in closes.values() for entry in entries), key=lambda entry: -entry.posted_us)
-    named: dict[int | None, str] = {None: _NOW}
+    names: dict[int | None, str] = {None: _NOW}
     for entry in posted:
         what = "close of" if entry.number == 0 else f"correction {entry.number} of"
-        named.setdefault(
-            entry.posted_ns, f"{utc(entry.posted_ns)[:19].replace('T', ' ')} UTC, after the {what} {entry.close_id}"
-        )
-    return st.selectbox("As it was known", list(named), format_func=named.__getitem__, key="books-as-of")
-
-
-def _known(closes: Mapping[str, Sequence[Posting]], as_of_ns: int | None) -> dict[str, list[Posting]]:
-    """What was posted up to an instant."""
-    known = {
-        close_id: [entry for entry in entries if as_of_ns is None or entry.posted_ns <= as_of_ns]
-        for close_id, entries in closes.items()
-    }
-    return {close_id: entries for close_id, entries in known.items() if entries}
-
-
-def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
-    rows = []
-    for close_id, (first, *later) in known.items():
-        corrected = sum(posting.cost_nano for posting in later)
-        rows.append(
-            {
-                "close": close_id,
-                "period": first.period.label,
-                "provenance": first.provenance,
-                "verified": "yes" if all(posting.verified for posting in (first, *later)) else "UNVERIFIED",
-                "closed": first.cost_nano / 1e9,
-                "corrections": len(later),
-                "corrected": corrected / 1e9,
-                "total": (first.cost_nano + corrected) / 1e9,
-                "nano-dollars": first.cost_nano + corrected,
-                "closed_at": utc(first.posted_ns)[:19].replace("T", " "),
-                "by": first.posted_by,
-                "price book": words.book(first.book),
-            }
-        )
-    return pl.DataFrame(rows)
+        at = utc(entry.posted_ns)[:19].replace("T", " ")
+        names.setdefault(entry.posted_ns, f"{at} UTC, after the {what} {entry.close_id}")
+    return st.selectbox("As it was known", list(names), format_func=names.__getitem__, key="books-as-of")
 
 
 def _check(ledger: Path) -> None:
     if not st.button("Check every frozen byte", help="What `rose books verify` does."):
         return
     with st.spinner("Comparing frozen files with the ledger …"):
-        checked = books.checked(ledger)
+        checked = data.attempt(lambda: check.check(ledger))
     if checked.value is None:
-        st.error(escape.prose(checked.error or words.NOT_ENOUGH_DATA))
+        frame.failed(checked)
     elif checked.value.problems:
         st.error("\n\n".join(escape.prose(problem) for problem in checked.value.problems))
     else:
@@ -175,140 +116,130 @@ def _check(ledger: Path) -> None:
         )
 
 
-def _statement(statement: Statement) -> None:
-    stamp, first = statement.close.stamp, statement.close.posted[0]
-    frame.banner(stamp.provenance)
-    frame.stamp(stamp)
-    frame.metrics(
-        ("As it was closed", statement.closed, f"By {first.posted_by}, {utc(first.posted_ns)[:19]}Z."),
-        ("Corrections since", statement.corrections, f"{len(statement.close.posted) - 1}, each with its reason."),
-        ("As it is known", statement.total, "Closed and corrections together."),
+def _files(ledger: Path, name: str, bill: Callable[[], exported.Bill], by_team: Callable[[], cost.Cost]) -> None:
+    """A button for each kind of file; a file is made when it is taken."""
+
+    def made(write: Callable[[Path], object], ending: str) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
+            path = Path(folder) / f"{name}{ending}"
+            write(path)
+            return path.read_bytes()
+
+    def page(path: Path) -> object:
+        answer = by_team()
+        parts = cost_tables.page(answer)
+        return markup.write(path, f"Cost by team, {name}", parts, totals={}, warnings=answer.stamp.warnings)
+
+    kinds: tuple[tuple[str, str, str, Callable[[Path], object]], ...] = (
+        ("Workbook", ".xlsx", _EXCEL, lambda path: workbook.write(bill(), path)),
+        ("FOCUS, Parquet", "-focus.parquet", _PARQUET, lambda path: focus.write(bill(), path)),
+        ("FOCUS, CSV", "-focus.csv", "text/csv", lambda path: focus.write(bill(), path)),
+        ("Cost by team, HTML", ".html", "text/html", page),
     )
-    if len(statement.close.posted) > 1:
-        rows = [
-            {
-                "no": posting.number,
-                "posted": utc(posting.posted_ns)[:19].replace("T", " "),
-                "amount": posting.cost_nano / 1e9,
-                "rows": posting.rows,
-                "why": posting.reason or "",
-                "by": posting.posted_by,
-                "verified": "yes" if posting.verified else "UNVERIFIED",
-            }
-            for posting in statement.close.posted[1:]
-        ]
-        posted = pl.DataFrame(rows)
-        frame.table(posted, f"corrections of {statement.close.close_id}, amortized, {stamp}", _money(posted, "amount"))
-    lines = [
-        dict(zip(statement.by, line.values, strict=True))
-        | {"cost": _usd(line.cost), "share": line.share.value, "nano-dollars": line.cost.value}
-        | ({"device-hours": None if line.time.value is None else line.time.value / NS_PER_HOUR} if line.time else {})
-        for line in statement.lines
-    ]
-    total = {
-        statement.by[0]: "sum",
-        "cost": _usd(statement.total),
-        "share": 1.0,
-        "nano-dollars": statement.total.value,
-    }
-    made = pl.DataFrame([*lines, total], schema_overrides={"share": pl.Float64}, infer_schema_length=None)
-    hours = {"device-hours": amounts.hours(made["device-hours"])} if "device-hours" in made.columns else {}
-    frame.table(
-        made,
-        f"charges of {statement.close.close_id} with its corrections, {statement.total.view}, {stamp}. In "
-        f"nano-dollars: closed "
-        f"{statement.closed.value:,} + corrections {statement.corrections.value:,} = {statement.total.value:,}, "
-        f"the sum of the rows.",
-        _money(made, "cost") | _NANO | {"share": st.column_config.NumberColumn(format="percent")} | hours,
-    )
-
-
-def _budgets(asked: Asked) -> None:
-    st.header("Will the month stay within its budgets?")
-    budgets = frame.asked(
-        asked.ledger, lambda unverified: books.budgets(replace(asked, unverified=unverified)), "books-budgets"
-    )
-    if budgets is None:
-        return
-    if not budgets:
-        st.info(
-            f"No budget is set for {asked.period.label}. "
-            f"`rose books budget set TEAM USD --month {asked.period.label}` sets one."
-        )
-        return
-    stamp = budgets[0].spent.stamp
-    display.chart(charts.budgets(_chart(budgets), stamp.currency), about="Budgets, spent and forecast")
-    for made in tables.budgets(budgets):
-        frame.show_table(made, "charges and budgets of the ledger")
-
-
-def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
-    rows = [
-        {"team": budget.team, "text": f"{budget.spent.text}, {words.short(budget.forecast)}, {budget.budget.text}"}
-        | {
-            name: None if nano is None else nano / 1e9
-            for name, nano in (
-                ("spent", budget.spent.value),
-                ("budget", budget.budget.value),
-                ("forecast", budget.forecast.value),
-                ("low", budget.forecast.low),
-                ("high", budget.forecast.high),
+    for column, (label, ending, mime, write) in zip(st.columns(len(kinds)), kinds, strict=True):
+        with column:
+            frame.download_button(
+                label,
+                functools.partial(made, write, ending),
+                f"{name}{ending}",
+                mime,
+                key=f"{name}{ending}",
+                icon=":material/download:",
             )
+
+
+def _open_period(scope: Scope) -> None:
+    st.header(f"Take {words.period(scope.period)} with you")
+    billed = frame.priced(
+        scope.ledger, lambda unverified: data.bill(replace(scope, unverified=unverified)), "books-bill"
+    )
+    if billed is None:
+        return
+    frame.stamp(billed.stamp)
+    if billed.closes:
+        st.info(f"A part of this period is closed ({', '.join(billed.closes)}): take the files of the close, above.")
+        return
+    unverified = not billed.verified
+    question = cost.Question(period=scope.period, by=("team",), provenance=scope.provenance)
+
+    def bill() -> exported.Bill:
+        return exported.of_period(
+            scope.ledger,
+            scope.book,
+            from_ns=scope.period.from_ns,
+            to_ns=scope.period.to_ns,
+            provenance=scope.provenance,
+            allow_unverified=unverified,
+        )
+
+    _files(
+        scope.ledger,
+        f"rose-{scope.provenance}-{scope.period.label}",
+        bill,
+        lambda: cost.ask(scope.ledger, question, scope.book, allow_unverified=unverified),
+    )
+    st.caption("Of the whole fleet. This period is open: its cost may still change.")
+
+
+def _month(scope: Scope) -> None:
+    label = scope.period.label
+    st.header(f"Will {label} stay within its budgets?")
+    budgets = frame.priced(
+        scope.ledger, lambda unverified: data.budgets(replace(scope, unverified=unverified)), "books-budgets"
+    )
+    if budgets:
+        display.chart(
+            charts.budgets(_drawn(budgets), budgets[0].spent.stamp.currency), about="Budgets, spent and forecast"
+        )
+        frame.elements(watch_tables.budgets(budgets), "charges and budgets of the ledger")
+    elif budgets is not None:
+        st.info(f"No budget is set for {label}: `rose books budget set TEAM USD --month {label}` sets one.")
+    st.header(f"Which days of {label} stand out?")
+    billed = data.bill_with_history(scope)
+    watch = None if billed.value is None else data.watched(scope, billed.value)
+    if watch is None:
+        st.info(f"No charged day of {label} is over yet.")
+    elif watch.value is None:
+        frame.failed(watch)
+    else:
+        frame.elements(watch_tables.watch(watch.value), "charges, amortized, the whole fleet")
+
+
+def _drawn(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
+    rows = [
+        {
+            "team": row.team,
+            "text": f"{row.spent.text}, {row.forecast.short_text}, {row.budget.text}",
+            "spent": (row.spent.value or 0) / 1e9,
+            "budget": (row.budget.value or 0) / 1e9,
+            "forecast": None if row.forecast.value is None else row.forecast.value / 1e9,
+            "low": None if row.forecast.low is None else row.forecast.low / 1e9,
+            "high": None if row.forecast.high is None else row.forecast.high / 1e9,
         }
-        for budget in budgets
+        for row in budgets
     ]
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("forecast", "low", "high"), pl.Float64))
 
 
-def _anomalies(asked: Asked, now: datetime) -> None:
-    st.header("Which days stand out?")
-    over = books.over(asked.period, now)
-    if over is None:
-        st.info("No day of this month is over yet.")
-        return
-    if not books.provenances(asked.ledger, over):
-        st.info(f"No run lies in the days of {asked.period.label} that are over.")
-        return
-    watch = frame.asked(
-        asked.ledger, lambda unverified: books.watched(replace(asked, period=over, unverified=unverified)), "books-days"
-    )
-    if watch is None:
-        return
-    if watch.not_judged:
-        st.info(
-            f"Not enough data for {len(watch.not_judged)} of the {len(watch.not_judged) + len(watch.judged)} days with "
-            "charges: too few charged days come before them."
-        )
-    if watch.judged and not watch.anomalies:
-        st.markdown(f"None of the {len(watch.judged)} days that could be judged.")
-    for anomaly in watch.anomalies:
-        compared = f"from {anomaly.median.text} on {anomaly.compared_with}"
-        said = escape.markdown(f"{signed_usd(anomaly.change_nano)} {compared}.")
-        head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        st.markdown(f"**{head}**, {said}")
-    if watch.anomalies:
+def _alerts(ledger: Path) -> None:
+    st.header("Which alerts hold?")
+    entries = data.attempt(lambda: alerts.entries(ledger))
+    if entries.value is None:
+        frame.failed(entries)
+    elif not entries.value:
+        st.info("No alert holds by the last `rose alerts check`.")
+    else:
         rows = [
-            {
-                "day": str(anomaly.day),
-                "what": anomaly.metric,
-                "value": _usd(anomaly.value),
-                "unit": words.unit(anomaly.value),
-                "median": _usd(anomaly.median),
-                "change": anomaly.change_nano / 1e9,
-                "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1),
-            }
-            for anomaly in watch.anomalies
+            {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}
+            for entry in entries.value
         ]
-        listed = pl.DataFrame(rows, infer_schema_length=None)
-        money = (name for name in listed.columns if name not in ("day", "what", "unit", "deviations"))
-        source = f"charges, amortized, {watch.stamp}."
-        frame.table(listed, source, _money(listed, *money))
-    st.caption(f"Of the whole fleet, whichever team is chosen. {RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
+        listed = pl.DataFrame(rows, schema_overrides={"error": pl.String})
+        frame.table(listed, "the last `rose alerts check`", name="alerts")
 
 
 frame.ledger_page(
     "Books",
-    "What is closed, what was corrected since, and is anything out of line?",
+    "What is closed, what was corrected since, is anything out of line, and which files can you take?",
     show,
     uses=("period", "provenance"),
 )

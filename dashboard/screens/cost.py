@@ -1,281 +1,223 @@
-"""What the rollouts cost, by whom and for what, and why borrowed ones cost what they do."""
+"""What was charged, by whom and for what, down to a lease and the events that its charges were made from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import streamlit as st
-from streamlit.elements.lib.column_types import ColumnConfig
 
-from dashboard import amounts, bar, cards, data, display, escape, frame, link, spending
+from dashboard import bar, charts, data, display, escape, frame, link
 from dashboard import format as words
-from dashboard.access import session
-from dashboard.books import Asked
-from dashboard.cards import Money
-from dashboard.costs import charts, groups, opened, why
-from dashboard.costs.groups import GROUPS, Group
-from dashboard.data import Run
-from dashboard.link import Link
-from dashboard.spending import Spending
-from rose.pricing.borrowing.report.waterfall import waterfall
+from dashboard.data import Run, Scope
+from rose.pricing.closing import charge_algebra
+from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, nanoseconds
-from rose.pricing.document import Report, to_csv
 from rose.pricing.money import NS_PER_HOUR
 
-_BY, _TABLE = "cost-by", "cost-groups"
 #: So many rows are drawn; the table has all.
 _BARS_MAX = 20
-_VIEWS = {
-    link.AMORTIZED: "their device time, weight syncs, activations and transfers, at what each second of a device costs",
-    link.FULLY_LOADED: "the same, with their part of the devices' idle time and energy",
-}
+#: So many charges of a lease are listed.
+_CHARGES_MAX = 200
+_WORK = {link.ROLLOUTS: "rollouts alone", link.EVERYTHING: "everything: serving, training and idle time too"}
+#: What a click on a row opens, and what its rows are of.
+_OPENS = {"team": ("team", "run"), "run": ("run", "lease"), "lease": ("lease", None)}
+_AMOUNT = "amount_nano"
 
 
 def show(ledger: Path, runs: list[Run]) -> None:
     chosen = bar.chosen()
-    known = {run.run_id: run for run in runs}
-    run = known.get(chosen.run or "")
-    asked = _asked(ledger, chosen, run)
-    if asked is None:
+    run = next((run for run in runs if run.run_id == chosen.run), None)
+    scope = frame.scope(ledger) if run is None or chosen.period != link.NEWEST else _of_run(ledger, run)
+    if scope is None:
         return
-    frame.banner(asked.provenance)
-    whole_run = run is not None and chosen.period == link.NEWEST
-    before = None if whole_run else bar.compared(chosen, asked.period)
     with st.spinner("Adding up the charges …"):
-        spent = frame.asked(
-            ledger, lambda unverified: spending.ask(replace(asked, unverified=unverified), chosen, before), "cost"
-        )
-    if spent is None:
+        billed = frame.priced(ledger, lambda unverified: data.bill(replace(scope, unverified=unverified)), "cost")
+    if billed is None:
         return
-    spent = _of_run(spent, run)
-    if chosen.by == "model":
-        named = groups.with_models(spent.now.frame, data.models(ledger))
-        spent = replace(spent, now=replace(spent.now, charges=lambda: named))
-    rollouts = groups.total(groups.grouped(spent.now.rollout, "team"))
-    _head(spent, rollouts, chosen, run)
-    if spent.now.rollout.is_empty():
-        st.info("No rollout is charged to what is chosen in the bar.")
-        return
-    _groups(spent, rollouts, chosen, known)
-    if chosen.row is not None and run is None:
-        opened.runs(spent, chosen.by, chosen.row, known)
+    frame.stamp(billed.stamp)
+    spent = data.spent(scope, billed, scope.period, chosen, runs).frame
     if run is not None:
-        opened.leases(ledger, run, spent)
-    _why(ledger, spent, known, run)
+        spent = spent.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run.run_id))
+    if chosen.work == link.ROLLOUTS:
+        spent = spent.filter("rollout")
+    _total(spent, billed, scope, run)
+    left, right = st.columns(2)
+    with left:
+        by = frame.radio("Divided by", "by", {name: name.replace("-", " ") for name in link.GROUPS})
+    with right:
+        frame.radio("Of", "work", _WORK)
+    if spent.is_empty():
+        st.info("Nothing is charged to what is chosen.")
+        return
+    _rows(spent, billed, by, {run.run_id: run for run in runs})
+    if chosen.lease is not None:
+        _lease(ledger, spent, billed, chosen.lease)
+    _take(spent, billed)
 
 
-def _asked(ledger: Path, chosen: Link, run: Run | None) -> Asked | None:
-    """The period of the bar; of a run without a chosen one, the whole hours from its beginning to its last event."""
-    if run is None or chosen.period != link.NEWEST:
-        return frame.in_period(ledger)
-    provenance = frame.provenance(run.provenances)
+def _of_run(ledger: Path, run: Run) -> Scope | None:
+    """The whole hours from a run's beginning to its last event."""
     book = data.price_book(ledger, run)
     if book.value is None:
-        st.error(escape.prose(book.error or words.NOT_ENOUGH_DATA))
-    if provenance is None or book.value is None or run.started_at is None:
+        frame.failed(book)
+    if book.value is None or len(run.provenances) > 1:
         return None
-    from_ns, to_ns = nanoseconds(run.started_at), nanoseconds(run.ended_at or run.last_event_at)
+    frame.banner(run.provenances[0])
+    from_ns, to_ns = nanoseconds(run.started_at or run.last_event_at), run.whole.to_ns
     hours = Period(from_ns // NS_PER_HOUR * NS_PER_HOUR, (to_ns // NS_PER_HOUR + 1) * NS_PER_HOUR)
-    return Asked(ledger=ledger, period=hours, book=book.value, provenance=provenance)
+    return Scope(ledger=ledger, period=hours, book=book.value, provenance=run.provenances[0])
 
 
-def _of_run(spent: Spending, run: Run | None) -> Spending:
-    if run is None:
-        return spent
-    before = None if spent.before is None else groups.of_run(spent.before, run.run_id)
-    return replace(spent, now=groups.of_run(spent.now, run.run_id), before=before)
-
-
-def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> None:
-    money, view = Money(spent.rate), chosen.view.replace("-", " ")
-    lent = cards.percent(spent.now.borrowed_share)
-    whole = int(spent.now.frame["amount_nano"].sum())
-    part = cards.percent(Fraction(rollouts.nano, whole)) if whole else None
-    chosen_only = "to the run" if run is not None else "to what is chosen"
-    everything = (run, chosen.team, chosen.tag) == (None, None, None)
-    whose = "that the fleet cost" if everything else f"charged {chosen_only}"
-    when = words.period(spent.now.period)
+def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> None:
+    chosen, currency = bar.chosen(), billed.stamp.currency
+    whole = words.amount(int(spent[_AMOUNT].sum()), currency)
+    what = "Rollouts" if chosen.work == link.ROLLOUTS else "All that is chosen"
+    when = words.period(scope.period)
     if run is not None:
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
-    sentence = f"Rollouts cost **{amounts.converted(rollouts.nano, money)}** in {when} ({view})"
-    sentence += "" if part is None else f", {part} of the {amounts.converted(whole, money)} {whose}"
-    sentence += "." if lent is None else f"; {lent} of their time ran on borrowed serving devices."
-    st.markdown(words.plain(sentence))
-    before = None if spent.before is None else spent.before.rollout_nano
-    name = "" if spent.before is None else words.period(spent.before.period)
-    cells = (
-        ("Rollout cost", rollouts.nano, _VIEWS[chosen.view], cards.change(rollouts.nano, before, name)),
-        ("A device-hour of rollouts", rollouts.per_device_hour, "without weight transfer, which takes no device", None),
-        ("A million useful tokens", rollouts.per_million, "those that came to nothing are in the price", None),
-    )
-    for place, (label, nano, about, change) in zip(st.columns(3), cells, strict=True):
-        text = "unknown" if nano is None else amounts.converted(nano, money)
-        place.metric(label, text, change, delta_color="inverse")
-        place.caption(f"{view}; {about}")
-    if spent.no_rate:
-        st.warning(f"Amounts are in dollars: {escape.markdown(spent.no_rate)}")
-    elif spent.rate is not None:
-        st.caption(escape.markdown(spent.rate.text))
-    frame.stamp(replace(spent.bill.stamp, from_ns=spent.now.period.from_ns, to_ns=spent.now.period.to_ns))
+    closed = f" A part of it is closed: {', '.join(billed.closes)}." if billed.closes else ""
+    st.markdown(words.plain(f"{what} cost **{whole}** in {when} ({chosen.view.replace('-', ' ')}).{closed}"))
 
 
-def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run]) -> None:
-    st.header("Who spent it, and on what?")
-    st.session_state[_BY] = chosen.by
-    st.radio(
-        "Divided by", list(GROUPS), key=_BY, format_func=lambda by: GROUPS[by][0], horizontal=True, on_change=_divide
+def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) -> None:
+    chosen, currency = bar.chosen(), billed.stamp.currency
+    rows = charge_algebra.drill(spent, (by,), _AMOUNT)
+    keys = [str(row[by]) for row in rows]
+    names = [f"{known[key].name} ({key})" if by == "run" and key in known else key for key in keys]
+    _bars(spent, dict(zip(keys, names, strict=True)), by, currency)
+    whole = sum(row[_AMOUNT] for row in rows)
+    columns: dict[str, Any] = {
+        by.replace("-", " "): names,
+        "cost": [row[_AMOUNT] / 1e9 for row in rows],
+        "share": [row[_AMOUNT] / whole if whole else None for row in rows],
+    }
+    # The fully loaded view spreads rows, and has no device time or tokens of its own.
+    if chosen.view == link.AMORTIZED:
+        columns["device-hours"] = [row["ns"] / NS_PER_HOUR for row in rows]
+        columns["tokens"] = [row["tokens"] for row in rows]
+    columns["nano-dollars"] = [row[_AMOUNT] for row in rows]
+    table = pl.DataFrame(columns, schema_overrides={"share": pl.Float64})
+    opens = _OPENS.get(by)
+
+    def pick(row: int | None) -> None:
+        if row is None or opens is None:
+            bar.choose(lease=None)
+        elif by == "lease":
+            _open_lease(spent, keys[row])
+        elif keys[row] != charge_algebra.UNALLOCATED or by == "team":
+            bar.choose(**{opens[0]: keys[row], "by": opens[1]})
+
+    click = f" Click a row for its {opens[1] or 'charge'}s." if opens else ""
+    source = (
+        f"charges by {by.replace('-', ' ')}, {chosen.view.replace('-', ' ')}, {billed.stamp}. They sum to "
+        f"{words.amount(whole, currency)}, to the nano-dollar. Unallocated: what has no {by.replace('-', ' ')}.{click}"
     )
-    rows = groups.grouped(spent.now.rollout, chosen.by)
-    money = Money(spent.rate)
-    amount = money.together([row.nano for row in rows])
-    names = [_name(row.key, chosen.by, known) for row in rows]
-    _bars(rows, names, money)
-    table = _table(rows, names, amount, money, GROUPS[chosen.by][0])
-    display.table(
-        table,
-        key=f"{_TABLE}-{chosen.by}",
-        on_select=lambda: _pick(rows, chosen.by),
-        selection_mode="single-row",
-        column_config=_columns(table, money),
-    )
-    st.caption(
-        words.plain(
-            f"Source: charges of rollouts by {GROUPS[chosen.by][0]}, {chosen.view.replace('-', ' ')}, "
-            f"{spent.bill.stamp}. Sums to {amounts.converted(rollouts.nano, money)}, to the nano-dollar. "
-            "Unallocated: what has no such thing, such as the task of a weight transfer. Tokens: useful ones. Click a "
-            "row to open it. The page Bill has the whole fleet."
-        )
-    )
-    exact = table.with_columns(
-        pl.Series("nano-dollars", [row.nano for row in rows]),
-        pl.lit(chosen.view).alias("view"),
-        pl.lit(spent.bill.provenance).alias("provenance"),
-        pl.lit(money.currency).alias("currency"),
-    )
-    frame.download(exact, "cost-groups")
+    frame.table(table, source, _columns(table, currency), name="cost", key=f"cost-{by}", on_pick=pick)
 
 
-def _bars(rows: Sequence[Group], names: Sequence[str], money: Money) -> None:
-    drawn = list(zip(names, rows, strict=True))[:_BARS_MAX]
-    per_unit = 1e9 if money.rate is None else 1e9 * float(money.rate.usd_per_unit)
-    parts = pl.DataFrame(
+def _columns(table: pl.DataFrame, currency: str) -> dict[str, Any]:
+    number = st.column_config.NumberColumn
+    columns: dict[str, Any] = {"cost": words.money_column("cost", table["cost"], currency)}
+    columns |= {"share": number(format="percent")}
+    columns |= {name: number(format="localized") for name in ("nano-dollars", "tokens")}
+    if "device-hours" in table.columns:
+        columns["device-hours"] = words.number_column(table["device-hours"])
+    return columns
+
+
+def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str) -> None:
+    """The dearest rows, divided by what their time was used for."""
+    kind = "work" if "work" in spent.columns else "bucket"
+    parts = charge_algebra.drill(spent, (by,) if by == kind else (by, kind), _AMOUNT)
+    totals = {row[by]: row[_AMOUNT] for row in charge_algebra.drill(spent, (by,), _AMOUNT)[:_BARS_MAX]}
+    drawn = [row for key in totals for row in parts if row[by] == key and row[_AMOUNT]]
+    if not drawn:
+        return
+    rows = pl.DataFrame(
         [
             {
-                "name": name,
-                "place": place,
-                "cost": nano / per_unit,
-                "text": amounts.converted(nano, money),
-                "nano-dollars": nano,
-                "total": row.nano / per_unit,
-                "text of total": amounts.converted(row.nano, money),
+                "name": names[row[by]],
+                "bucket": row[kind],
+                "cost": row[_AMOUNT] / 1e9,
+                "text": words.amount(row[_AMOUNT], currency),
+                "total": totals[row[by]] / 1e9,
+                "text of total": words.amount(totals[row[by]], currency),
             }
-            for name, row in drawn
-            for place, nano in row.places.items()
+            for row in drawn
         ]
     )
-    display.chart(charts.ranked(parts, money.currency), about="Cost of rollouts, the dearest first")
-    if len(drawn) < len(rows):
-        st.caption(f"The dearest {len(drawn)} of {len(rows):,} are drawn; the table has all.")
+    display.chart(charts.ranked(rows, currency), about="Cost, the dearest first")
+    if len(names) > _BARS_MAX:
+        st.caption(f"The dearest {_BARS_MAX} of {len(names):,} are drawn; the table has all.")
 
 
-def _table(
-    rows: Sequence[Group], names: Sequence[str], amount: Sequence[int], money: Money, label: str
-) -> pl.DataFrame:
-    """Numbers that sort as numbers; what is not known is empty."""
-    whole = sum(amount)
-    per_unit = 1 if money.rate is None else Fraction(money.rate.usd_per_unit)
-
-    def price(nano: Fraction | None) -> float | None:
-        return None if nano is None else float(nano / per_unit) / 1e9
-
-    return pl.DataFrame(
-        {
-            label: names,
-            "cost": [nano / 1e9 for nano in amount],
-            "share": [nano / whole if whole else None for nano in amount],
-            "device-hours": [row.ns / NS_PER_HOUR for row in rows],
-            "a device-hour": [price(row.per_device_hour) for row in rows],
-            "tokens": [row.tokens for row in rows],
-            "a million tokens": [price(row.per_million) for row in rows],
-        },
-        schema_overrides=dict.fromkeys(("share", "a device-hour", "a million tokens"), pl.Float64),
-    )
+def _open_lease(spent: pl.DataFrame, lease_id: str) -> None:
+    """Two fleets may call their leases alike: the lease is opened with its fleet's run."""
+    fleets = spent.filter(lease_id=lease_id)["fleet_run_id"].unique().to_list()
+    run = {} if bar.chosen().run is not None or len(fleets) != 1 else {"run": fleets[0]}
+    bar.choose(lease=lease_id, **run)
 
 
-def _columns(table: pl.DataFrame, money: Money) -> dict[Any, ColumnConfig]:
-    priced = {
-        name: amounts.column(name, table[name], money.currency)
-        for name in ("cost", "a device-hour", "a million tokens")
-    }
-    return {**priced, "share": st.column_config.NumberColumn(format="percent"), **opened.columns(table)}
-
-
-def _why(ledger: Path, spent: Spending, known: dict[str, Run], run: Run | None) -> None:
-    """The waterfall of the run that is chosen, else of the one that cost most of those that borrowed."""
-    st.header("Why does a borrowed rollout cost what it costs?")
-    if run is None:
-        dear = groups.grouped(spent.now.rollout, "run")
-        run = next((known[row.key] for row in dear if row.key in known and row.places.get(groups.BORROWED)), None)
-        if run is None:
-            st.info("No run of this period borrowed a device.")
-            return
-        if len(dear) > 1:
-            st.caption("Of the run that cost most of those that borrowed; choose another in the bar.")
-    # Whether an unverified ledger will do was asked for the figures above.
-    unverified = not spent.bill.verified
-    with st.spinner("Comparing with dedicated devices …"):
-        made = data.answer(ledger, run, waterfall, unverified=unverified)
-    if made.value is None:
-        st.error(escape.prose(made.error or words.NOT_ENOUGH_DATA))
-        return
-    why.show(*made.value, run)
-    _download(ledger, run, unverified=unverified)
-
-
-def _download(ledger: Path, run: Run, *, unverified: bool) -> None:
-    """The whole cost report of the run, made when it is asked for."""
-
-    def report() -> Report:
-        made = data.price(ledger, run, unverified=unverified)
-        if made.value is None:
-            raise data.ReadError(made.error or words.NOT_ENOUGH_DATA)
-        return made.value
-
-    st.markdown("Every figure of the run's cost report, with its unit, view, currency, period and provenance:")
-    name = f"rose-{run.run_id}"
-    left, right, _ = st.columns([1, 1, 3])
-    with left:
-        session.download_button("Download CSV", lambda: to_csv(report().to_json()), f"{name}.csv", "text/csv")
-    with right:
-        session.download_button("Download JSON", lambda: words.to_json(report()), f"{name}.json", "application/json")
-
-
-def _name(key: str, by: str, known: dict[str, Run]) -> str:
-    """A run by its name and id."""
-    return f"{known[key].name} ({key})" if by == "run" and key in known else key
-
-
-def _divide() -> None:
-    bar.pick(by=st.session_state[_BY], row=None)
-
-
-def _pick(rows: Sequence[Group], by: str) -> None:
-    picked = st.session_state[f"{_TABLE}-{by}"]["selection"]["rows"]
-    key = rows[picked[0]].key if picked else None
-    if by == "run" and key is not None:
-        bar.choose(run=key)
+def _lease(ledger: Path, spent: pl.DataFrame, billed: Bill, lease_id: str) -> None:
+    st.header("Lease " + escape.markdown(lease_id))
+    own = spent.filter(lease_id=lease_id).sort(_AMOUNT, descending=True)
+    if own.is_empty():
+        st.info("Nothing is charged to a lease of that name.")
     else:
-        bar.pick(row=key)
+        listed = own.head(_CHARGES_MAX).select(
+            "hour",
+            "run_id",
+            "device_id",
+            "bucket",
+            "fate",
+            (pl.col(_AMOUNT) / 1e9).alias("cost"),
+            "writer",
+            "first_seq",
+            "last_seq",
+        )
+        columns = {"cost": words.money_column("cost", listed["cost"], billed.stamp.currency)}
+        source = (
+            f"the {listed.height:,} dearest of {own.height:,} charges of the lease, {billed.stamp}. Events: those of "
+            "the writer from first to last seq, in `event`."
+        )
+        frame.table(listed, source, columns, name="lease charges")
+    st.subheader("What happened")
+    run_id = None if own.is_empty() else own["fleet_run_id"][0]
+    columns_shown = ("event_time", "kind", "action", "reason", "engine_id", "duration_ns", "since_grant_ns")
+    frame.query(
+        ledger,
+        "lease_timeline",
+        "This ledger has no lease of that name.",
+        columns_shown,
+        lease_id=lease_id,
+        run_id=run_id,
+    )
+    st.button("Close the lease", on_click=lambda: bar.choose(lease=None))
+
+
+def _take(spent: pl.DataFrame, billed: Bill) -> None:
+    stamp = billed.stamp
+    terms = {
+        "currency": stamp.currency,
+        "view": bar.chosen().view,
+        "verified": billed.verified,
+        "price_book": stamp.book.text,
+        "price_book_chosen": stamp.book.chosen,
+        "example_prices": stamp.book.example,
+    }
+    charges = spent.drop("rollout").with_columns(pl.lit(value).alias(name) for name, value in terms.items())
+    st.markdown("Every charge that is counted here, with who pays and the events it was made from:")
+    name = f"rose-{billed.provenance}-{billed.period.label}.csv"
+    frame.download_button("Download charges (CSV)", lambda: escape.csv(charges), name, "text/csv")
 
 
 frame.ledger_page(
     "Cost",
-    "What did rollouts cost, who spent it and on what, and why does a borrowed one cost what it costs?",
+    "What was charged, to whom, and for what? Click down from a team to a run, a lease, and its events.",
     show,
-    uses=("period", "compare", "view", "run", "team", "tag", "provenance", "currency"),
+    uses=("period", "view", "run", "team", "tag", "provenance"),
 )

@@ -2,88 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 import streamlit as st
 
 from dashboard import charts, data, display, frame
-from dashboard.answers import course, decide, prices
 from dashboard.data import Priced, Run
-from rose.pricing.answers import report
+from rose.pricing.answers import learned, report
+from rose.pricing.answers.learned import Learned, Stretch
 from rose.pricing.figures import Stamp
 from rose.pricing.table import Section
 
-_BLUE, _GREEN, _ORANGE, _PURPLE = "#0072B2", "#009E73", "#B87A00", "#8E4585"
-#: Charts of how the run went stand below the others, and are smaller.
-_HEIGHT_PX = 200
+_STRETCHES_MAX = 200
+_SOURCE = "`turn`, `trajectory`, `verdict`, `device_slice` and the price book"
+_MEANING = {
+    "learned": "**The policy learned.**",
+    "got worse": "**The policy got worse.**",
+    "cannot tell": "**Whether the policy learned cannot be told**: the intervals of its beginning and its end overlap.",
+}
 
 
 def show(ledger: Path, run: Run) -> None:
-    steps = data.in_blocks(ledger, "dashboard/learning", run)
-    if steps.is_empty():
-        st.info("No training step has made anything yet.")
+    rows = data.rows(ledger, "answers/accepted", run_id=run.run_id, part="step", blocks=_STRETCHES_MAX)
+    course = learned.stretches(rows.to_dicts())
+    if not course:
+        st.info("No answer was judged yet.")
         return
-    course.show(ledger, run)
+    _course(course, run)
 
     def ask(unverified: bool) -> Priced[tuple[dict[str, Section], Stamp]]:
-        return data.answer(ledger, run, report.sections, unverified=unverified)
+        return data.of_run(ledger, run, report.sections, unverified=unverified)
 
-    # Prices take longest: what needs none is drawn meanwhile, below their place.
-    place = st.container()
-    _went(run, steps)
-    with place:
-        with st.spinner("Pricing the run …"):
-            answer = frame.asked(ledger, ask, f"answers-{run.run_id}")
-        if answer is None:
-            return
-        made, stamp = answer
-        frame.stamp(stamp)
-        prices.show(made["cost"], steps)
-        decide.levers(made["cost"])
-        decide.frontier(made["frontier"])
-        decide.verifiers(made["verifiers"])
-
-
-def _went(run: Run, steps: pl.DataFrame) -> None:
-    """How the steps went: reward, tokens, age of samples, time."""
-    st.header("How did the run go?")
-    origin = f"{run.provenances[0].capitalize()}."
-    with_time = steps.with_columns(seconds=pl.sum_horizontal("rollout_s", "train_s", "sync_s", ignore_nulls=False))
-    drawn = (
-        ("reward", "reward", _GREEN, ".3~f", "The verifier's mean reward. Source: `verdict`."),
-        ("tokens", "tokens", _ORANGE, "~s", "Tokens that rollouts generated, useful or not. Source: `turn`."),
-        (
-            "staleness_mean",
-            "versions",
-            _PURPLE,
-            ".2~f",
-            "Mean staleness: by how many policy versions a sample trails the trainer. Source: `trajectory`.",
-        ),
-        (
-            "seconds",
-            "seconds",
-            _BLUE,
-            ".3~s",
-            "A step: rollout, update and publishing new weights together. Source: `step`.",
-        ),
-    )
-    places = [place for _ in range(2) for place in st.columns(2)]
-    for place, (field, title, colour, axis_format, about) in zip(places, drawn, strict=True):
-        with place:
-            _chart(with_time, field, title, colour, axis_format)
-            st.caption(f"{about} {origin}")
-    wide = (steps["last_step"] > steps["step"]).any()
-    several = " A row is of several steps, `step` to `last_step`: times, loss and entropy are means." if wide else ""
-    frame.table(steps, f"`verdict`, `turn`, `trajectory`, `step`.{several} {origin}")
-
-
-def _chart(steps: pl.DataFrame, field: str, title: str, colour: str, axis_format: str) -> None:
-    if steps[field].drop_nulls().is_empty():
-        st.info("Not enough data yet.")
+    with st.spinner("Pricing the run …"):
+        answer = frame.priced(ledger, ask, f"correct-{run.run_id}")
+    if answer is None:
         return
-    chart = charts.by_step(steps, field, title, colour, axis_format).properties(height=_HEIGHT_PX)
-    display.chart(chart, about=f"{title} by step")
+    sections, stamp = answer
+    frame.stamp(stamp)
+    st.header("What does a correct answer cost?")
+    frame.show(sections["cost"], _SOURCE, folded=("c3", "factors"))
+    st.header("Where does the next dollar belong?")
+    frame.show(sections["frontier"], _SOURCE)
+    st.header("Which verifier makes a correct answer cheapest?")
+    frame.show(sections["verifiers"], "probes that all of them judged", folded=("scores", "calibration"))
+
+
+def _course(course: Sequence[Stretch], run: Run) -> None:
+    st.markdown(sentence(learned.learned(course), course))
+    points = pl.DataFrame(
+        [
+            {
+                "place": (stretch.first + stretch.last) / 2,
+                "name": f"{stretch.first:,}" + ("" if stretch.first == stretch.last else f" to {stretch.last:,}"),
+                "judged": stretch.judged,
+                "accepted": stretch.accepted,
+                "share": float(stretch.share),
+                "low": stretch.interval[0],
+                "high": stretch.interval[1],
+                "text": stretch.text,
+            }
+            for stretch in course
+        ]
+    )
+    display.chart(charts.shares(points, "RL step"), about="Share of judged answers accepted")
+    wide = any(stretch.last > stretch.first for stretch in course)
+    several = " A point is of several steps; its tooltip says which." if wide else ""
+    st.caption(
+        "The share of judged answers that the verifier accepted, with its 95% interval: Wilson's, a group of "
+        f"trajectories counting as one cluster.{several} {run.provenances[0].capitalize()}. Source: `verdict`."
+    )
+    frame.download(points.drop("text"), "accepted by step")
+
+
+def sentence(found: Learned | None, course: Sequence[Stretch]) -> str:
+    """What the two ends of a run say, in Markdown."""
+    if found is None:
+        return "**Whether the policy learned cannot be told**: it takes two steps with judged answers; there is one."
+    count = course[-1].last - course[0].first + 1
+    return (
+        f"{_MEANING[found.verdict]} {found.end.text} of the judged answers were accepted in the last "
+        f"{_steps(found.end)} of {count:,}, against {found.begin.text} in the first {_steps(found.begin)}."
+    )
+
+
+def _steps(stretch: Stretch) -> str:
+    count = stretch.last - stretch.first + 1
+    return "step" if count == 1 else f"{count:,} steps"
 
 
 frame.page(

@@ -1,168 +1,226 @@
-"""Whether serving is safe now, what every device did, and why rollouts got what they got."""
+"""Whether serving is safe now, what every device does, and why rollouts got what they got."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, display, escape, fleet, frame, lease, timeline, window
+from dashboard import bar, charts, data, display, frame
 from dashboard import format as words
+from dashboard.charts import Lanes
 from dashboard.data import Run, Window
-from rose.events import BUCKETS
+from rose.pricing.closing.period import naive
+
+#: Serving is judged by the requests of so much time before its last event, if they are enough.
+_JUDGED = timedelta(minutes=15)
+_REQUESTS_MIN = 20
+#: A device that did not report for so long is not counted as doing anything.
+_SILENT = timedelta(minutes=5)
+_BINS = 200
+#: Why rollouts were refused a device, by the ledger's word.
+_REASONS = {
+    "no_lease": "no lease was in force",
+    "serving_step": "serving was at work",
+    "prefill_slack": "a first token would have come late",
+    "decode_slack": "a further token would have come late",
+    "next_request": "the next request would not have fit",
+    "compute_share": "the lease's share of the device was used up",
+    "kv_budget": "the lease's memory was used up",
+    "regret": "serving had been delayed enough",
+    "unknown_times": "how long a step takes was not known yet",
+    "no_serving": "serving did not answer",
+    "policy": "the policy said no",
+    "withheld": "withheld at random, to measure what lending costs",
+}
+# Columns of the named queries.
+_HOLDS = ("device_id", "leased", "reason", "holds", "held_ns")
+_TIME = (
+    "day",
+    "device_id",
+    "serving_ns",
+    "rollout_ns",
+    "train_ns",
+    "sync_ns",
+    "activation_ns",
+    "headroom_ns",
+    "idle_ns",
+    "ns",
+)
+_ENGINES = ("engine_id", "device_id", "role", "model", "started_at", "start_ns", "ended_by", "ended_at", "reason")
+_SYNCS = ("event_time", "engine_id", "policy_version", "route", "reason", "made_good_at")
+_PHASES = (
+    "encoding",
+    "source",
+    "route",
+    "syncs",
+    "wire_bytes",
+    "encode_p50_ns",
+    "fetch_p50_ns",
+    "verify_p50_ns",
+    "stage_p50_ns",
+    "pause_p50_ns",
+    "total_p50_ns",
+)
 
 
 def show(ledger: Path, run: Run) -> None:
-    totals = data.rows(ledger, "dashboard/time_totals", run)
-    if totals.is_empty():
+    fleet = run.fleet_run_id
+    last_ns = run.whole.to_ns
+    devices = data.rows(ledger, "dashboard/devices", run_id=fleet, from_ns=last_ns - _ns(_SILENT))
+    if devices.is_empty():
         st.info("No device has joined this run yet.")
         return
-    verdict = fleet.verdict(ledger, run, bar.chosen().target)
-    tell = st.info if verdict.safe is None else st.success if verdict.safe else st.error
-    if frame.known_trust(ledger).problems:
-        st.error(f"**{verdict.text}, by a ledger that does not verify.** {verdict.why}")
-    else:
-        tell(f"**{verdict.text}.** {verdict.why}")
-    devices = fleet.now(ledger, run)
-    _counts(run, devices, now=run.going_on and data.quiet_s(ledger) < data.QUIET_S)
+    _verdict(ledger, fleet, last_ns)
+    going_on = run.going_on and data.quiet_s(ledger) < data.QUIET_S
+    _counts(run, devices.filter(~pl.col("has_left")) if going_on else devices, now=going_on)
     st.header("What happened, and when?")
-    shown = window.slider(run)
-    _timeline(ledger, run, shown)
-    lease.opened(ledger, run)
-    _holds(ledger, run, shown)
-    st.page_link("screens/preemptions.py", label="What serving took back, and whether weights arrive")
-    _devices(run, totals, devices)
-    _time(ledger, run, totals)
+    window = frame.window(run)
+    leases = _timeline(ledger, run, window)
+    times = frame.period_text(window)
+    _leases(leases, run)
+    _holds(ledger, fleet, run, times)
+    _devices(ledger, run, devices)
+    _weights(ledger, fleet, times)
+
+
+def _ns(time: timedelta) -> int:
+    return time // timedelta(microseconds=1) * 1000
+
+
+def _verdict(ledger: Path, fleet: str, last_ns: int) -> None:
+    """Whether serving is safe, by its newest requests."""
+    newest = {"from_ns": last_ns - _ns(_JUDGED), "to_ns": last_ns, "blocks": 1}
+    bins = data.rows(ledger, "dashboard/latency", run_id=fleet, **newest)
+    requests, kept = int(bins["requests"].sum()), int(bins["kept"].sum())
+    minutes = _JUDGED // timedelta(minutes=1)
+    if requests < _REQUESTS_MIN:
+        st.info(
+            f"**Whether serving is safe is not known.** It takes {_REQUESTS_MIN} requests in the {minutes} minutes "
+            f"before the last event; there are {requests}."
+        )
+        return
+    share = Fraction(kept, requests)
+    why = (
+        f"{words.percent(share)} of the {requests:,} requests of the {minutes} minutes before the last event came "
+        f"within their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
+    )
+    text = "Serving is safe" if share >= data.SERVING_TARGET else "Serving is NOT safe"
+    if frame.known_trust(ledger).problems:
+        st.error(f"**{text}, by a ledger that does not verify.** {why}")
+    else:
+        (st.success if share >= data.SERVING_TARGET else st.error)(f"**{text}.** {why}")
 
 
 def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
-    """What serving devices do; of a run that does not go on, what they did last."""
+    """What serving devices do; where the run does not go on, what they did last."""
     serving = devices.filter(pool="serving")
     st.header("What are the devices doing?" if now else "What did the devices do last?")
-    counted = [
+    counted = (
         ("Serving devices", serving.height, "in the pool `serving`"),
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, whatever they do"),
-        *(
-            (label, serving.filter(state=state).height, about)
-            for label, state, about in (
-                ("Serving requests", "serving", "most of the last slice"),
-                ("Rollouts", "rollout", "most of the last slice"),
-                ("Headroom", "headroom", "kept free for serving although rollouts had work"),
-                ("Idle", "idle", "nobody wanted them"),
-            )
-        ),
-        ("Silent", serving["state"].null_count(), f"no slice for {fleet.SILENT // timedelta(minutes=1)} minutes"),
-    ]
-    for column, (label, count, about) in zip(st.columns(len(counted)), counted, strict=True):
-        column.metric(label, f"{count:,}")
-        column.caption(about)
+        ("Serving requests", serving.filter(state="serving").height, "most of the last slice"),
+        ("Rollouts", serving.filter(state="rollout").height, "most of the last slice"),
+        ("Headroom", serving.filter(state="headroom").height, "kept free for serving although rollouts had work"),
+        ("Idle", serving.filter(state="idle").height, "nobody wanted them"),
+        ("Silent", serving["state"].null_count(), f"no slice for {_SILENT // timedelta(minutes=1)} minutes"),
+    )
+    frame.figures(*((label, f"{count:,}", about) for label, count, about in counted))
     st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
 
 
-def _timeline(ledger: Path, run: Run, shown: Window) -> None:
-    whole = data.in_window(ledger, "dashboard/fleet_states", run, window.whole(run))
-    if whole.is_empty():
-        st.info("No device has reported its time yet.")
-        return
-    window.strip(run, whole)
-    lanes = fleet.lanes(ledger, run, shown)
+def _timeline(ledger: Path, run: Run, window: Window) -> pl.DataFrame:
+    """Draw the lanes; return the leases of the window."""
+    within = {"run_id": run.fleet_run_id, "from_ns": window.from_ns, "to_ns": window.to_ns}
+    leases = data.rows(ledger, "dashboard/leases", **within)
+    lanes = Lanes(
+        begin=naive(window.from_ns),
+        end=naive(window.to_ns),
+        states=data.rows(ledger, "dashboard/device_states", blocks=_BINS, **within),
+        leases=leases,
+        preemptions=data.rows(ledger, "dashboard/preemptions", blocks=_BINS, **within),
+    )
     if lanes.states.is_empty():
-        st.info("No device reported its time between these two: choose a longer time above.")
-        return
+        st.info("No device reported its time in these hours.")
+        return leases
     if not lanes.states["each_device"].all():
-        st.info("More than 40 devices: they are drawn by pool. Every one of them is in the table of devices below.")
-    count, drawn = (int(lanes.leases["leases"][0]) if lanes.leases.height else 0), lanes.leases.height
-    if drawn < count:
-        st.warning(
-            f"The newest {drawn:,} of {count:,} leases are drawn; the lent share at the top has all of them. Choose a "
-            "shorter time above to see the others."
-        )
-    if (opened := bar.chosen().lease) is not None:
-        st.info(f"Lease {escape.markdown(opened)} is open below, after the table of leases.")
-    display.chart(
-        timeline.chart(lanes),
-        about="Lent share, states of devices, leases, serving latency with its budget, and preemptions over time",
-    )
-    near = " By the day; percentiles to within 2.2%." if data.by_day(shown) else ""
+        st.info("More than 40 devices: they are drawn by pool. The table below has every one.")
+    for chart in lanes.charts:
+        display.chart(chart, about=str(chart.title.text))
     st.caption(
-        f"A lease is a rollout engine's permission to use a serving device. Yield: a rollout waited for serving; cut: "
-        f"its memory was reduced; revoke: the lease ended.{near} {words.trace(run)} {run.provenances[0].capitalize()}. "
-        "Source: `device_slice`, `lease`, `request`, `preemption`."
+        "A lease is a rollout engine's permission to use a serving device. Yield: a rollout waited for serving; cut: "
+        f"its memory was reduced; revoke: the lease ended. {run.provenances[0].capitalize()}. Source: `device_slice`, "
+        "`lease`, `preemption`."
     )
-    st.caption(
-        "Requests that met a lent device are not set beside the others: late requests end leases, so the two differ "
-        "for reasons of their own. The page Risk compares with leases that were withheld at random."
-    )
-    for title, rows in (
-        ("states", timeline.states(lanes.states).drop("each_device")),
-        ("leases", lanes.leases),
-        ("latency", lanes.latency),
-        ("preemptions", lanes.preemptions),
-    ):
-        frame.download(rows, title, label=f"{title.capitalize()} as CSV")
-    lease.table(run, lanes.leases, count)
+    frame.download(charts.most_of_each_bin(lanes.states).drop("each_device"), "states", label="States as CSV")
+    frame.download(lanes.preemptions, "preemptions", label="Preemptions as CSV")
+    return leases
 
 
-def _holds(ledger: Path, run: Run, shown: Window) -> None:
+def _leases(leases: pl.DataFrame, run: Run) -> None:
+    st.header("Which leases?")
+    if leases.is_empty():
+        st.info("No lease was in force in this time.")
+        return
+    count, shown = int(leases["leases"][0]), leases.drop("leases")
+
+    def pick(row: int | None) -> None:
+        if row is not None:
+            bar.choose(run=run.fleet_run_id, by="lease", lease=leases["lease_id"][row])
+
+    which = "all" if count == leases.height else f"the newest {leases.height:,} of {count:,}"
+    source = (
+        f"`lease`, {which} of this time, newest first, times in UTC, {run.provenances[0]}. After a click on a row the "
+        "page Cost has the lease's charges and events."
+    )
+    frame.table(shown, source, name="leases", key="fleet-leases", on_pick=pick)
+    if bar.chosen().lease is not None:
+        st.page_link("screens/cost.py", label="The lease's charges and events")
+
+
+def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
     st.header("Why was more not lent?")
-    holds = data.in_window(ledger, "dashboard/fleet_holds", run, shown)
-    if holds.is_empty():
+    answer = data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times)
+    if answer.value is None:
+        frame.failed(answer)
+        return
+    if answer.value.is_empty():
         st.info("No refusal was recorded in this time: rollouts had no work that waited, or the engines record none.")
         return
-    reason = pl.col("reason").replace(fleet.REASONS)
-    named = holds.with_columns(why=reason)
-    display.chart(charts.holds(named), about="Time that rollouts were refused devices, by reason")
-    st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. Source: `hold`.")
-    frame.download(named, "holds")
+    (held,) = [name for name in answer.value.columns if name.startswith("held (")]
+    seconds = pl.col(held) / (1 if held.endswith("(s)") else 1000)
+    why = pl.col("reason").replace(_REASONS)
+    longest = answer.value.group_by("reason", why=why).agg(seconds=seconds.sum()).sort("seconds", descending=True)
+    display.chart(charts.holds(longest), about="Time that rollouts were refused devices, by reason")
+    st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. `rose query holds_by_reason`.")
+    with st.expander("By device"):
+        frame.table(answer.value, "`rose query holds_by_reason`", name="holds")
 
 
-def _devices(run: Run, totals: pl.DataFrame, devices: pl.DataFrame) -> None:
+def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:
     st.header("Device by device")
-    named = totals.join(devices.select("device_id", "state", "lent", "seen_at"), "device_id", "left")
-    shown = named.select(
-        "device_id",
-        "pool",
-        "device_class",
-        pl.col("state").fill_null("silent").alias("last state"),
-        "lent",
-        pl.col("seen_at").alias("last seen"),
-        *((pl.col(name) / 1e9).round(3).alias(f"{name} (s)") for name in ("provisioned", *BUCKETS)),
-    )
-    frame.table(shown, f"`device_slice` and `device`, {run.provenances[0]}; times of the whole run, in seconds.")
+    shown = devices.with_columns(state=pl.col("state").fill_null("silent")).rename({"state": "last_state"})
+    frame.table(shown, f"`device` and `device_slice`, {run.provenances[0]}; times in UTC.", name="devices")
+    with st.expander("Device time by day and bucket"):
+        frame.query(
+            ledger,
+            "device_time_by_bucket_and_day",
+            "No device has reported its time yet.",
+            _TIME,
+            run_id=run.fleet_run_id,
+        )
 
 
-def _time(ledger: Path, run: Run, totals: pl.DataFrame) -> None:
-    st.header("Where did all of it go?")
-    by_bucket = {bucket: int(totals[bucket].sum()) for bucket in BUCKETS}
-    provisioned_ns, reported_ns = int(totals["provisioned"].sum()), sum(by_bucket.values())
-    by_bucket["unaccounted"] = provisioned_ns - reported_ns
-    unused_ns = int(data.rows(ledger, "run/leased_unused", run)["leased_unused_ns"][0])
-    left, middle, right, last = st.columns(4)
-    left.metric("Provisioned device time", words.seconds(provisioned_ns))
-    middle.metric("Reported by the devices", words.seconds(reported_ns))
-    right.metric("Unaccounted for", words.seconds(provisioned_ns - reported_ns))
-    last.metric("Leased, not used", words.seconds(unused_ns), help="Idle time of serving devices under a lease.")
-    rows = [
-        {
-            "bucket": bucket,
-            "device-seconds": ns / 1e9,
-            "share": words.share(ns, provisioned_ns),
-            "nanoseconds": f"{ns:,}",
-            "what it is": words.BUCKET_WORDS[bucket],
-        }
-        for bucket, ns in by_bucket.items()
-    ]
-    total_ns = sum(by_bucket.values())
-    total = {
-        "bucket": "sum",
-        "device-seconds": total_ns / 1e9,
-        "share": words.share(total_ns, provisioned_ns),
-        "nanoseconds": f"{total_ns:,}",
-        "what it is": "the provisioned time, to the nanosecond",
-    }
-    frame.table(pl.DataFrame([*rows, total]), f"`device_slice` and `device`, {run.provenances[0]}, the whole run.")
+def _weights(ledger: Path, fleet: str, times: dict[str, str]) -> None:
+    st.header("Do the engines live, and do weights arrive?")
+    frame.query(ledger, "engine_lives", "No engine was recorded.", _ENGINES, run_id=fleet)
+    st.subheader("Weight syncs that failed")
+    frame.query(ledger, "sync_failures", "No weight sync failed in this time.", _SYNCS, run_id=fleet, **times)
+    with st.expander("Where the time of a sync goes"):
+        frame.query(ledger, "sync_phases", "No weight sync was recorded.", _PHASES, run_id=fleet, **times)
 
 
 frame.page("Fleet now", "Is serving safe, what is every device doing, and why was more not lent?", show)

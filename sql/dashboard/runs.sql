@@ -1,7 +1,7 @@
 -- The runs to choose from, newest first: the newest 200 of `runs`, the newest fleet's own, and the one of `run_id`,
--- however old they are. Each has every provenance among its events, the time of its last event, when it or its
--- fleet was last heard of, and the seconds after which it expires, where that is known. Jobs on the ledger itself are
--- no runs.
+-- however old they are. Each has every provenance among its events, the time of its last event, when it or its fleet
+-- was last heard of, the seconds after which it expires where that is known, and its tags. Jobs on the ledger itself
+-- are no runs.
 -- By hand: SET VARIABLE run_id = '';
 WITH seen AS (
     SELECT
@@ -21,6 +21,7 @@ SELECT
     run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at, heard_at,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
     CASE WHEN json_valid(config_json) THEN try_cast(config_json ->> '$.expires_s' AS DOUBLE) END AS expires_s,
+    CASE WHEN json_valid(tags_json) AND json_type(tags_json) = 'OBJECT' THEN tags_json ELSE '{}' END AS tags_json,
     count(*) OVER () AS runs
 FROM named
 QUALIFY row_number() OVER (ORDER BY started_at DESC, run_id DESC) <= 200

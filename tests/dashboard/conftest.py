@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -302,15 +305,46 @@ def a_run(name: str = "little fleet") -> list[events.Event]:
     return [*made, *left(end_s), events.Run(action="ended", name=name, reason="last step", at_us=us(end_s))]
 
 
+def lease_with_time(after_s: float, seconds: int) -> list[events.Event]:
+    """A lease L of s0, and a slice of so many seconds under it that is all rollout."""
+    lease: Any = {"lease_id": "L", "device_id": "s0", "at_us": us(after_s)}
+    t0_ns, zeros = 1000 * us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
+    spent: Any = zeros | {"rollout_ns": seconds * S}
+    return [
+        events.Lease(action="granted", kv_budget_bytes=1, compute_share=1.0, expires_at_us=us(60), **lease),
+        events.DeviceSlice(t0_ns=t0_ns, t1_ns=t0_ns + seconds * S, **lease, **spent),
+    ]
+
+
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with one run that ended."""
     return write(tmp_path_factory.mktemp("ended") / "ledger", a_run())
 
 
+#: Text that would load a page of somebody else's, look like ours, or move the cursor.
+HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1 \u202egnp\u200f\x1b[2J"
+
+
+def hostile(event: events.Event) -> events.Event:
+    """The event with hostile text wherever it has free text, also in the ids of its devices and engines."""
+    tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
+    texts = {"tags_json": tags, "name": HOSTILE, "trace": HOSTILE, "reason": HOSTILE, "task": HOSTILE}
+    changes = {name: text for name, text in texts.items() if isinstance(getattr(event, name, None), str)}
+    ids = {name: f"{HOSTILE}{value}" for name in ("device_id", "engine_id") if (value := getattr(event, name, None))}
+    return dataclasses.replace(event, **changes, **ids)
+
+
+@pytest.fixture(scope="session")
+def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run by somebody who writes hostile text wherever an event has text."""
+    root = tmp_path_factory.mktemp("hostile") / "ledger"
+    return write(root, map(hostile, a_run()), run_id=HOSTILE)
+
+
 @pytest.fixture(scope="session")
 def built(ended: Path) -> Report:
-    """The cost report of that run."""
+    """The cost report of the run that ended."""
     return report.build(ended)
 
 
@@ -324,36 +358,36 @@ OpenPage = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def components() -> Any:
-    """The Streamlit components among the installed packages, found once: a server looks for them when it starts."""
-    from streamlit.components.v2.manifest_scanner import scan_component_manifests
-
-    return scan_component_manifests()
-
-
-@pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch, components: Any) -> OpenPage:
+def open_page() -> Iterator[OpenPage]:
     """Run a page of the dashboard on a ledger, as a browser would. What one page has read, the next one has too."""
     from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import AppTest
 
-    # Each page that is opened here looks for them anew, which takes longer than the page.
-    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: components)
+    components = manifest_scanner.scan_component_manifests()
 
-    def open_(ledger: Path, page: str = "cost", **link: str) -> AppTest:
-        monkeypatch.setenv("ROSE_LEDGER", str(ledger))
+    def open_(ledger: Path, page: str, **link: str) -> AppTest:
+        os.environ["ROSE_LEDGER"] = str(ledger)
         app = AppTest.from_file(APP, default_timeout=240)
         for name, value in link.items():
             app.query_params[name] = value
         return (app if page == "overview" else app.switch_page(f"screens/{page}.py")).run()
 
-    return open_
+    with pytest.MonkeyPatch.context() as patch:
+        # Each page that is opened here looks for them anew, which takes longer than the page.
+        patch.setattr(manifest_scanner, "scan_component_manifests", lambda: components)
+        patch.setenv("ROSE_LEDGER", "")
+        yield open_
 
 
-@pytest.fixture
-def values() -> Callable[[Any], dict[str, str]]:
+@pytest.fixture(scope="session")
+def drawn(open_page: OpenPage) -> OpenPage:
+    """A page that was drawn once for all tests, which only look at it."""
+    return functools.cache(open_page)
+
+
+def values(app: Any) -> dict[str, str]:
     """The figures of a page by their labels."""
-    return lambda app: {metric.label: metric.value for metric in app.metric}
+    return {metric.label: metric.value for metric in app.metric}
 
 
 def unescaped(text: str) -> str:
@@ -361,21 +395,21 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\([^\w\s]|_)", r"\1", text).replace("\u2060", "")
 
 
-@pytest.fixture
-def page_text() -> Callable[[Any], str]:
+def page_text(app: Any) -> str:
     """The words of a page."""
-    kinds = ("markdown", "caption", "info", "warning", "error", "success")
-    return lambda app: "\n".join(unescaped(str(element.value)) for kind in kinds for element in getattr(app, kind))
+    kinds = ("markdown", "caption", "info", "warning", "error", "success", "header", "subheader")
+    return "\n".join(unescaped(str(element.value)) for kind in kinds for element in getattr(app, kind))
 
 
-@pytest.fixture
-def choose() -> Callable[[Any, str, Any], Any]:
+def table(app: Any, *columns: str) -> Any:
+    """The first table of a page that has these columns."""
+    return next(frame.value for frame in app.dataframe if set(columns) <= set(frame.value))
+
+
+def choose(app: Any, label: str, value: Any) -> Any:
     """Set a widget of the page by its label, and run it again."""
-
-    def choose_(app: Any, label: str, value: Any) -> Any:
-        (widget,) = [each for kind in ("selectbox", "radio") for each in getattr(app.main, kind) if each.label == label]
-        app = widget.set_value(value).run()
-        assert not app.exception
-        return app
-
-    return choose_
+    kinds = ("selectbox", "radio")
+    (widget,) = [one for kind in kinds for one in getattr(app.main, kind) if one.label == label]
+    app = widget.set_value(value).run()
+    assert not app.exception
+    return app

@@ -2,20 +2,22 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import polars as pl
 import pytest
 
-from dashboard import bar, data
-from dashboard.answers import prices
+from dashboard import charts, data
+from dashboard.data import Window
 from rose import events
 from rose.events import BUCKETS
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import charges
 from rose.pricing.document import Report
+from rose.pricing.price_books import pricebook
+
+DRAWN = {"device_states": "idle", "latency": "requests", "preemptions": "preemptions"}
 
 
 @pytest.fixture
@@ -24,54 +26,65 @@ def run(ended: Path) -> data.Run:
     return run
 
 
-def test_time_totals_are_the_reports(ended: Path, built: Report, run: data.Run) -> None:
-    totals = data.rows(ended, "dashboard/time_totals", run)
-    assert totals["provisioned"].sum() == built.provisioned.value
-    assert {bucket: totals[bucket].sum() for bucket in BUCKETS} == {b: built.device_time[b].value for b in BUCKETS}
+def drawn(ledger: Path, query: str, window: Window) -> pl.DataFrame:
+    whole = {"from_ns": window.from_ns, "to_ns": window.to_ns, "blocks": 200}
+    return data.rows(ledger, f"dashboard/{query}", run_id="run", **whole)
 
 
-def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run: data.Run) -> None:
-    steps = data.in_blocks(ended, "dashboard/learning", run)
-    useful = sum(int(made["useful"].value or 0) for made in built.tokens.values())
-    by_step = prices.cost_by_step(built.cost_per_correct["blended"].token_cost, useful, steps)
-    dollars = (by_step["usd"] * by_step["accepted"]).sum()
-    measured = built.cost_per_correct["blended"].measured.value
-    assert measured is not None
-    assert dollars / steps["accepted"].sum() == pytest.approx(measured / 1e9, rel=1e-6)
-    assert dict(zip(steps["step"], steps["alpha"], strict=True)) == {
-        step: figure.value for step, figure in built.accept_by_step.items()
-    }
+def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, built: Report, run: data.Run) -> None:
+    states, latency = (drawn(ended, query, run.whole) for query in ("device_states", "latency"))
+    for bucket in BUCKETS:
+        assert states[bucket].sum() == built.device_time[bucket].value
+    assert states.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
+    assert states["lent"].sum() == 8 * 23 * 10**9
+    assert latency["requests"].sum() == built.latency["all"].requests.value
+    kept = latency["kept"].sum() / latency["requests"].sum()
+    assert kept == pytest.approx(1 - (built.latency["all"].missed_budget.value or 0))
+    shown = charts.most_of_each_bin(states)
+    shares = shown.select(pl.sum_horizontal(f"{bucket}_share" for bucket in BUCKETS)).to_series()
+    assert shares.to_list() == pytest.approx([1.0] * len(shares))
+    assert set(shown.filter(lane="t0")["state"]) == {"idle", "train"}
+    middle_ns = (run.whole.from_ns + run.whole.to_ns) // 2
+    for query, amount in DRAWN.items():
+        parts = (Window(run.whole.from_ns, middle_ns), Window(middle_ns, run.whole.to_ns))
+        summed = sum(int(drawn(ended, query, part)[amount].sum()) for part in parts)
+        assert summed == drawn(ended, query, run.whole)[amount].sum() > 0
 
 
-def test_steps_in_fewer_stretches_have_the_same_sums(ended: Path, run: data.Run) -> None:
-    steps, halves = (data.in_blocks(ended, "dashboard/learning", run, blocks=blocks) for blocks in (200, 2))
-    assert (steps.height, halves.height) == (8, 2)
-    assert list(halves["last_step"]) == [3, 7]
-    for name in ("judged", "accepted", "stale", "tokens", "trajectories", "tokens_trained"):
-        assert steps[name].sum() == halves[name].sum(), name
-    assert halves["reward"].mean() == pytest.approx(steps["reward"].mean())
+def test_an_open_lease_is_drawn_to_its_expiry_or_the_newest_event(tmp_path: Path, kit: Any) -> None:
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.lease_with_time(0, 10)])
+    (lease,) = data.rows(root, "dashboard/leases", run_id="run", from_ns=kit.T0_NS, to_ns=2**62).to_dicts()
+    assert (lease["closed_by"], lease["leases"]) == ("open", 1)
+    assert lease["seconds"] == pytest.approx(0)
 
 
-def test_a_long_run_is_shown_by_the_day_with_the_same_totals(
-    ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = {query for query in data._DAILY if "fleet_" not in query}
-    short = {query: data.rows(ended, query, run) for query in whole}
-    monkeypatch.setattr(data, "LONG", timedelta(0))
-    assert run.long
-    by_day = {query: data.rows(ended, query, run) for query in whole}
-    for query, rows in by_day.items():
-        assert rows.columns == short[query].columns, query
-    assert by_day["dashboard/time_totals"].equals(short["dashboard/time_totals"])
-    assert by_day["run/preemption_totals"].equals(short["run/preemption_totals"])
+def test_harvest_is_what_rollouts_took_of_the_time_that_serving_left(ended: Path) -> None:
+    frame = charges.price(ended, pricebook.load("example")).frame
+    own = frame.filter(pl.col("pool") == "serving", pl.col("kind") == "capacity")
+    ns = dict(own.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
+    share = data.harvest(frame)
+    assert share is not None
+    assert float(share) == pytest.approx(ns["rollout"] / (ns["rollout"] + ns["headroom"] + ns["idle"]))
+    assert data.harvest(frame.filter(pool="train")) is None
+
+
+def test_columns_of_a_named_query_are_in_milliseconds_or_seconds(ended: Path) -> None:
+    lives = data.named_rows(ended, "preemption_latency", ("action", "latency_max_ns"), run_id="run").value
+    assert lives is not None
+    assert lives.columns == ["action", "latency_max (ms)"]
+    assert lives.filter(action="yield")["latency_max (ms)"].to_list() == [4.0]
+    time = data.named_rows(ended, "device_time_by_bucket_and_day", ("device_id", "ns")).value
+    assert time is not None
+    assert time.columns == ["device_id", "ns"]
+    unknown = data.named_rows(ended, "preemption_latency", run_id="nobody")
+    assert "nobody" in (unknown.error or "")
 
 
 def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "run", "live") as ledger:
         ledger.record(events.Run(action="started", name="first"))
-        (run,) = data.runs(root)
-        assert data.price(root, run) is data.price(root, run)
+        assert data.closes(root) is data.closes(root)
         before = data.mark(root)
         assert data.mark(root) == before
         ledger.record(events.Run(action="ended", name="first"))
@@ -101,23 +114,6 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
     assert [head for head, made in kept if made() is not None] == [3, 3]
 
 
-def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open_page: Callable[..., Any]) -> None:
-    root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
-    names = [f"run-{number}" for number in range(count)]
-    started = {"kind": "run", "action": "started", "provenance": "live"}
-    with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
-        at_us = pa.array(range(10**15, 10**15 + count))
-        columns = {name: pa.array([value] * count) for name, value in started.items()}
-        ledger.append(pa.table({**columns, "run_id": names, "name": names, "at_us": at_us}))
-    assert (len(data.runs(root)), data.run_count(root)) == (bar.RUNS_MAX, count)
-    assert [run.run_id for run in data.runs(root, "run-1")][-2:] == ["run-3", "run-1"]
-    app = open_page(root, "fleet", run="run-1")
-    assert not app.exception
-    assert not any("left out" in warning.value for warning in app.warning)
-    assert any("run-1" in text.value for text in app.markdown)
-    assert f"Run, newest {bar.RUNS_MAX} of {count}" in [box.label for box in app.selectbox]
-
-
 def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,8 +125,9 @@ def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     assert book is not None
     assert (book.name, book.chosen) == ("example", "from ROSE_PRICE_BOOK")
     monkeypatch.delenv("ROSE_PRICE_BOOK")
-    assert data.price_book(root, run).value is None
-    assert "there is no price book" in (data.price(root, run).error or "")
+    chosen = data.price_book(root, run)
+    assert chosen.value is None
+    assert "there is no price book" in (chosen.error or "")
 
 
 def test_what_is_called_none_is_not_nothing(tmp_path: Path) -> None:

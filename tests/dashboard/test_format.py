@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import csv
-import io
-import json
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from dashboard import format as words
-from rose.pricing.document import Report, to_csv
 
 
 @pytest.mark.parametrize(
@@ -17,14 +15,44 @@ def test_durations(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 
 
-def test_the_csv_has_every_figure_of_the_json_with_all_that_must_stand_beside_it(built: Report) -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(built.to_json()))))
-    assert len(rows) == words.to_json(built).count('"unit":')
-    by_name = {row["figure"]: row for row in rows}
-    total = by_name["amortized.total"]
-    assert total["value"] == str(built.amortized["total"].value)
-    assert (total["unit"], total["view"], total["currency"]) == ("nano_usd", "amortized", "USD")
-    assert (total["from"], total["provenance"]) == ("2026-06-01T00:00:00.000000Z", "simulated")
-    assert all(row["unit"] and row["view"] and row["currency"] and row["from"] and row["provenance"] for row in rows)
-    assert all(row["value"] or row["why"] for row in rows)
-    assert json.loads(words.to_json(built)) == json.loads(json.dumps(built.to_json()))
+@pytest.mark.parametrize(
+    ("nano", "currency", "text"),
+    [
+        (0, "USD", "$0.00"),
+        (1_234_567_890_000, "USD", "$1,234.57"),
+        (5_150_000, "USD", "$0.00515"),
+        (100_000, "USD", "$0.000100"),
+        (-881, "USD", "-$8.81 x 10⁻⁷"),
+        (Fraction(1, 3), "USD", "$3.33 x 10⁻¹⁰"),
+        (99_999, "USD", "$1.00 x 10⁻⁴"),
+        (881, "EUR", "EUR 8.81 x 10⁻⁷"),
+    ],
+)
+def test_three_digits_before_a_power_of_ten(nano: int | Fraction, currency: str, text: str) -> None:
+    assert words.amount(nano, currency) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "currency", "shown"),
+    [
+        ([1234.5, 617.0], "USD", "dollar"),
+        ([1234.5], "CHF", "localized"),
+        ([0.00515, None, 0.00258], "USD", "%.5f"),
+        ([11.66, 0.0156], "USD", "%.4f"),
+        ([0.2, 0.0], "EUR", "%.3f"),
+        ([1234.5, 1e-9], "USD", "%.3f"),
+    ],
+)
+def test_a_column_has_three_digits_of_its_smallest_amount(
+    values: list[float | None], currency: str, shown: str
+) -> None:
+    column: Any = words.money_column("cost", values, currency)
+    assert column["type_config"]["format"] == shown
+    assert (currency in column["label"]) == (shown != "dollar")
+
+
+def test_a_share_is_all_or_nothing_only_where_it_is() -> None:
+    shares = (Fraction(1), Fraction(9_999, 10_000), Fraction(0), Fraction(1, 10_000), Fraction(1, 3), None)
+    assert [words.percent(share) for share in shares] == ["100.0%", "99.99%", "0.0%", "0.01%", "33.3%", None]
+    assert words.change(110, 100, "2026-05") == "+10.0% on 2026-05"
+    assert words.change(1, 0, "2026-05") is None

@@ -1,1 +1,0 @@
-"""What the page Cost per correct is made of."""

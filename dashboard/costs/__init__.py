@@ -1,1 +1,0 @@
-"""What the page Cost is made of."""

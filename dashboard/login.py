@@ -1,0 +1,252 @@
+"""Who may open the dashboard: this machine alone, or whoever logs in by OpenID Connect and is on the list.
+
+The login file is Streamlit's own `secrets.toml`, with a list of people beside Streamlit's `[auth]`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+import streamlit as st
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from streamlit.navigation.page import StreamlitPage
+
+from rose import secret_file
+from rose.errors import UserError
+from rose.ledger.address import is_loopback
+
+#: Names the login file to the process that shows the pages.
+VARIABLE = "ROSE_DASHBOARD_AUTH"
+APP = Path(__file__).with_name("app.py")
+CALLBACK = "/oauth2callback"
+NO_LOGIN = "No login: whoever uses this machine sees everything."
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_EVERYONE = "*"
+_EVERYBODY = 0o007
+#: How often an open page looks whether its login still counts, seconds.
+_CHECK_S = 60
+
+
+class LoginError(UserError):
+    """The login file cannot be used, or somebody could open the dashboard without login."""
+
+
+def _web_address(value: str) -> str:
+    """An absolute address, encrypted unless it is this machine's own."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be a whole web address, such as https://login.example.com")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ValueError("must begin with https://: cookies and tokens would travel in clear")
+    return value
+
+
+def _callback(value: str) -> str:
+    if not urlsplit(_web_address(value)).path.endswith(CALLBACK):
+        raise ValueError(f"must end in {CALLBACK}, where the dashboard waits for the provider's answer")
+    return value
+
+
+_Secret = Annotated[str, Field(min_length=secret_file.TOKEN_CHARACTERS_MIN)]
+
+
+class Auth(BaseModel):
+    """What `st.login` reads; Streamlit checks whatever else the table has."""
+
+    model_config = ConfigDict(extra="allow", hide_input_in_errors=True)
+
+    redirect_uri: Annotated[str, AfterValidator(_callback)]
+    cookie_secret: Annotated[str, Field(min_length=32)]
+    client_id: Annotated[str, Field(min_length=1)]
+    client_secret: _Secret
+    server_metadata_url: Annotated[str, AfterValidator(_web_address)]
+
+    @property
+    def public_url(self) -> str:
+        """Where people open the dashboard."""
+        return self.redirect_uri.removesuffix(CALLBACK)
+
+
+class Login(BaseModel):
+    """The whole file. `allow` has verified addresses, `@domain`s, subjects, or `*` for all whom the provider admits."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    auth: Auth
+    allow: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _lower(self) -> Self:
+        self.allow = [entry.lower() if "@" in entry else entry for entry in self.allow]
+        return self
+
+    def name_of(self, claims: Mapping[str, object]) -> str | None:
+        """What an admitted person is called, by the claims of their ID token; None for whoever is not on the list.
+
+        An address counts only if the provider says that it is verified. A token for another application counts for
+        nobody.
+        """
+        audience = claims.get("aud")
+        if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
+            return None
+        subject, email = claims.get("sub"), claims.get("email")
+        if not isinstance(subject, str) or not subject:
+            return None
+        keys = {_EVERYONE, subject}
+        if isinstance(email, str) and claims.get("email_verified") is True:
+            email = email.lower()
+            keys |= {email, f"@{email.rpartition('@')[2]}"}
+            subject = email
+        return None if keys.isdisjoint(self.allow) else subject
+
+
+def load(path: Path) -> Login:
+    """Read and check a login file. Raises LoginError, which never repeats a secret."""
+    try:
+        # The group may: systemd gives a service its credentials with mode 0440.
+        if (mode := path.stat().st_mode) & _EVERYBODY:
+            raise LoginError(
+                f"{path} holds secrets and is open to everybody (mode {mode & 0o777:04o}): chmod 600 {path}"
+            )
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LoginError(f"cannot read {path}: {error.strerror}; docs/dashboard.md shows a login file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LoginError(f"{path} is not valid TOML: {error}") from error
+    try:
+        return Login.model_validate(content)
+    except ValidationError as error:
+        # Never the value: it may be a secret.
+        lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
+        raise LoginError(f"{path}: {'; '.join(lines)}") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """The process to run, and what to say of it."""
+
+    command: list[str]
+    environment: dict[str, str]
+    says: list[str]
+
+
+def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
+    """What shows `ledger` at `host`:`port`; `path` is the login file.
+
+    Raises LoginError if other machines could open it without login, or if the login file cannot be used.
+    """
+    environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
+    if path is None:
+        refuse_without_login(host)
+        environment.pop(VARIABLE, None)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        options, says = [], []
+        names = [*_LOOPBACK, host]
+    else:
+        auth = load(path).auth
+        environment[VARIABLE] = str(path.absolute())
+        public = urlsplit(auth.public_url)
+        address, says = f"{auth.public_url}/", [f"login by {urlsplit(auth.server_metadata_url).hostname}"]
+        names = [public.hostname or "", host, *_LOOPBACK]
+        options = [
+            f"--secrets.files={path.absolute()}",
+            f"--server.corsAllowedOrigins={public.scheme}://{public.netloc}",
+            f"--server.baseUrlPath={public.path.strip('/')}",
+            f"--browser.serverAddress={public.hostname}",
+            # A table is taken along through its own button, which the ledger's access log can have.
+            "--client.disableDataExport=true",
+        ]
+    # Every option that matters is here, so that no file or variable of Streamlit's own changes one.
+    options += [
+        *(f"--server.allowedHosts={name}" for name in dict.fromkeys(names)),
+        f"--server.address={host}",
+        f"--server.port={port}",
+        "--server.headless=true",
+        "--server.enableCORS=true",
+        "--server.enableXsrfProtection=true",
+        "--server.enableStaticServing=false",
+        "--server.enableAgentApi=false",
+        "--server.fileWatcherType=none",
+        "--browser.gatherUsageStats=false",
+    ]
+    return Start(
+        command=[sys.executable, "-m", "streamlit", "run", str(APP), *options],
+        environment=environment,
+        says=[f"ledger {ledger}", f"open {address} (Ctrl-C ends it)", *says],
+    )
+
+
+def refuse_without_login(host: str) -> None:
+    """Raises LoginError unless this machine alone can reach `host`."""
+    if not is_loopback(host):
+        raise LoginError(
+            f"--host {host} can be reached from other machines, and nobody would have to log in: name a login file by "
+            "--auth (docs/dashboard.md shows one), or leave --host out"
+        )
+
+
+def person() -> str | None:
+    """Who looks; None where the dashboard has no login. Raises LoginError for whoever may not look."""
+    path = os.environ.get(VARIABLE)
+    if path is None:
+        # However Streamlit was started, by `rose dashboard` or by hand.
+        refuse_without_login(st.get_option("server.address") or "localhost")
+        return None
+    # Read anew each time: whoever is taken off the list sees nothing from then on.
+    login, claims = load(Path(path)), dict(st.user.to_dict())
+    if claims.get("is_logged_in") is not True:
+        raise LoginError("Log in to see this dashboard.")
+    name = login.name_of(claims)
+    if name is None:
+        raise LoginError("You are not on the list of this dashboard. Ask whoever runs it.")
+    return name
+
+
+def navigation(pages: list[StreamlitPage]) -> StreamlitPage:
+    """The page to run; for whoever may not look, a page that says why, which ends the run."""
+    try:
+        name = person()
+    except LoginError as error:
+        _refuse(pages, error)
+    page = st.navigation(pages)
+    if name is None:
+        st.sidebar.caption(NO_LOGIN)
+        return page
+    with st.sidebar:
+        st.text(name)
+        st.button("Log out", on_click=st.logout)
+    _watch()
+    return page
+
+
+def _refuse(pages: list[StreamlitPage], error: LoginError) -> None:
+    def show() -> None:
+        st.title("ROSE")
+        st.text(str(error))
+        left, right, _ = st.columns([1, 1, 6])
+        left.button("Log in", on_click=st.login, type="primary")
+        if st.user.to_dict().get("is_logged_in") is True:
+            right.button("Log out", on_click=st.logout)
+
+    hidden = [
+        st.Page(show, title="ROSE", url_path=page.url_path or "start", default=not page.url_path, visibility="hidden")
+        for page in pages
+    ]
+    st.navigation(hidden, position="hidden").run()
+    st.stop()
+
+
+@st.fragment(run_every=_CHECK_S)
+def _watch() -> None:
+    """A page that stays open refreshes itself without end; not so once its reader is off the list."""
+    try:
+        person()
+    except LoginError:
+        st.rerun()

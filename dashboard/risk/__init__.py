@@ -1,1 +1,0 @@
-"""Whether borrowing harms serving, and whether it really saves: the evidence, question by question."""

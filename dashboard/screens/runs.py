@@ -1,0 +1,115 @@
+"""Every run with what it did, and the whole cost report of the one that is chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import streamlit as st
+
+from dashboard import bar, data, escape, frame
+from dashboard import format as words
+from dashboard.data import Priced, Run
+from rose.pricing.document import Report, to_csv
+from rose.pricing.run import report, tables
+
+_COLUMNS = (
+    "run_id",
+    "name",
+    "status",
+    "started_at",
+    "ended_at",
+    "reason",
+    "provenance",
+    "steps",
+    "trajectories",
+    "accepted_share",
+    "output_tokens",
+    "leases",
+    "preemptions",
+    "syncs",
+    "syncs_failed",
+    "requests",
+    "slo_share",
+)
+
+
+def show(ledger: Path, runs: list[Run]) -> None:
+    listed = _list(ledger)
+    run = next((run for run in runs if run.run_id == bar.chosen().run), None)
+    if run is None:
+        if listed:
+            st.info("Click a run, or choose one above, for its cost report.")
+        return
+    st.header(f"Run {escape.markdown(run.name)}")
+    st.markdown(f"{escape.markdown(run.run_id)}, {run.status}, begun {words.when(run.started_at)}.")
+    tags = ", ".join(f"{name} {value}" for name, value in run.tags.items()) or "no tags"
+    st.caption(f"{escape.markdown(tags)}. {words.trace(run)}")
+
+    def ask(unverified: bool) -> Priced[Report]:
+        return _report(ledger, run, unverified=unverified)
+
+    with st.spinner("Pricing the run …"):
+        made = frame.priced(ledger, ask, f"run-{run.run_id}")
+    if made is None:
+        return
+    for provenance in run.provenances:
+        frame.banner(provenance)
+    frame.stamp(made.stamp)
+    _take(made, run)
+    frame.elements(tables.tables(made), "`rose report`")
+
+
+def _list(ledger: Path) -> bool:
+    answer = data.named_rows(ledger, "run_overview", _COLUMNS)
+    if answer.value is None:
+        frame.failed(answer)
+        return False
+    table = answer.value
+    if table.is_empty():
+        st.info("No run has begun yet.")
+        return False
+
+    def pick(row: int | None) -> None:
+        bar.choose(run=None if row is None else table["run_id"][row])
+
+    source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
+    share = st.column_config.NumberColumn(format="percent")
+    frame.table(
+        table,
+        source,
+        {"accepted share": share, "slo share": share},
+        name="runs",
+        key="runs",
+        on_pick=pick,
+    )
+    return True
+
+
+def _report(ledger: Path, run: Run, *, unverified: bool) -> Priced[Report]:
+    """The cost report of a run at its price book's prices, or why there is none."""
+    chosen = data.price_book(ledger, run)
+    if (book := chosen.value) is None:
+        return Priced(None, chosen.error)
+    return data.kept(
+        lambda: report.build(ledger, run.run_id, book, unverified, data.seen(str(ledger))),
+        ledger,
+        "report",
+        run.run_id,
+        *data.book_key(book),
+        unverified,
+    )
+
+
+def _take(made: Report, run: Run) -> None:
+    name, content = f"rose-{run.run_id}", made.to_json()
+    left, right, _ = st.columns([1, 1, 3])
+    with left:
+        frame.download_button("Download CSV", lambda: to_csv(content), f"{name}.csv", "text/csv")
+    with right:
+        frame.download_button(
+            "Download JSON", lambda: json.dumps(content, indent=2), f"{name}.json", "application/json"
+        )
+
+
+frame.ledger_page("Runs", "Which runs are there, how did each go, and what did one cost?", show, uses=("run",))

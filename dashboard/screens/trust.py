@@ -1,0 +1,78 @@
+"""Whether the ledger can be trusted: what verification finds, and whether its jobs and writers work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import streamlit as st
+
+from dashboard import data, escape, frame
+from dashboard.data import Run
+from rose.ledger import verified
+from rose.ledger.upkeep import jobs
+from rose.pricing.closing.period import naive
+
+
+def show(ledger: Path, runs: list[Run]) -> None:
+    _verified(ledger)
+    _jobs(ledger)
+    st.header("Do all writers write?")
+    columns = ("run_id", "run_status", "writer", "events", "newest_at", "behind_ns")
+    frame.query(ledger, "late_writers", "Nothing was written yet.", columns)
+    st.subheader("Events that had to be dropped")
+    frame.query(
+        ledger, "dropped_events", "No event was dropped.", ("event_time", "run_id", "writer", "dropped_kind", "events")
+    )
+    st.header("What is in the ledger?")
+    frame.query(ledger, "ledger_growth", "Nothing was written yet.")
+
+
+def _verified(ledger: Path) -> None:
+    st.header("Does it verify?")
+    trust, last = frame.look(ledger), verified.state(ledger)
+    if trust.problems is None:
+        st.error(escape.prose(trust.why or trust.text))
+    elif trust.problems:
+        frame.table(pl.DataFrame({"problem": trust.problems}), "`rose ledger verify`", name="problems")
+    else:
+        st.success(f"Every file, hash chain, signature and view that is new or changed was checked: {trust.text}.")
+    st.markdown(escape.markdown(f"Ledger {ledger}: {verified.text(ledger)}."))
+    if last is not None:
+        st.caption(
+            escape.markdown(
+                f"{last.events:,} events; last verified by {last.by}; {last.unchecked:,} files not checked."
+            )
+            + " `rose ledger verify` reads every byte; `rose ledger receipt` makes a rewrite by the owner detectable."
+        )
+
+
+def _jobs(ledger: Path) -> None:
+    st.header("Do its jobs run?")
+    last = data.kept(lambda: jobs.history(ledger), ledger, "jobs")
+    if last.value is None:
+        frame.failed(last)
+        return
+    if not last.value:
+        st.info("No job has run on this ledger. `rose jobs serve` compacts, verifies and reports on it.")
+        return
+    failed = sorted(name for name, job in last.value.items() if not job.ok)
+    if failed:
+        st.error(f"**Failed last**: {escape.markdown(', '.join(failed))}.")
+    rows = [
+        {
+            "job": name,
+            "last run": naive(job.started_us * 1000),
+            "result": "ok" if job.ok else "failed",
+            "seconds": job.duration_ns / 1e9,
+            "missed": job.missed,
+            "last success": None if job.success_ended_us is None else naive(job.success_ended_us * 1000),
+            "error": job.error,
+        }
+        for name, job in sorted(last.value.items())
+    ]
+    types: dict[str, pl.DataType] = {"last success": pl.Datetime("us"), "error": pl.String()}
+    frame.table(pl.DataFrame(rows, schema_overrides=types), "`rose jobs list`, times in UTC", name="jobs")
+
+
+frame.ledger_page("Trust", "Can the ledger be trusted, and do its jobs and writers work?", show, uses=())

@@ -1,1 +1,0 @@
-"""Weight syncs: whether new weights reach the engines, and what each takes."""

@@ -1,0 +1,318 @@
+"""The nine screens, each drawn once on the run that ended, against pricing's and the ledger's own figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dashboard import format as words
+from dashboard.data import ROLLOUT_BUCKETS
+from rose.ledger.reading import named
+from rose.pricing import charges
+from rose.pricing.answers import report as answers_report
+from rose.pricing.answers.report import changes
+from rose.pricing.borrowing import report as borrowing_report
+from rose.pricing.borrowing.report import alternatives, risk
+from rose.pricing.borrowing.report.waterfall import waterfall
+from rose.pricing.closing import close, period, restate, store
+from rose.pricing.document import Report
+from rose.pricing.money import format_usd
+from rose.pricing.price_books import pricebook
+from rose.pricing.run import tables
+from rose.pricing.run.priced import priced
+from rose.pricing.table import Section, Table
+from rose.pricing.watch import budget
+from tests.dashboard.conftest import HOSTILE, OpenPage, choose, page_text, table, unescaped, values
+
+BOOK = pricebook.load("example")
+OURS = pricebook.parse(BOOK.text.replace('name = "example"', 'name = "ours"'), "ours.toml")
+JUNE = period.of_month("2026-06")
+CLOSE = "2026-06-simulated-1"
+#: Charts of each screen on the run that ended.
+SCREENS = {
+    "overview": 1,
+    "cost": 1,
+    "borrowing": 3,
+    "cost_per_correct": 1,
+    "serving": 2,
+    "fleet": 3,
+    "runs": 0,
+    "books": 0,
+    "trust": 0,
+}
+#: What a screen needs in its address to show all it has.
+LINKS = {"runs": {"run": "run"}, "cost": {"by": "lease", "lease": "L1"}}
+
+
+@pytest.fixture(scope="module")
+def frame(ended: Path) -> pl.DataFrame:
+    return charges.price(ended, BOOK).frame
+
+
+@pytest.fixture(scope="module")
+def closed(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ended run's month, closed and corrected once, with two budgets of which one does not last."""
+    root = shutil.copytree(ended, tmp_path_factory.mktemp("closed") / "ledger")
+    assert close.close(root, JUNE, OURS, by="finance").close_id == CLOSE
+    dearer = OURS.text.replace("usd_per_gb = 0.02", "usd_per_gb = 0.03").replace(OURS.version, "dearer")
+    restate.restate(root, CLOSE, "the carrier raised its price", pricebook.parse(dearer, "dearer.toml"), by="audit")
+    budget.set_budget(root, "research", "0.40", JUNE)
+    budget.set_budget(root, "chat", "0.10", JUNE)
+    return root
+
+
+def rollout_nano(frame: pl.DataFrame) -> int:
+    return int(frame.filter(pl.col("bucket").is_in(ROLLOUT_BUCKETS))["cost_nano"].sum())
+
+
+def shows(app: Any, section: Section) -> None:
+    """A page has every paragraph of a section, and a table with the rows of each of its tables."""
+    text, frames = page_text(app), [frame.value for frame in app.dataframe]
+    for part in section.parts.values():
+        if isinstance(part, Table):
+            plain = part.plain()
+            names, first = [column.name for column in plain.columns], [row[0] for row in plain.rows]
+            found = [made for made in frames if [*made.columns] == names]
+            assert any([*made[names[0]]][: len(first)] == first for made in found), part.title
+        else:
+            assert all(words.plain(line).replace("\\", "") in text.replace("\\", "") for line in part.lines)
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_screen_is_drawn_says_what_it_rests_on_and_shows_no_error(
+    screen: str, ended: Path, drawn: OpenPage
+) -> None:
+    app = drawn(ended, screen, **LINKS.get(screen, {}))
+    assert not app.exception
+    assert [error.value for error in app.error if "Serving is NOT safe" not in error.value] == []
+    assert len(app.get("vega_lite_chart")) == SCREENS[screen]
+    assert screen == "trust" or any("SIMULATED" in warning.value for warning in app.warning)
+    assert "Source" in page_text(app) or screen == "books"
+    assert re.search(r"verified to \d\d:\d\d UTC, 0 problems", page_text(app))
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, open_page: OpenPage) -> None:
+    app = open_page(tampered, screen)
+    if screen == "runs":
+        app = choose(app, "Run", HOSTILE)
+    assert not app.exception
+    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
+    shown = "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
+    assert not re.search(r"(?<!\\)!\[|(?<!\\)\$a|(?<!\\)<b>|://evil", shown)
+    drawings = [element.proto for element in app.get("vega_lite_chart")]
+    rows = b"".join(data.data.data for chart in drawings for data in chart.datasets)
+    cells = "\n".join(frame.value.to_csv() for frame in app.dataframe)
+    options = "\n".join(option for box in app.selectbox for option in box.options)
+    specs = json.dumps([json.loads(chart.spec) for chart in drawings], ensure_ascii=False)
+    everything = "\n".join([shown, rows.decode(errors="replace"), cells, options, specs])
+    assert not [char for char in ("\u202e", "\u200f", "\x1b[") if char in everything]
+    if screen != "books":
+        assert r"\u202egnp\u200f\x1b[2J" in unescaped(everything)
+
+
+def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, drawn: OpenPage) -> None:
+    app = drawn(ended, "overview")
+    saved = alternatives.build(ended, "run", BOOK).cash_saved
+    harvest = named.run(ended, named.load("harvest_share_by_day"), {})
+    (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
+    assert values(app) == {
+        "Rollout cost": format_usd(rollout_nano(frame)),
+        "Borrowing saved": saved.text,
+        "Harvest share": f"{share:.1%}",
+        "Budget": "not set",
+        "Serving within its latency budgets": f"{1 - 8 / 240:.1%}",
+        "Trust in the ledger": "0 problems",
+    }
+    text = page_text(app)
+    assert f"95% {saved.interval_text}" in text
+    assert f"Rollouts cost **{format_usd(rollout_nano(frame))}** in 2026-06" in text.replace("\\", "")
+    assert "Serving missed its target" in text
+    assert "nothing is charged in 2026-05" in text
+    teams = table(app, "team", "for rollouts")
+    assert sum(round(cost * 1e9) for cost in teams["cost"]) == frame["cost_nano"].sum()
+    assert sum(round(cost * 1e9) for cost in teams["for rollouts"]) == rollout_nano(frame)
+
+
+def test_the_bar_chooses_and_the_address_has_it(ended: Path, frame: pl.DataFrame, open_page: OpenPage) -> None:
+    app = choose(open_page(ended, "overview"), "Team", "research")
+    assert app.query_params["team"] in ("research", ["research"])
+    assert values(app)["Rollout cost"] == format_usd(rollout_nano(frame.filter(pl.col("team") == "research")))
+    app = choose(app, "View", "fully-loaded")
+    assert app.query_params["view"] in ("fully-loaded", ["fully-loaded"])
+    loaded = charges.fully_load(frame).filter(pl.col("work") == "rollout", pl.col("team") == "research")
+    assert values(app)["Rollout cost"] == format_usd(int(loaded["loaded_nano"].sum()))
+    app = choose(choose(choose(app, "View", "amortized"), "Team", None), "Tag of runs", "team:research")
+    assert values(app)["Rollout cost"] == format_usd(rollout_nano(frame))
+
+
+def test_what_an_address_has_and_the_ledger_has_not_is_left_out(ended: Path, open_page: OpenPage) -> None:
+    app = open_page(ended, "cost", team="nobody", view="x", odd=HOSTILE, period="2026-05-31..2026-06-02")
+    assert not app.exception
+    text = page_text(app)
+    assert "no team “nobody” in this ledger" in text
+    assert "not one of amortized" in text
+    assert "unknown choice “odd”" in text
+    assert "in 2026-05-31 to 2026-06-02" in text
+
+
+def test_a_period_is_compared_with_the_one_before(
+    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: OpenPage, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    monkeypatch.setattr(kit, "T0_NS", kit.T0_NS - 10 * 86_400 * kit.S)
+    earlier = [kit.started("earlier"), *kit.joined(), *kit.slices(0), *kit.left(30)]
+    kit.write(root, earlier, writer="earlier", run_id="earlier")
+    before = charges.price(root, BOOK, run_id="earlier").frame
+    more = Fraction(rollout_nano(frame), rollout_nano(before)) - 1
+    app = open_page(root, "overview")
+    assert not app.exception
+    (card,) = [metric for metric in app.metric if metric.label == "Rollout cost"]
+    assert card.delta == f"{float(more):+.1%} on 2026-05"
+    change = changes.build(root, JUNE, period.of_month("2026-05"), price_book=BOOK)
+    text = page_text(app).replace("\\", "")
+    assert f"({float(more):.1%} more than in 2026-05)" in text
+    assert f"2026-06, compared with 2026-05: {changes.sentence(change)}" in text
+    assert len(app.get("vega_lite_chart")) == 2
+    assert "2026-05 is not closed" in text
+
+
+def test_cost_sums_to_the_bill_and_opens_down_to_a_lease_and_its_events(
+    ended: Path, frame: pl.DataFrame, drawn: OpenPage, open_page: OpenPage
+) -> None:
+    app = drawn(ended, "cost", **LINKS["cost"])
+    rows = table(app, "lease", "nano-dollars")
+    assert rows["nano-dollars"].sum() == rollout_nano(frame)
+    assert {f"L{step}" for step in range(8)} <= set(rows["lease"])
+    lease = frame.filter(pl.col("lease_id") == "L1", pl.col("bucket").is_in(ROLLOUT_BUCKETS))
+    own = table(app, "first seq", "last seq")
+    assert round(own["cost"].sum() * 1e9) == lease["cost_nano"].sum() > 0
+    happened = table(app, "kind", "action")
+    assert {"granted", "renewed", "cut", "revoke", "preempted"} <= set(happened["action"])
+    app = choose(open_page(ended, "cost", work="everything"), "Divided by", "bucket")
+    assert table(app, "bucket", "cost")["nano-dollars"].sum() == frame["cost_nano"].sum()
+    assert app.query_params["by"] in ("bucket", ["bucket"])
+
+
+def test_leases_of_two_fleets_that_are_called_alike_stay_apart(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    root = tmp_path / "ledger"
+    for fleet_run_id, after_s, seconds in (("f1", 0, 10), ("f2", 20, 30)):
+        made = [kit.started(after_s=after_s), *kit.joined(), *kit.lease_with_time(after_s, seconds)]
+        kit.write(root, made, run_id=fleet_run_id, writer=fleet_run_id)
+    app = open_page(root, "cost", run="f2", by="lease", lease="L")
+    assert not app.exception
+    assert list(table(app, "lease", "device-hours")["device-hours"]) == pytest.approx([30 / 3600])
+    assert len(table(app, "kind", "action")) == 1
+
+
+def test_borrowing_has_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
+    app = drawn(ended, "borrowing")
+    with priced(ended) as run:
+        sections, steps = borrowing_report.sections(run), waterfall(run)
+    for name in ("price", "provision", "compare", "spikes", "risk"):
+        shows(app, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
+    shows(app, Section({key: part for key, part in steps.parts.items() if key != "tokens"}))
+    assert sections["risk"].text("saves") in page_text(app)
+
+
+def test_where_borrowing_did_not_pay_that_comes_first(
+    ended: Path, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "dear.toml"
+    book.write_text(BOOK.text.replace("usd_per_gb = 0.02", "usd_per_gb = 900"))
+    monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
+    app = open_page(ended, "borrowing")
+    assert not app.exception
+    assert "Borrowing was NOT worth it, against dedicated devices" in app.error[0].value
+
+
+def test_cost_per_correct_has_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
+    app = drawn(ended, "cost_per_correct")
+    with priced(ended) as run:
+        for section in answers_report.sections(run).values():
+            shows(app, section)
+    assert "of the judged answers were accepted in the last 2 steps of 8" in page_text(app)
+
+
+def test_serving_and_fleet_need_no_prices(
+    ended: Path, built: Report, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK")
+    serving = open_page(ended, "serving")
+    assert not serving.exception
+    assert risk.says(risk.without_prices(ended, "run")) in page_text(serving)
+    assert values(serving)["Missed a latency budget"] == "3.3%"
+    assert values(serving)["First token, worst p99"] == "2.6 s"
+    assert table(serving, "lent", "requests")["requests"].sum() == built.latency["all"].requests.value
+    taken = table(serving, "action", "preemptions").groupby("action")["preemptions"].sum()
+    assert taken.to_dict() == {"cut": 8, "revoke": 3, "yield": 48}
+    fleet = open_page(ended, "fleet")
+    assert not fleet.exception
+    assert "**Serving is NOT safe.** 96.7% of the 240 requests" in page_text(fleet)
+    assert values(fleet)["Serving devices"] == "1"
+    assert [*table(fleet, "lease id", "closed by")["lease id"]] == [f"L{step}" for step in reversed(range(8))]
+    assert [*table(fleet, "policy version", "made good at")["policy version"]] == [6]
+    assert "there is no price book" in page_text(open_page(ended, "borrowing"))
+    assert "$" not in page_text(serving) + page_text(fleet)
+
+
+def test_runs_have_their_report(ended: Path, built: Report, drawn: OpenPage) -> None:
+    app = drawn(ended, "runs", **LINKS["runs"])
+    assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
+    parts = [part for part in tables.tables(built) if isinstance(part, Table)]
+    shows(app, Section({str(number): part for number, part in enumerate(parts)}))
+    assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
+
+
+def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, drawn: OpenPage) -> None:
+    app = drawn(closed, "books")
+    assert not app.exception
+    assert not app.error
+    first, second = (posting.cost_nano for posting in store.read(closed, CLOSE).posted)
+    (row,) = table(app, "close", "corrections").to_dict("records")
+    assert (row["close"], row["closed"], row["total"]) == (CLOSE, format_usd(first), format_usd(first + second))
+    assert "the carrier raised its price (audit)" in list(table(app, "why, and by whom")["why, and by whom"])
+    found = budget.show(closed, JUNE, OURS)
+    budgets = table(app, "team", "chance of going over")
+    assert list(budgets["team"]) == [row.team for row in found] == ["chat", "research"]
+    assert list(budgets["left"]) == [row.left.value / 1e9 for row in found]
+    assert "days judged" in page_text(app) or "not enough data" in page_text(app)
+    files = {button.proto.label for button in app.get("download_button")}
+    assert {"Workbook", "FOCUS, Parquet", "FOCUS, CSV", "Cost by team, HTML"} <= files
+
+
+def test_books_are_shown_as_they_were_and_checked(closed: Path, open_page: OpenPage) -> None:
+    posted = store.read(closed, CLOSE).posted
+    app = choose(open_page(closed, "books"), "As it was known", posted[0].posted_ns)
+    (row,) = table(app, "close", "corrections").to_dict("records")
+    assert (row["corrections"], row["total"]) == ("none", format_usd(posted[0].cost_nano))
+    (button,) = [button for button in app.button if button.label == "Check every frozen byte"]
+    app = button.click().run()
+    assert "1 closes, 1 corrections" in app.success[0].value
+
+
+def test_the_overview_is_held_against_budgets(closed: Path, drawn: OpenPage) -> None:
+    app = drawn(closed, "overview")
+    assert not app.exception
+    found = budget.show(closed, JUNE, OURS)
+    assert values(app)["Spent of the budget"] == format_usd(sum(int(row.spent.value or 0) for row in found))
+    (line,) = [text for text in page_text(app).splitlines() if "Over budget" in text]
+    assert "chat" in line
+    assert "research" not in line
+    assert "is not closed" not in page_text(app)
+
+
+def test_trust_names_jobs_and_writers(ended: Path, drawn: OpenPage) -> None:
+    app = drawn(ended, "trust")
+    text = page_text(app)
+    assert "Every file, hash chain, signature and view that is new or changed was checked" in text
+    assert "No job has run on this ledger" in text
+    assert "No event was dropped" in text
+    assert [*table(app, "writer", "events")["writer"]] == ["test"]

@@ -1,0 +1,176 @@
+"""What pages say of ledgers that are empty, just begun, written meanwhile, mixed, damaged or not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dashboard import bar, data, frame
+from rose import events
+from rose.ledger import layout, verify
+from rose.ledger.writer import LedgerWriter
+from tests.dashboard.conftest import OpenPage, choose, page_text, values
+
+
+@pytest.fixture
+def damaged(ended: Path, tmp_path: Path) -> Path:
+    """A ledger of which a byte was overwritten, its size and name as they were."""
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    segment = max(root.glob("live/**/*.parquet"), key=lambda path: path.stat().st_size)
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+    return root
+
+
+def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
+    tmp_path: Path, open_page: OpenPage, kit: Any
+) -> None:
+    root = layout.create(tmp_path / "ledger")
+    app = open_page(root, "overview")
+    assert not app.exception
+    assert "holds no run yet" in app.info[0].value
+    kit.write(root, [kit.started()])
+    app.run()
+    assert not app.exception
+    assert "nothing is charged" in page_text(app)
+    assert not app.metric
+    for page in ("fleet", "cost_per_correct", "borrowing", "books"):
+        app = open_page(root, page)
+        assert not app.exception
+        assert app.info or app.error
+        assert not app.metric
+
+
+def test_a_page_follows_a_writer(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
+
+        def record(made: list[events.Event]) -> None:
+            for event in made:
+                ledger.record(event, durable=False)
+            ledger.flush()
+
+        record([kit.started(), *kit.joined(), *kit.a_step(0)])
+        app = open_page(root, "fleet")
+        assert not app.exception
+        before = page_text(app)
+        assert not any("SIMULATED" in warning.value for warning in app.warning)
+        record([*kit.a_step(1), *kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
+        app.run()
+        assert not app.exception
+        assert page_text(app) != before
+        assert "ended" in page_text(app)
+        assert "going on" not in page_text(app)
+
+
+def test_no_figure_is_made_of_events_of_different_provenance(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    root = kit.write(tmp_path / "ledger", kit.a_run())
+    kit.write(root, kit.slices(3), writer="other", provenance="live")
+    for page in ("borrowing", "fleet"):
+        app = open_page(root, page)
+        assert not app.exception
+        assert "live and simulated" in app.error[0].value
+        assert not app.metric
+        assert not app.get("vega_lite_chart")
+
+
+def test_the_newest_run_comes_first_and_another_can_be_chosen(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    root = kit.write(tmp_path / "ledger", kit.a_run(), run_id="old")
+    kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
+    app = open_page(root, "serving")
+    assert "measured" in page_text(app)
+    assert "not heard of since **2026-06-01 00:08:20 UTC**" in page_text(app)
+    assert not any("SIMULATED" in warning.value for warning in app.warning)
+    app = choose(app, "Run", "old")
+    assert any("SIMULATED" in warning.value for warning in app.warning)
+    assert "old" in page_text(app)
+
+
+def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
+    untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]
+    app = open_page(kit.write(tmp_path / "ledger", untagged), "overview")
+    assert not app.exception
+    assert values(app)["Serving within its latency budgets"] == "unknown"
+    assert "No serving request was recorded" in page_text(app)
+    assert "No run says who pays" in page_text(app)
+
+
+def test_a_damaged_ledger_is_priced_only_on_demand_and_marked(damaged: Path, open_page: OpenPage) -> None:
+    app = open_page(damaged, "fleet")
+    assert not app.exception
+    assert "not to be trusted" in page_text(app)
+    assert "by a ledger that does not verify" in page_text(app)
+    assert "0 problems" not in page_text(app)
+    assert "problem" in open_page(damaged, "trust").dataframe[0].value
+
+
+def test_unverified_figures_are_marked(ended: Path, tmp_path: Path, open_page: OpenPage, drawn: OpenPage) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    # A lost second writer: its head says that a segment was there.
+    (root / "heads" / "gone.json").write_text('{"segment": "live/gone/000000/000001-' + "0" * 64 + '.parquet"}')
+    app = open_page(root, "overview")
+    assert not app.exception
+    assert len([error for error in app.error if "This ledger does not verify" in error.value]) == 1
+    assert "Rollout cost" not in values(app)
+    app.checkbox[0].check().run()
+    assert any("UNVERIFIED" in warning.value for warning in app.warning)
+    assert values(app)["Rollout cost"] == values(drawn(ended, "overview"))["Rollout cost"]
+
+
+def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    shutil.rmtree(root / "verified", ignore_errors=True)
+    assert frame.Trust(until=None, problems=None).text == "never verified"
+    verify.verify(root)
+    looked = frame.look(root)
+    assert looked.problems == ()
+    assert looked.text.endswith("0 problems")
+    nothing = frame.look(tmp_path / "none")
+    assert nothing.problems is None
+    assert "is not a ledger" in nothing.why
+
+
+def test_a_missing_view_and_a_missing_ledger_are_messages(
+    ended: Path, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rose.ledger import catalog
+
+    app = open_page(tmp_path / "nothing", "overview")
+    assert not app.exception
+    assert "is not a ledger" in app.error[0].value
+    root = shutil.copytree(ended, tmp_path / "ledger")
+    connect = catalog.connect
+
+    def without_views(path: Any) -> Any:
+        """A catalog of a version that had none of today's views."""
+        connection = connect(path)
+        connection.execute("CREATE SCHEMA memory.bare; USE memory.bare")
+        return connection
+
+    monkeypatch.setattr(catalog, "connect", without_views)
+    app = open_page(root, "fleet")
+    assert not app.exception
+    assert "view of the ledger is missing" in app.error[0].value
+
+
+def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open_page: OpenPage) -> None:
+    root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
+    names = [f"run-{number}" for number in range(count)]
+    started = {"kind": "run", "action": "started", "provenance": "live"}
+    with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
+        at_us = pa.array(range(10**15, 10**15 + count))
+        columns = {name: pa.array([value] * count) for name, value in started.items()}
+        ledger.append(pa.table({**columns, "run_id": names, "name": names, "at_us": at_us}))
+    assert (len(data.runs(root)), data.run_count(root)) == (bar.RUNS_MAX, count)
+    app = open_page(root, "fleet", run="run-1")
+    assert not app.exception
+    assert not any("left out" in warning.value for warning in app.warning)
+    assert any("run-1" in text.value for text in app.markdown)
+    assert f"Run, newest {bar.RUNS_MAX} of {count}" in [box.label for box in app.selectbox]
