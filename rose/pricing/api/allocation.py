@@ -16,7 +16,7 @@ import polars as pl
 
 from rose.errors import did_you_mean
 from rose.pricing import charges
-from rose.pricing.api import window
+from rose.pricing.api import parameters, window
 from rose.pricing.api.ledgers import Ledger, Part, parts
 from rose.pricing.api.parameters import LABEL, VIEWS, AllocationQuery, RequestError
 from rose.pricing.charges import NothingChargedError
@@ -24,8 +24,7 @@ from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, BookFacts, Stamp
-from rose.pricing.spend.cost import UNALLOCATED
-from rose.pricing.spend.question import QuestionError
+from rose.pricing.spend.cost import UNALLOCATED, QuestionError
 from rose.pricing.spend.saved import RunSaved
 
 #: Of a line's interval.
@@ -66,7 +65,7 @@ class Divided:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def answer(ledgers: Sequence[Ledger], asked: AllocationQuery, now_ns: int, rows_max: int) -> dict[str, Any]:
+def answer(ledgers: Sequence[Ledger], asked: AllocationQuery, now_ns: int) -> dict[str, Any]:
     """The response. Raises RequestError; PricingError for what cannot be priced; PriceBookError; LedgerError."""
     view = VIEWS[asked.cost_basis]
     if MODEL in asked.only:
@@ -81,10 +80,10 @@ def answer(ledgers: Sequence[Ledger], asked: AllocationQuery, now_ns: int, rows_
         except NothingChargedError as error:
             divided = Divided(lines={}, stamp=None, notes={"why": str(error)})
         count += len(divided.lines)
-        if count > rows_max:
+        if count > parameters.ROWS_MAX:
             raise RequestError(
-                f"parameter aggregate is {asked.aggregate!r}: the answer has more than {rows_max:,} allocations; ask "
-                "for a shorter window, a longer step, fewer dimensions or with a filter"
+                f"parameter aggregate is {asked.aggregate!r}: the answer has more than {parameters.ROWS_MAX:,} "
+                "allocations; ask for a shorter window, a longer step, fewer dimensions or with a filter"
             )
         sets += _sets(part, asked, view, divided)
     return {"code": 200, "data": [data for data, _ in sets], "sets": [about for _, about in sets]}

@@ -28,6 +28,8 @@ DIMENSIONS: dict[str, str] = {
 }
 LABEL = "tag:"
 DIMENSIONS_MAX = 4
+#: Most rows of an answer.
+ROWS_MAX = 10_000
 _CHARACTERS_MAX = 500
 _FILTER = re.compile(r'(?P<name>label\[[^\]\s]+\]|[\w-]+):(?:"(?P<quoted>[^"]*)"|(?P<plain>[^\s+",]+))')
 
