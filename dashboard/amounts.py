@@ -10,8 +10,7 @@ import streamlit as st
 from streamlit.elements.lib.column_types import ColumnConfig
 
 from dashboard.cards import Money
-from rose.pricing.money import format_money
-from rose.pricing.spend.currency import OWN
+from rose.pricing.money import USD, format_money
 
 #: Below it a price of one thing is shown for a thousand of them, or a million.
 SMALL_NANO = 10_000_000
@@ -23,21 +22,20 @@ _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _WHOLE = {"USD": "dollar", "EUR": "euro", "JPY": "yen"}
 
 
-def amount(nano: int | Fraction, currency: str = OWN) -> str:
+def amount(nano: int | Fraction, currency: str = USD) -> str:
     """`$1,234.57`, `$0.00123`, and below a ten-thousandth `$4.57 x 10⁻⁷`; of whole or exact nano-dollars."""
     exact = Fraction(nano)
     if exact == 0 or abs(exact) >= _TINY_NANO:
         return format_money(round(exact), currency)
     size = Decimal(exact.numerator) / Decimal(exact.denominator) * Decimal("1e-9")
     mantissa, exponent = f"{abs(size):.2e}".split("e")
-    sign, symbol = "-" if exact < 0 else "", "$" if currency == OWN else f"{currency} "
+    sign, symbol = "-" if exact < 0 else "", "$" if currency == USD else f"{currency} "
     return f"{sign}{symbol}{mantissa} x 10{str(int(exponent)).translate(_DIGITS)}"
 
 
 def converted(nano: int | Fraction, money: Money) -> str:
-    """As `amount`, in the currency that is chosen; `nano` is of dollars."""
-    exact = Fraction(nano) if money.rate is None else Fraction(nano) / Fraction(money.rate.usd_per_unit)
-    return amount(exact, money.currency)
+    """As `amount`, in the currency of `money`."""
+    return amount(nano, money.currency)
 
 
 def scale(nano: int | float | Fraction | None) -> tuple[int, str]:

@@ -16,11 +16,11 @@ from dashboard.data import Run
 from dashboard.link import Link
 from rose.clock import utc_us
 from rose.pricing.closing.period import Period, month_at
-from rose.pricing.spend.calendar import FORMS, Calendar, calendar_of
+from rose.pricing.spend.calendar import FORMS, Calendar
 from rose.text import visible
 
 #: What the bar has; the other fields of a link are picked in the page itself.
-CHOICES = ("period", "compare", "view", "run", "team", "tag", "provenance", "currency")
+CHOICES = ("period", "compare", "view", "run", "team", "tag", "provenance")
 #: As `sql/dashboard/runs.sql` has it.
 RUNS_MAX = 200
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
@@ -44,7 +44,6 @@ class Known:
     span: Period | None
     teams: tuple[str, ...]
     tags: tuple[str, ...]
-    currencies: tuple[str, ...]
 
 
 def asked_run() -> str:
@@ -106,10 +105,7 @@ def period(ledger: Path, now: Link) -> Period | None:
         case link.ALL:
             return span
         case text:
-            # A fiscal year begins when the price book says.
-            fiscal = any(word in text for word in ("FY", "quarter", "year"))
-            calendar = calendar_of(ledger, None, None, None, (text,)) if fiscal else Calendar()
-            return calendar.period(text, utc_us() * 1000)
+            return Calendar().period(text, utc_us() * 1000)
 
 
 def compared(now: Link, shown: Period) -> Period | None:
@@ -164,7 +160,6 @@ def _known(ledger: Path, runs: list[Run]) -> Known:
         span=span,
         teams=teams,
         tags=tags,
-        currencies=data.currencies(ledger),
     )
 
 
@@ -174,7 +169,6 @@ def _there(now: Link, there: Known) -> tuple[Link, list[str]]:
         "run": there.runs,
         "team": there.teams,
         "tag": there.tags,
-        "currency": there.currencies,
     }
     default, unknown = Link(), []
     for name, values in known.items():
@@ -243,12 +237,9 @@ def _offered(name: str, there: Known) -> tuple[str, list[str | None], dict[str |
             return "Team", [None, *there.teams], {None: "every team"}, None
         case "tag":
             return "Tag of runs", [None, *there.tags], {None: "any"}, "A tag that runs were begun with, `name:value`."
-        case "provenance":
+        case _:
             about = " ".join(f"{name}: {text}" for name, text in words.PROVENANCE_WORDS.items())
             return "Provenance", [None, *link.PROVENANCES], {None: "the only one"}, about
-        case _:
-            about = "At the rate of the price book for the last day of the period."
-            return "Currency", [*there.currencies], {}, about
 
 
 def _newest(span: Period | None) -> str:

@@ -10,8 +10,7 @@ from typing import Literal
 import streamlit as st
 
 from dashboard import bar, escape
-from rose.pricing.money import format_money
-from rose.pricing.spend.currency import OWN, Rate
+from rose.pricing.money import USD, format_money
 
 #: Whether more is worse, better, or neither.
 Sense = Literal["inverse", "normal", "off"]
@@ -38,25 +37,20 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """Amounts as text in the currency that is chosen."""
+    """Amounts as text."""
 
-    rate: Rate | None
-
-    @property
-    def currency(self) -> str:
-        return OWN if self.rate is None else self.rate.currency
+    currency: str = USD
 
     def text(self, nano_usd: int | Fraction) -> str:
-        nano = round(nano_usd)
-        return format_money(nano if self.rate is None else self.rate.convert(nano), self.currency)
+        return format_money(round(nano_usd), self.currency)
 
     def signed(self, nano_usd: int) -> str:
         """With a plus above 0."""
         return ("+" if nano_usd > 0 else "") + self.text(nano_usd)
 
     def together(self, nano_usd: Sequence[int]) -> list[int]:
-        """Amounts that sum to what their sum is converted to."""
-        return list(nano_usd) if self.rate is None else self.rate.convert_together(nano_usd)
+        """The amounts."""
+        return list(nano_usd)
 
 
 def grid(count: int) -> list[st.delta_generator.DeltaGenerator]:

@@ -37,7 +37,6 @@ from rose.pricing.query import set_variables
 from rose.pricing.run import heard, report
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.spend.cost import UNALLOCATED, tags_of
-from rose.pricing.spend.currency import OWN
 
 T = TypeVar("T")
 
@@ -225,13 +224,6 @@ def tags_by_run(ledger: Path) -> dict[str, dict[str, str | None]]:
 def models(ledger: Path) -> dict[str, str]:
     """The model that rollouts of each fleet's run were made with. Raises ReadError or LedgerError."""
     return dict(_rows(ledger, "dashboard/models").iter_rows())
-
-
-def currencies(ledger: Path) -> tuple[str, ...]:
-    """Dollars, and what else the ledger's price book has a rate for."""
-    book = price_book(ledger).value
-    rates = {entry.currency for entry in book.exchange_rate} if book is not None else set()
-    return (OWN, *sorted(rates - {OWN}))
 
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:

@@ -10,12 +10,11 @@ import streamlit as st
 
 from dashboard import amounts, escape
 from dashboard.books import AMORTIZED
+from rose.pricing.charges.loaded import CAUSE
 from rose.pricing.charges.sums import exact
-from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.money import NS_PER_HOUR, format_usd
-from rose.pricing.spend.currency import OWN
+from rose.pricing.money import NS_PER_HOUR, USD, format_usd
 
 #: Of each view, the column that sums to the bill.
 AMOUNT: Mapping[str, str] = {AMORTIZED: "cost_nano", "fully-loaded": "loaded_nano"}
@@ -42,7 +41,7 @@ def columns(table: pl.DataFrame) -> dict[str, Any]:
     """How the columns of `table` are written."""
     number = st.column_config.NumberColumn
     return {
-        "cost": amounts.column("cost", table["cost"], OWN),
+        "cost": amounts.column("cost", table["cost"], USD),
         "share": number(format="percent"),
         **{name: number(format="localized") for name in ("nano-dollars", "tokens")},
         **({"device-hours": amounts.hours(table["device-hours"])} if "device-hours" in table.columns else {}),

@@ -43,7 +43,7 @@ def show(spent: Spending, chosen: Link) -> None:
     if made is None:
         st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
         return
-    money = Money(spent.rate)
+    money = Money()
     names = f"{words.period(spent.now.period)}, compared with {words.period(spent.before.period)}"
     st.markdown(words.plain(f"{names}: {changes.sentence(made, money.signed)}"))
     rows = waterfall(made, money)

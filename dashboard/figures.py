@@ -69,7 +69,7 @@ def cost(made: Overview) -> Card:
     return Card(
         name="cost",
         label="Rollout cost",
-        value=Money(spent.rate).text(spent.now.rollout_nano),
+        value=Money().text(spent.now.rollout_nano),
         terms=terms,
         change=change(spent.now.rollout_nano, before, made.before_name),
         course=_daily(spent.now, "amount_nano"),
@@ -78,7 +78,7 @@ def cost(made: Overview) -> Card:
 
 def saved(made: Overview, answer: Priced[Saved]) -> Card:
     """What borrowing kept off the bill, of whole runs."""
-    money = Money(made.spending.rate)
+    money = Money()
     why = answer.error or "No run of this period has enough data; the page Risk says what is missing."
     known = _saved_text(made, answer, money)
     return Card(
@@ -108,7 +108,7 @@ def correct(made: Overview) -> Card:
     return Card(
         name="correct",
         label="Cost per 1,000 correct" if audited else "Cost per 1,000 accepted",
-        value=None if now is None else Money(spent.rate).text(now),
+        value=None if now is None else Money().text(now),
         terms=how,
         why=_NO_ANSWERS,
         change=change(now, before, made.before_name),
@@ -174,7 +174,7 @@ def trusted(ledger: Path) -> Card:
 
 def sentence(made: Overview, answer: Priced[Saved] | None) -> str:
     """The page in one sentence, Markdown."""
-    spent, money = made.spending, Money(made.spending.rate)
+    spent, money = made.spending, Money()
     cost, when = money.text(spent.now.rollout_nano), words.period(spent.now.period)
     parts = [f"Rollouts cost **{cost}** in {when}{_than_before(made)}"]
     if (budgets := made.against_budget) is not None:
@@ -242,7 +242,7 @@ def _opened_saved(made: Overview, answer: Priced[Saved]) -> None:
     if answer.value is None:
         st.info(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
         return
-    money = Money(made.spending.rate)
+    money = Money()
     frame.table(
         pl.DataFrame(
             [

@@ -55,7 +55,6 @@ class Link:
 
     period: str = NEWEST
     compare: str = BEFORE
-    currency: str = USD
     view: str = AMORTIZED
     provenance: str | None = None
     run: str | None = None
@@ -228,7 +227,6 @@ def _window(text: str) -> str:
 _FIELDS: Mapping[str, _Field] = {
     "period": _Field(_period, "a period such as 2026-11, 2026-Q4, 7d, this-month, 2026-11-03..2026-11-09 or all"),
     "compare": _one_of(COMPARED),
-    "currency": _Field(_matching("[A-Z]{3}"), "a currency such as EUR"),
     "view": _one_of(VIEWS),
     "provenance": _one_of(PROVENANCES),
     "run": _Field(_name, "the id of a run"),

@@ -56,7 +56,7 @@ def _over_budget(made: Overview) -> list[str]:
     budgets = made.budgets
     if budgets is None:
         return []
-    money = Money(made.spending.rate)
+    money = Money()
     return [
         f"**Over budget**: {escape.markdown(team)}, by {words.plain(money.text(nano))} in {budgets.counted}, amortized "
         "as all budgets are."

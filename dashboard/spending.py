@@ -25,10 +25,7 @@ from rose.pricing.answers.changes import Changes
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive
 from rose.pricing.figures import Stamp
-from rose.pricing.money import PricingError
-from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.spend import saved as spend_saved
-from rose.pricing.spend.currency import Rate, rate_of
 from rose.pricing.spend.saved import Saved
 from rose.pricing.watch import anomaly, budget
 from rose.pricing.watch.anomaly import Watch
@@ -114,7 +111,7 @@ def _summed(charges: pl.DataFrame) -> pl.DataFrame:
 class Spending:
     """The answer: the charges of the period, and of what it is compared with, or why there are none.
 
-    `bill` is what pricing gave, with days before the period; `rate` converts it, None for dollars.
+    `bill` is what pricing gave, with days before the period.
     """
 
     asked: Asked
@@ -122,11 +119,8 @@ class Spending:
     now: Rows
     before: Rows | None
     why_not: str
-    rate: Rate | None
     #: What the charges of the period before rest on; None where there are none.
     before_stamp: Stamp | None = None
-    #: Why amounts are in dollars although another currency was chosen.
-    no_rate: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,7 +220,6 @@ def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
         rows_before = _rows(asked, earlier, before, chosen, own_runs)
         if rows_before.is_empty:
             rows_before, why_not = None, f"nothing is charged in {words.period(before)}"
-    rate, no_rate = _rate(asked, chosen)
     return Priced(
         Spending(
             asked=asked,
@@ -235,8 +228,6 @@ def ask(asked: Asked, chosen: Link, before: Period | None) -> Priced[Spending]:
             before=rows_before,
             before_stamp=None if rows_before is None or earlier is None else _stamp(earlier, rows_before.period),
             why_not=why_not,
-            rate=rate,
-            no_rate=no_rate,
         ),
         None,
     )
@@ -385,10 +376,3 @@ def _runs(ledger: Path, tag: str | None) -> list[str] | None:
         return None
     name, _, value = tag.partition(":")
     return [run_id for run_id, tags in data.tags_by_run(ledger).items() if tags.get(name) == value]
-
-
-def _rate(asked: Asked, chosen: Link) -> tuple[Rate | None, str]:
-    try:
-        return rate_of(asked.book, chosen.currency, asked.period), ""
-    except (PriceBookError, PricingError) as error:
-        return None, str(error)

@@ -30,7 +30,7 @@ def runs(spent: Spending, by: str, key: str, known: Mapping[str, Run]) -> None:
     if not own:
         st.info("Nothing of this period is in that row.")
         return
-    money, shown = Money(spent.rate), own[:_RUNS_MAX]
+    money, shown = Money(), own[:_RUNS_MAX]
     table = pl.DataFrame(
         {
             "run": [row.key for row in shown],
@@ -63,7 +63,7 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
     if newest.is_empty():
         st.info("No lease of this run was in force in this time: it borrowed nothing.")
         return
-    count, money = int(newest["leases"][0]), Money(spent.rate)
+    count, money = int(newest["leases"][0]), Money()
     cost = (
         spent.now.rollout.filter(BORROWED)
         .group_by("fleet_run_id", "lease_id")
@@ -77,7 +77,6 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
     shown = newest.head(_LEASES_MAX).join(
         cost, how="left", left_on=("run_id", "lease_id"), right_on=("fleet_run_id", "lease_id"), maintain_order="left"
     )
-    per_unit = 1.0 if spent.rate is None else float(spent.rate.usd_per_unit)
     table = shown.select(
         "lease_id",
         "device_id",
@@ -85,7 +84,7 @@ def leases(ledger: Path, run: Run, spent: Spending) -> None:
         "until",
         "closed_by",
         "close_reason",
-        (pl.col("nano") / 1e9 / per_unit).alias("cost"),
+        (pl.col("nano") / 1e9).alias("cost"),
         (pl.col("ns") / NS_PER_HOUR).alias("device-hours"),
         "tokens",
     )

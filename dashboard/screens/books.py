@@ -21,8 +21,7 @@ from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
 from rose.pricing.figures import Figure
-from rose.pricing.money import NS_PER_HOUR, signed_usd
-from rose.pricing.spend.currency import OWN
+from rose.pricing.money import NS_PER_HOUR, USD, signed_usd
 from rose.pricing.watch import tables
 from rose.pricing.watch.anomaly import RULE
 from rose.pricing.watch.budget import TeamBudget
@@ -59,7 +58,7 @@ def _alerts(ledger: Path) -> None:
     if holding.value is None:
         st.error(escape.prose(holding.error or words.NOT_ENOUGH_DATA))
     elif not holding.value:
-        st.info("No alert holds by the last `rose alerts check`.")
+        st.info("No alert holds by the last `rose alerts`.")
     else:
         rows = [
             {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}
@@ -108,7 +107,7 @@ def _closes(ledger: Path) -> None:
 
 def _money(table: pl.DataFrame, *names: str) -> dict[str, Any]:
     """How columns of dollars are written."""
-    return {name: amounts.column(name, table[name], OWN) for name in names}
+    return {name: amounts.column(name, table[name], USD) for name in names}
 
 
 def _usd(figure: Figure) -> float | None:
@@ -233,7 +232,7 @@ def _budgets(asked: Asked) -> None:
     if not budgets:
         st.info(
             f"No budget is set for {asked.period.label}. "
-            f"`rose books budget set TEAM USD --month {asked.period.label}` sets one."
+            f"`rose books budget TEAM USD --month {asked.period.label}` sets one."
         )
         return
     stamp = budgets[0].spent.stamp

@@ -92,7 +92,7 @@ def _of_run(spent: Spending, run: Run | None) -> Spending:
 
 
 def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> None:
-    money, view = Money(spent.rate), chosen.view.replace("-", " ")
+    money, view = Money(), chosen.view.replace("-", " ")
     lent = cards.percent(spent.now.borrowed_share)
     whole = int(spent.now.frame["amount_nano"].sum())
     part = cards.percent(Fraction(rollouts.nano, whole)) if whole else None
@@ -117,10 +117,6 @@ def _head(spent: Spending, rollouts: Group, chosen: Link, run: Run | None) -> No
         text = "unknown" if nano is None else amounts.converted(nano, money)
         place.metric(label, text, change, delta_color="inverse")
         place.caption(f"{view}; {about}")
-    if spent.no_rate:
-        st.warning(f"Amounts are in dollars: {escape.markdown(spent.no_rate)}")
-    elif spent.rate is not None:
-        st.caption(escape.markdown(spent.rate.text))
     frame.stamp(replace(spent.bill.stamp, from_ns=spent.now.period.from_ns, to_ns=spent.now.period.to_ns))
 
 
@@ -131,7 +127,7 @@ def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run
         "Divided by", list(GROUPS), key=_BY, format_func=lambda by: GROUPS[by][0], horizontal=True, on_change=_divide
     )
     rows = groups.grouped(spent.now.rollout, chosen.by)
-    money = Money(spent.rate)
+    money = Money()
     amount = money.together([row.nano for row in rows])
     names = [_name(row.key, chosen.by, known) for row in rows]
     _bars(rows, names, money)
@@ -162,7 +158,7 @@ def _groups(spent: Spending, rollouts: Group, chosen: Link, known: dict[str, Run
 
 def _bars(rows: Sequence[Group], names: Sequence[str], money: Money) -> None:
     drawn = list(zip(names, rows, strict=True))[:_BARS_MAX]
-    per_unit = 1e9 if money.rate is None else 1e9 * float(money.rate.usd_per_unit)
+    per_unit = 1e9
     parts = pl.DataFrame(
         [
             {
@@ -188,10 +184,9 @@ def _table(
 ) -> pl.DataFrame:
     """Numbers that sort as numbers; what is not known is empty."""
     whole = sum(amount)
-    per_unit = 1 if money.rate is None else Fraction(money.rate.usd_per_unit)
 
     def price(nano: Fraction | None) -> float | None:
-        return None if nano is None else float(nano / per_unit) / 1e9
+        return None if nano is None else float(nano) / 1e9
 
     return pl.DataFrame(
         {
@@ -277,5 +272,5 @@ frame.ledger_page(
     "Cost",
     "What did rollouts cost, who spent it and on what, and why does a borrowed one cost what it costs?",
     show,
-    uses=("period", "compare", "view", "run", "team", "tag", "provenance", "currency"),
+    uses=("period", "compare", "view", "run", "team", "tag", "provenance"),
 )

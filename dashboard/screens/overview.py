@@ -56,10 +56,6 @@ def show(ledger: Path, runs: list[Run]) -> None:
     figures.draw(slots["correct"], figures.correct(made))
     figures.draw(slots["borrowed"], figures.borrowed(made))
     opened = st.container()
-    if answer.no_rate:
-        st.warning(f"Amounts are in dollars: {escape.markdown(answer.no_rate)}")
-    elif answer.rate is not None:
-        st.caption(escape.markdown(answer.rate.text))
     frame.stamp(replace(answer.bill.stamp, from_ns=asked.period.from_ns, to_ns=asked.period.to_ns))
     _days(made)
     drivers.show(answer, chosen)
@@ -90,7 +86,7 @@ def _saved(spent: Spending, below: st.delta_generator.DeltaGenerator) -> Priced[
 
 def _days(made: Overview) -> None:
     st.header("What did each day cost?")
-    spent, money, budgets = made.spending, Money(made.spending.rate), made.against_budget
+    spent, money, budgets = made.spending, Money(), made.against_budget
     about = "every team" if made.chosen.team is None else made.chosen.team
     sums = (
         pl.col("amount_nano").filter("rollout").sum().alias("rollouts"),
@@ -106,7 +102,7 @@ def _days(made: Overview) -> None:
     if days.is_empty():
         st.info("Nothing is charged to what is chosen in this period.")
         return
-    factor = 1e9 if spent.rate is None else 1e9 * float(spent.rate.usd_per_unit)
+    factor = 1e9
     shown = days.unpivot(["rollouts", "all else"], index="day", variable_name="what", value_name="nano").with_columns(
         amount=pl.col("nano") / factor, text=pl.col("nano").map_elements(money.text, return_dtype=pl.String)
     )
@@ -127,7 +123,7 @@ def _within_budget(made: Overview, money: Money) -> None:
     if budgets is None:
         whose = "" if made.chosen.team is None else f" for {escape.markdown(made.chosen.team)}"
         st.info(
-            f"No budget is set{whose}, so nothing says whether this is much. `rose books budget set TEAM USD` sets one."
+            f"No budget is set{whose}, so nothing says whether this is much. `rose books budget TEAM USD` sets one."
         )
         return
     left = budgets.budget_nano - budgets.spent_nano
@@ -147,7 +143,7 @@ def _teams(spent: Spending) -> None:
     if not teams:
         st.info("Nothing is charged to what is chosen in this period.")
         return
-    money = Money(spent.rate)
+    money = Money()
     whole = money.together([nano for _, nano, _ in teams])
     # Each part lies within its team's amount; the sums of both columns are those of the cards.
     rollouts = money.together([nano for _, _, nano in teams])
@@ -177,5 +173,5 @@ frame.ledger_page(
     "Overview",
     "What did the rollouts cost, what did borrowing save, and what needs a look?",
     show,
-    uses=("period", "compare", "view", "team", "tag", "provenance", "currency"),
+    uses=("period", "compare", "view", "team", "tag", "provenance"),
 )

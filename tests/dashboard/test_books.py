@@ -113,7 +113,7 @@ def test_nothing_closed_and_no_budget_is_said_with_what_to_do(ended: Path, open_
     assert not app.error
     told = "\n".join(info.value for info in app.info)
     assert "No period is closed yet" in told
-    assert "rose books budget set" in told
+    assert "rose books budget" in told
     assert "Not enough data for 1 of the 1 days" in told
 
 

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-from datetime import date
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,30 +20,13 @@ from rose.pricing import charges
 from rose.pricing.answers.report import changes
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.closing import period
-from rose.pricing.money import format_money, format_usd
+from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
-from rose.pricing.spend.currency import Rate
 from rose.pricing.watch import budget
 from tests.dashboard.conftest import unescaped
 
 BOOK = pricebook.load("example")
-EUR = Rate(
-    currency="EUR",
-    usd_per_unit=Decimal("1.25"),
-    day=date(2026, 6, 30),
-    source="made up",
-    source_date=date(2026, 6, 1),
-    book="ours",
-)
 HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1"
-RATES = """
-[[exchange_rate]]
-currency = "EUR"
-usd_per_unit = 1.25
-valid_from = 2026-01-01
-source = "made up"
-source_date = 2026-06-01
-"""
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +130,7 @@ def test_a_period_is_compared_with_the_one_before(
     nothing = page_text(open_page(root, "overview", compare="none"))
     assert "it is compared with nothing" in nothing
     assert "compared with 2026-05" not in nothing
-    for money in (Money(None), Money(EUR)):
+    for money in (Money(),):
         steps = drivers.waterfall(made, money)
         first, *effects, last = steps.to_dicts()
         assert (first["name"], last["name"]) == ("2026-05", "2026-06")
@@ -189,17 +170,6 @@ def test_each_team_is_held_against_its_own_budget_and_none_hides_the_days(
 
 def test_days_are_named_as_they_were_chosen(ended: Path, open_page: Any, page_text: Any) -> None:
     assert "in 2026-05-31 to 2026-06-02" in page_text(open_page(ended, "overview", period="2026-05-31..2026-06-02"))
-
-
-def test_amounts_in_another_currency(
-    ended: Path, frame: pl.DataFrame, tmp_path: Path, open_page: Any, values: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book = tmp_path / "book.toml"
-    book.write_text(BOOK.text + RATES)
-    monkeypatch.setenv("ROSE_PRICE_BOOK", str(book))
-    app = open_page(ended, "overview", currency="EUR")
-    assert not app.exception
-    assert values(app)["Rollout cost"] == format_money(round(Fraction(rollout_nano(frame) * 4, 5)), "EUR")
 
 
 def test_the_address_follows_the_bar_and_what_it_does_not_know_is_said(
