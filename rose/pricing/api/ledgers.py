@@ -175,7 +175,7 @@ class Part:
             seen=ledger.seen,
         )
 
-    def saved(self, team: str | None = None, run_id: str | None = None) -> Saved:
+    def saved(self) -> Saved:
         """As `rose saved`; a run is priced once until ledger or prices change. Raises what `saved.saved` does."""
         ledger, mark = self.ledger, self.ledger.mark
         book = self.book()
@@ -184,8 +184,6 @@ class Part:
             ledger.root,
             self.period,
             ledger.price_book,
-            team=team,
-            run_id=run_id,
             provenance=self.provenance,
             allow_unverified=ledger.allow_unverified,
             now_ns=self.now_ns,

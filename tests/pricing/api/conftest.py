@@ -76,6 +76,13 @@ def asked_fleet(asked_folder: Path) -> Served:
     return Served(ledgers, NOW_NS + HOUR_NS)
 
 
+@pytest.fixture(scope="session")
+def asked_half(half_closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, Path]:
+    """`half_closed` for tests that only ask, and its folder."""
+    folder = Path(shutil.copytree(half_closed_made, tmp_path_factory.mktemp("half-asked") / "half"))
+    return Served(named([str(folder / "ledger")], str(folder / "book.toml"))), folder
+
+
 @pytest.fixture
 def serve(book: str) -> Serve:
     """Makes applications of ledgers."""

@@ -13,7 +13,6 @@ from rose.pricing.api import parameters
 from rose.pricing.api.allocation import key
 from rose.pricing.api.ledgers import Ledger
 from rose.pricing.api.parameters import DIMENSIONS, VIEWS
-from rose.pricing.borrowing.report import alternatives
 from rose.pricing.closing.period import Period
 from rose.pricing.spend.cost import Question, ask
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
@@ -48,9 +47,10 @@ def test_no_two_allocations_have_one_name(values: list[tuple[str, ...]]) -> None
     assert len({key(own) for own in values}) == len(values)
 
 
-def test_an_allocation_is_the_line_of_rose_cost(half_closed: Path, serve: Serve, book: str) -> None:
-    root = half_closed / "ledger"
-    answer = serve(root).get("/allocation", window=TEN_DAYS, aggregate="bucket")
+def test_an_allocation_is_the_line_of_rose_cost(asked_half: tuple[Served, Path]) -> None:
+    served, folder = asked_half
+    root, book = folder / "ledger", str(folder / "book.toml")
+    answer = served.get("/allocation", window=TEN_DAYS, aggregate="bucket")
     (allocations,), (about,) = answer.data, answer.json["sets"]
     made = ask(root, Question(period=Period(T0_NS, T0_NS + 10 * DAY_NS), by=("bucket",)), book)
     assert list(allocations) == [line.values[0] for line in made.lines]
@@ -72,8 +72,8 @@ def test_an_allocation_is_the_line_of_rose_cost(half_closed: Path, serve: Serve,
     assert about["closes"] == [{"close_id": close_id, "corrections": 1} for close_id in made.closes]
 
 
-def test_a_step_makes_a_set_of_each_day_and_accumulate_one_of_all(half_closed: Path, serve: Serve) -> None:
-    served = serve(half_closed / "ledger")
+def test_a_step_makes_a_set_of_each_day_and_accumulate_one_of_all(asked_half: tuple[Served, Path]) -> None:
+    served, _ = asked_half
     days = served.get("/allocation", window="2026-06-06..2026-06-09", step="1d", aggregate="pool")
     assert [one["window"]["start"][:10] for one in days.json["sets"]] == [f"2026-06-0{day}" for day in range(6, 10)]
     assert [list(one) for one in days.data] == [["serving"]] * 4
@@ -90,8 +90,8 @@ def test_a_step_makes_a_set_of_each_day_and_accumulate_one_of_all(half_closed: P
     assert [one["serving"]["totalCost"] for one in weeks.data] == ["190.080000000", "172.800000000"]
 
 
-def test_days_are_those_of_a_time_zone(half_closed: Path, serve: Serve) -> None:
-    served = serve(half_closed / "ledger")
+def test_days_are_those_of_a_time_zone(asked_half: tuple[Served, Path]) -> None:
+    served, _ = asked_half
     for view in ("amortized", "fully_loaded"):
         answer = served.get(
             "/allocation", window="2026-06-06", step="1d", tz="Europe/Berlin", costBasis=view, aggregate="pool"
@@ -111,27 +111,6 @@ def test_a_filter_leaves_a_part_of_the_bill(asked_fleet: Served) -> None:
     labelled = asked_fleet.get("/allocation", window=HOUR, aggregate="label:serving_team")
     assert labelled.data[0]["chat"]["properties"] == {"label:serving_team": "chat"}
     assert labelled.data[0]["chat"]["total_nano"] == BILL_NANO
-
-
-def test_marginal_cost_is_what_borrowing_added(fleet: Path, serve: Serve) -> None:
-    # The run ended with the hour, and counts in the day.
-    asked = {"window": "2026-06-01", "costBasis": "marginal", "aggregate": "team,run"}
-    answer = serve(fleet, price_book="example").get("/allocation", **asked)
-    ((line,), (about,)) = answer.data[0].values(), answer.json["sets"]
-    added = alternatives.build(fleet, "run", "example").added
-    assert (line["total_nano"], line["low_nano"], line["high_nano"]) == (added.value, added.low, added.high)
-    assert (line["name"], line["runs_unknown"]) == ("research/run", 0)
-    assert about["bill_nano"] is None
-    assert "sum to no bill" in about["does_not_sum"]
-
-
-def test_marginal_cost_that_is_not_known_is_null(asked_fleet: Served) -> None:
-    """The price book says nothing of the device's power."""
-    answer = asked_fleet.get("/allocation", window="2026-06-01", costBasis="marginal")
-    ((line,), (about,)) = answer.data[0].values(), answer.json["sets"]
-    assert (line["total_nano"], line["totalCost"], line["runs"], line["runs_unknown"]) == (None, None, 1, 1)
-    assert about["totalCost"] is None
-    assert "has no [[power]]" in about["unknown"]["run"]
 
 
 def test_models_are_those_that_a_run_says(tmp_path: Path, serve: Serve) -> None:
@@ -216,8 +195,6 @@ def test_a_window_is_the_time_that_it_says(asked_fleet: Served, window: str, sta
         ({"aggregate": ",".join(list(DIMENSIONS)[:5])}, "one to 4 dimensions"),
         ({"aggregate": "label:colour"}, "no run or device has the tag 'colour'"),
         ({"costBasis": "list"}, f"parameter costBasis is 'list': give one of {', '.join(VIEWS)}"),
-        ({"costBasis": "marginal", "aggregate": "task"}, "marginal figures are of whole runs"),
-        ({"costBasis": "marginal", "step": "1d"}, "parameter step is 'day': marginal figures are of whole runs"),
         ({"costBasis": "fully_loaded", "aggregate": "label:a"}, "known of amortized cost only"),
         ({"step": "5m"}, "parameter step is '5m': a step is 1d"),
         ({"accumulate": "maybe"}, "parameter accumulate is 'maybe'"),

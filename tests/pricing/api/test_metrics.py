@@ -137,9 +137,17 @@ def queries() -> list[str]:
     return [*panels, *(one["query"] for one in board["templating"]["list"] if one["type"] == "query")]
 
 
-def test_every_metric_of_the_dashboard_is_in_a_real_scrape(tmp_path: Path, serve: Serve) -> None:
-    root = write(tmp_path / "ledger", sample_events(), provenance="replay")
-    found = samples(serve(root, price_book="example").get("/metrics").text)
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """A scrape of the sample, verified and with a budget."""
+    root = write(tmp_path_factory.mktemp("scraped") / "ledger", sample_events(), provenance="replay")
+    budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
+    verify.verify(root)
+    return samples(metrics.text(named([str(root)], "example"), NOW_NS).decode())
+
+
+def test_every_metric_of_the_dashboard_is_in_a_real_scrape(scraped: Mapping[str, Any]) -> None:
+    found = scraped
     asked = {name for query in queries() for name in re.findall(r"\brose_\w+", query)}
     assert asked
     for name in asked:
@@ -153,11 +161,8 @@ def test_every_metric_of_the_dashboard_is_in_a_real_scrape(tmp_path: Path, serve
             assert {label.strip() for label in clause.split(",")} <= known, query
 
 
-def test_every_metric_of_the_alerts_is_in_a_real_scrape(tmp_path: Path, serve: Serve) -> None:
-    root = write(tmp_path / "ledger", sample_events(), provenance="replay")
-    budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
-    verify.verify(root)
-    found = samples(serve(root, price_book="example").get("/metrics").text)
+def test_every_metric_of_the_alerts_is_in_a_real_scrape(scraped: Mapping[str, Any]) -> None:
+    found = scraped
     assert value(found, "rose_budget_dollars", ledger="ledger", team="chat") == 1000.0
     (group,) = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
     for rule in group["rules"]:
