@@ -191,7 +191,7 @@ def _stopped(request: Request, token: str | None) -> Response | None:
     return _error(401, "send the token as `Authorization: Bearer TOKEN`", {"WWW-Authenticate": "Bearer"})
 
 
-def _wrong_parameter(request: Request, error: Exception) -> Response:
+async def _wrong_parameter(request: Request, error: Exception) -> Response:
     """Name the first parameter that is wrong and its value."""
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
@@ -204,19 +204,19 @@ def _wrong_parameter(request: Request, error: Exception) -> Response:
     return _error(400, f"parameter {name} is {request.query_params.get(name, '')[:_TEXT_MAX]!r}: {text}")
 
 
-def _refused(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestError):
         return _error(error.status, str(error))
     # What the ledger or its prices lack is no fault of the request.
     return _error(400 if isinstance(error, QuestionError) else 503, str(error))
 
 
-def _unreadable(request: Request, error: Exception) -> Response:
+async def _unreadable(request: Request, error: Exception) -> Response:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return _error(503, f"the ledger cannot be read: {text}; `rose ledger verify` names what is damaged")
 
 
-def _refused_by_http(request: Request, error: Exception) -> Response:
+async def _refused_by_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = ", ".join((*_QUERIES, "/metrics", _OPEN_PATH, "/openapi.json"))
     texts = {404: f"there is no {request.scope['path']}; there is {known}", 405: "only GET is answered"}
