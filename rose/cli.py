@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import borrow_app, correct_command, price_app, report_command
-from rose.pricing.commands.alerts import alerts_app
-from rose.pricing.commands.api import api_app
+from rose.pricing.commands.alerts import alerts_command
+from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.changes import changes_command
 from rose.pricing.commands.export import export_app
@@ -86,9 +86,9 @@ app.add_typer(price_app, name="price", rich_help_panel=_COST)
 app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
 app.command("correct", rich_help_panel=_COST)(correct_command)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
-app.add_typer(alerts_app, name="alerts", rich_help_panel=_COST)
+app.command("alerts", rich_help_panel=_COST)(alerts_command)
 app.add_typer(export_app, name="export", rich_help_panel=_COST)
-app.add_typer(api_app, name="api", rich_help_panel=_COST)
+app.command("api", rich_help_panel=_COST)(api_command)
 app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)

@@ -60,7 +60,6 @@ CHEAP = (
     "alerts",
     "export",
     "attach",
-    "api",
 )
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
@@ -70,7 +69,7 @@ ENDLESS = {
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
-ELSEWHERE = (["attach", "--url"], ["alerts", "test"], ["alerts", "check"])
+ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "training.md": "tests/client/test_documented.py",

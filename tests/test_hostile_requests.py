@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.api import server as api
+from rose.pricing.api import app as api
 from rose.pricing.api.ledgers import named
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway

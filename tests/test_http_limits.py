@@ -53,9 +53,9 @@ with wire.StoreServer(VersionStore(folder / "store")) as server:
 """
 API = """
 from rose.ledger import layout
-from rose.pricing.api import server
+from rose.pricing.api import app
 from rose.pricing.api.ledgers import named
-with server.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
+with app.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
     print(url.rpartition(":")[2], flush=True)
     sys.stdin.read()
 """

@@ -41,7 +41,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "cost of a year by task and version": ("cost", "--by", "task", "--by", "version"),
     "cost of a year by project and month": ("cost", "--by", "tag:project", "--by", "month"),
     "cost of a year by hardware and bucket": ("cost", "--by", "hardware", "--by", "bucket"),
-    "cost of a team's fiscal quarter by day in Berlin": (
+    "cost of a team's quarter by day in Berlin": (
         "cost",
         "--by",
         "day",
@@ -49,10 +49,8 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "team-3",
         "--tz",
         "Europe/Berlin",
-        "--fiscal-start",
-        "2",
         "--period",
-        "FY2026-Q3",
+        "2026-Q3",
     ),
     "forecast of a closed month": ("forecast", "--month", f"{YEAR}-12"),
 }

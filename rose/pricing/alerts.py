@@ -169,7 +169,7 @@ def load(path: Path) -> AlertsConfig:
     except ValidationError as error:
         raise AlertsError(f"alerts {path}:\n{explain(error, AlertsConfig)}") from None
     except (OSError, ValueError) as error:
-        raise AlertsError(f"cannot read alerts {path}: {error}; docs/alerts.md has an example") from None
+        raise AlertsError(f"cannot read alerts {path}: {error}; docs/finance.md has an example") from None
     folder, book = path.resolve().parent, config.price_book
     if book is not None and book.endswith(".toml"):
         book = str(folder / Path(book).expanduser())

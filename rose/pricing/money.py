@@ -14,6 +14,8 @@ from rose.errors import UserError
 
 K = TypeVar("K")
 
+#: The currency of every price book.
+USD = "USD"
 NANO_USD_PER_USD = 1_000_000_000
 NS_PER_HOUR = 3_600_000_000_000
 NS_PER_S = 1_000_000_000

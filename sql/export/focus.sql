@@ -4,8 +4,7 @@
 -- makes them. Amounts and quantities are whole 1e-12 dollars, hours, GB and kWh (`_pico`): no float is near.
 WITH priced AS (
     SELECT
-        c.* REPLACE (coalesce(c.commitment, p.agreed, 'none') AS commitment), p.price_pico, p.list_price_pico,
-        p.contracted_price_pico, p.price_id,
+        c.* REPLACE (coalesce(c.commitment, p.agreed, 'none') AS commitment), p.price_pico, p.price_id,
         c.kind = 'capacity' AS committed,
         CASE c.kind
             WHEN 'capacity' THEN rounded(c.ns::HUGEINT * 10, 36)
@@ -20,7 +19,7 @@ line AS (
         part, hour, 0 AS section, min(n) AS n, run_id, provenance,
         'Purchase' AS category, 'Recurring' AS frequency, NULL AS status, true AS committed, device_class, commitment,
         'an hour of the fleet: ' || device_class || ', ' || commitment AS description,
-        unit, rounded(sum(ns) * 10, 36) AS quantity_pico, price_pico, list_price_pico, contracted_price_pico, price_id,
+        unit, rounded(sum(ns) * 10, 36) AS quantity_pico, price_pico, price_id,
         sum(cost_nano) AS billed_nano, 0::HUGEINT AS effective_nano,
         NULL AS device_id, NULL AS hardware_id, 'device/' || device_class AS sku_id, 'Device Time' AS meter,
         NULL AS team,
@@ -30,8 +29,7 @@ line AS (
     FROM priced
     WHERE committed
     GROUP BY
-        part, hour, run_id, provenance, device_class, commitment, unit, price_pico, list_price_pico,
-        contracted_price_pico, price_id
+        part, hour, run_id, provenance, device_class, commitment, unit, price_pico, price_id
     UNION ALL
     SELECT
         part, hour, 1, n, run_id, provenance,
@@ -43,7 +41,7 @@ line AS (
             WHEN 'transfer' THEN 'weights sent to ' || device_id || coalesce(' over ' || route, '')
             ELSE 'electricity of ' || device_id || ' (' || device_class || ')'
         END || coalesce(', ' || cause, ''),
-        unit, quantity_pico, price_pico, list_price_pico, contracted_price_pico, price_id,
+        unit, quantity_pico, price_pico, price_id,
         CASE WHEN committed THEN 0 ELSE cost_nano END, cost_nano,
         device_id, hardware_id,
         CASE kind WHEN 'capacity' THEN 'device/' || device_class ELSE item END,
@@ -89,13 +87,13 @@ SELECT
     CASE WHEN committed AND NOT correction THEN unit END AS CommitmentDiscountUnit,
     CASE WHEN consumed THEN pico(quantity_pico) END AS ConsumedQuantity,
     CASE WHEN consumed THEN unit END AS ConsumedUnit,
-    pico(coalesce(corrected_pico, rounded(contracted_price_pico * quantity_pico, 1000000000000))) AS ContractedCost,
-    CASE WHEN NOT correction THEN pico(contracted_price_pico) END AS ContractedUnitPrice,
+    pico(coalesce(corrected_pico, rounded(price_pico * quantity_pico, 1000000000000))) AS ContractedCost,
+    CASE WHEN NOT correction THEN pico(price_pico) END AS ContractedUnitPrice,
     usd_nano(effective_nano) AS EffectiveCost,
     invoice_id AS InvoiceId,
     'ROSE' AS InvoiceIssuerName,
-    pico(coalesce(corrected_pico, rounded(list_price_pico * quantity_pico, 1000000000000))) AS ListCost,
-    CASE WHEN NOT correction THEN pico(list_price_pico) END AS ListUnitPrice,
+    pico(coalesce(corrected_pico, rounded(price_pico * quantity_pico, 1000000000000))) AS ListCost,
+    CASE WHEN NOT correction THEN pico(price_pico) END AS ListUnitPrice,
     CASE WHEN committed AND category = 'Usage' THEN 'Committed' ELSE 'Standard' END AS PricingCategory,
     CASE WHEN NOT correction THEN pico(quantity_pico) END AS PricingQuantity,
     CASE WHEN NOT correction THEN unit END AS PricingUnit,

@@ -4,6 +4,5 @@ CREATE OR REPLACE TEMP TABLE part (
     currency VARCHAR, book_name VARCHAR, book_version VARCHAR, book_sha256 VARCHAR
 );
 CREATE OR REPLACE TEMP TABLE price (
-    part INTEGER, item VARCHAR, stretch BIGINT, price_pico HUGEINT, list_price_pico HUGEINT,
-    contracted_price_pico HUGEINT, price_id VARCHAR, agreed VARCHAR
+    part INTEGER, item VARCHAR, stretch BIGINT, price_pico HUGEINT, price_id VARCHAR, agreed VARCHAR
 );

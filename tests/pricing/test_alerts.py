@@ -125,7 +125,6 @@ def test_a_budget_is_sent_once_and_when_it_rises_or_begins_again(weeks: Path, co
     assert alerts.check(weeks, asked, NOW_US).sent == 1
 
 
-@pytest.mark.long
 def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(weeks: Path, config: Any, hook: Hook) -> None:
     # 28 whole days are known. The team has spent $1,648.80 of $1,650.
     asked, month, now_us = (
@@ -142,7 +141,6 @@ def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(weeks: Path, confi
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]
 
 
-@pytest.mark.long
 def test_days_that_stand_out_are_alerts(weeks: Path, config: Any) -> None:
     (outcome,) = alerts.evaluate(weeks, config({"kind": "anomaly"}), NOW_US)
     assert [alert.title for alert in outcome.alerts] == [

@@ -95,8 +95,6 @@ _MAY, _JUNE = date(2026, 5, 1), 1_780_272_000 * 10**9
         ("example", date(2025, 10, 1), "1.70", date(2025, 10, 1)),
         ("example", date(2026, 2, 28), "1.70", date(2025, 10, 1)),
         ("example", date(2026, 3, 1), "2.35", date(2026, 3, 1)),
-        ("example-owned", _MAY, "1.64", _MAY),
-        ("example-rented", _MAY, "1.99", _MAY),
     ],
 )
 def test_section_9_what_an_h100_costs(book: str, on: date, usd_per_hour: str, source_date: date) -> None:

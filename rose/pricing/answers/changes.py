@@ -23,19 +23,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError, rounded
-
-if TYPE_CHECKING:
-    from rose.pricing.spend.currency import Rate
 
 #: What an answer can be shown by, with the column of the charges.
 BY: Mapping[str, str] = {
@@ -88,35 +85,6 @@ class Changes:
     stamp: Stamp
     total: Group
     groups: tuple[Group, ...]
-    #: What amounts were converted by; None where they are in the currency of the prices.
-    rate: Rate | None = None
-
-    def converted(self, rate: Rate | None) -> Changes:
-        """The same in another currency, both periods at one rate, every sum kept; as it is without a rate."""
-        if rate is None:
-            return self
-        befores, costs = (
-            rate.convert_together([getattr(group, name) for group in self.groups])
-            for name in ("before_nano", "cost_nano")
-        )
-        per_unit = Fraction(rate.usd_per_unit)
-        groups = tuple(
-            Group(
-                name=group.name,
-                before_nano=before,
-                cost_nano=cost,
-                effects=rounded({name: nano / per_unit for name, nano in group.effects.items()}, cost - before),
-            )
-            for group, before, cost in zip(self.groups, befores, costs, strict=True)
-        )
-        return replace(
-            self,
-            before=rate.stamp(self.before),
-            stamp=rate.stamp(self.stamp),
-            total=_total(groups),
-            groups=groups,
-            rate=rate,
-        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -124,7 +92,6 @@ class Changes:
             **self.stamp.to_json(),
             "before": self.before.to_json(),
             "by": self.by,
-            **({} if self.rate is None else {"exchange_rate": self.rate.to_json()}),
             **{name: value for name, value in self.total.to_json().items() if name != "group"},
             "groups": [group.to_json() for group in self.groups],
         }

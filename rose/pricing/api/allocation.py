@@ -1,7 +1,7 @@
-"""`/allocation`: what a period cost by a few dimensions, in any of the three views, as sets of named allocations.
+"""`/allocation`: what a period cost by a few dimensions, amortized or fully loaded, as sets of named allocations.
 
-A set is of one ledger, provenance and step. Its allocations sum to its cost to the nano-dollar in the views that sum to
-the bill, amortized and fully loaded. Every amount is one of `rose cost`, `rose books` or `rose saved`.
+A set is of one ledger, provenance and step. Its allocations sum to its cost to the nano-dollar. Every amount is one of
+`rose cost` or `rose books`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,15 @@ import polars as pl
 
 from rose.errors import did_you_mean
 from rose.pricing import charges
-from rose.pricing.api import window
+from rose.pricing.api import parameters, window
 from rose.pricing.api.ledgers import Ledger, Part, parts
 from rose.pricing.api.parameters import LABEL, VIEWS, AllocationQuery, RequestError
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import bill
-from rose.pricing.closing.period import Period
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, BookFacts, Stamp
-from rose.pricing.spend.cost import UNALLOCATED
-from rose.pricing.spend.question import QuestionError
-from rose.pricing.spend.saved import RunSaved
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Stamp
+from rose.pricing.spend.cost import UNALLOCATED, QuestionError
 
-#: Of a line's interval.
-_ENDS = ("low_nano", "high_nano")
 Values = tuple[str, ...]
 Amounts = dict[str, int | None]
 
@@ -41,8 +36,6 @@ _WORK = dict.fromkeys(("serving", "headroom"), "serving") | dict.fromkeys(
     ("rollout", "train", "sync", "activation", "transfer"), "rollout"
 )
 _MODEL_COLUMNS = {"serving": "serving_model", "rollout": "model"}
-#: What the marginal figures, which are of whole runs, are known by.
-_OF_RUNS = ("team", "run", "model")
 #: What an allocation has in each view, whole numbers: nano-dollars (`*_nano`), nanoseconds of devices and tokens.
 _AMORTIZED = (
     "cost_nano",
@@ -60,13 +53,13 @@ class Divided:
 
     lines: dict[Values, Amounts]
     stamp: Stamp | None
-    #: The whole period's cost, of which a filter leaves a part; None in a view that sums to no bill.
+    #: The whole period's cost, of which a filter leaves a part; None where nothing is charged.
     bill_nano: int | None = None
     #: What is to be known of the lines.
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def answer(ledgers: Sequence[Ledger], asked: AllocationQuery, now_ns: int, rows_max: int) -> dict[str, Any]:
+def answer(ledgers: Sequence[Ledger], asked: AllocationQuery, now_ns: int) -> dict[str, Any]:
     """The response. Raises RequestError; PricingError for what cannot be priced; PriceBookError; LedgerError."""
     view = VIEWS[asked.cost_basis]
     if MODEL in asked.only:
@@ -81,10 +74,10 @@ def answer(ledgers: Sequence[Ledger], asked: AllocationQuery, now_ns: int, rows_
         except NothingChargedError as error:
             divided = Divided(lines={}, stamp=None, notes={"why": str(error)})
         count += len(divided.lines)
-        if count > rows_max:
+        if count > parameters.ROWS_MAX:
             raise RequestError(
-                f"parameter aggregate is {asked.aggregate!r}: the answer has more than {rows_max:,} allocations; ask "
-                "for a shorter window, a longer step, fewer dimensions or with a filter"
+                f"parameter aggregate is {asked.aggregate!r}: the answer has more than {parameters.ROWS_MAX:,} "
+                "allocations; ask for a shorter window, a longer step, fewer dimensions or with a filter"
             )
         sets += _sets(part, asked, view, divided)
     return {"code": 200, "data": [data for data, _ in sets], "sets": [about for _, about in sets]}
@@ -155,12 +148,10 @@ def _sets(
 
 
 def _summed(lines: Iterable[Amounts]) -> Amounts:
-    """The sum of each amount over the lines that know it; None where none does. Ends of intervals have no sum."""
+    """The sum of each amount over the lines that know it; None where none does."""
     total: Amounts = {}
     for amounts in lines:
         for name, amount in amounts.items():
-            if name in _ENDS:
-                continue
             before = total.get(name)
             total[name] = before if amount is None else amount + (before or 0)
     return total
@@ -235,53 +226,6 @@ def _drilled(loaded: pl.DataFrame, by: Sequence[str], only: Mapping[str, str]) -
     ]
 
 
-def _marginal(part: Part, asked: AllocationQuery) -> Divided:
-    """What borrowing added to the bill, as `rose saved` has it of each run that counts in the period."""
-    if asked.by_step:
-        raise _refused("step", asked.step, "marginal figures are of whole runs, which no step divides; leave it out")
-    for name in asked.dimensions:
-        if name not in _OF_RUNS:
-            raise _refused(
-                "aggregate", asked.aggregate, f"marginal figures are of whole runs: by {', '.join(_OF_RUNS)} only"
-            )
-    if unknown := sorted(asked.only.keys() - {"team", "run"}):
-        raise _refused("filter", asked.filter, f"marginal figures are of runs and teams, not of a {unknown[0]}")
-    made = part.saved(asked.only.get("team"), asked.only.get("run"))
-    models = _models(part) if MODEL in asked.dimensions else {}
-    grouped = defaultdict[Values, list[RunSaved]](list)
-    for run in made.runs:
-        values = {"team": run.team, "run": run.run_id, MODEL: models.get((run.run_id, "rollout"), UNALLOCATED)}
-        grouped[tuple(values[name] for name in asked.dimensions)].append(run)
-    return Divided(
-        lines={values: _of_runs(runs) for values, runs in grouped.items()},
-        stamp=None if made.book is None else _stamp(part, made.book, made.verified),
-        notes={
-            "does_not_sum": "marginal figures are for decisions: they sum to no bill, and are never added to others",
-            "no_interval": made.to_json()["no_interval"],
-            "unknown": {run.run_id: run.why for run in made.runs if run.added_nano is None},
-        },
-    )
-
-
-def _of_runs(runs: Sequence[RunSaved]) -> Amounts:
-    """The sum of what is known; an interval of a single run only."""
-    known = [run.added_nano for run in runs if run.added_nano is not None]
-    interval = runs[0].added_interval if len(runs) == 1 else None
-    low, high = interval or (None, None)
-    return {
-        "total_nano": sum(known) if known else None,
-        "low_nano": low,
-        "high_nano": high,
-        "runs": len(runs),
-        "runs_unknown": len(runs) - len(known),
-    }
-
-
-def _stamp(part: Part, book: BookFacts, verified: bool) -> Stamp:
-    period: Period = part.period
-    return Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=part.provenance, book=book, verified=verified)
-
-
 def _with_model(by: Sequence[str]) -> tuple[str, ...]:
     """The dimensions to ask for so that the model is known: that of a run and of what its devices did."""
     needed = ("run", "bucket") if MODEL in by else ()
@@ -324,5 +268,4 @@ def _refused(name: str, value: str | None, why: str) -> RequestError:
 _DIVIDE: Mapping[str, Callable[[Part, AllocationQuery], Divided]] = {
     AMORTIZED: _amortized,
     FULLY_LOADED: _fully_loaded,
-    MARGINAL: _marginal,
 }

@@ -23,7 +23,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import cost, saved
-from rose.pricing.spend.calendar import Calendar, calendar_of
+from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Question
 from rose.pricing.spend.saved import RunSaved, Saved
 
@@ -58,11 +58,9 @@ class Ledger:
     def period(self, asked: PeriodQuery, now_ns: int) -> tuple[Period, Calendar]:
         """The time that is asked for, and its calendar. Raises RequestError, PriceBookError, LedgerError."""
         try:
-            Calendar(asked.tz)
+            calendar = Calendar(asked.tz)
         except PricingError as error:
             raise RequestError(f"parameter tz is {asked.tz!r}: {error}") from None
-        words = (asked.window, getattr(asked, "step", None) or "")
-        calendar = calendar_of(self.root, asked.tz, None, self.price_book, words)
         try:
             return window.period(asked.window, calendar, now_ns), calendar
         except PricingError as error:
@@ -177,7 +175,7 @@ class Part:
             seen=ledger.seen,
         )
 
-    def saved(self, team: str | None = None, run_id: str | None = None) -> Saved:
+    def saved(self) -> Saved:
         """As `rose saved`; a run is priced once until ledger or prices change. Raises what `saved.saved` does."""
         ledger, mark = self.ledger, self.ledger.mark
         book = self.book()
@@ -186,8 +184,6 @@ class Part:
             ledger.root,
             self.period,
             ledger.price_book,
-            team=team,
-            run_id=run_id,
             provenance=self.provenance,
             allow_unverified=ledger.allow_unverified,
             now_ns=self.now_ns,

@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rose.errors import UserError, did_you_mean
 from rose.pricing.api import window as windows
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED
 
 #: What a figure is made in, as requests name it.
-VIEWS: dict[str, str] = {view.replace(" ", "_"): view for view in (MARGINAL, AMORTIZED, FULLY_LOADED)}
+VIEWS: dict[str, str] = {view.replace(" ", "_"): view for view in (AMORTIZED, FULLY_LOADED)}
 #: What an allocation is by, and what pricing calls it; `label:KEY` is a tag.
 DIMENSIONS: dict[str, str] = {
     "team": "team",
@@ -28,6 +28,8 @@ DIMENSIONS: dict[str, str] = {
 }
 LABEL = "tag:"
 DIMENSIONS_MAX = 4
+#: Most rows of an answer.
+ROWS_MAX = 10_000
 _CHARACTERS_MAX = 500
 _FILTER = re.compile(r'(?P<name>label\[[^\]\s]+\]|[\w-]+):(?:"(?P<quoted>[^"]*)"|(?P<plain>[^\s+",]+))')
 

@@ -11,7 +11,7 @@ from typing import Any
 from rose.pricing.api import window
 from rose.pricing.api.allocation import money
 from rose.pricing.api.ledgers import Ledger, Part, parts
-from rose.pricing.api.parameters import PeriodQuery, RequestError
+from rose.pricing.api.parameters import ROWS_MAX, PeriodQuery, RequestError
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.figures import AMORTIZED, MARGINAL, NOT_ENOUGH_DATA, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
@@ -76,7 +76,7 @@ def answers(part: Part) -> dict[str, dict[str, int]]:
     return {row.pop("run_id"): row for row in rows}
 
 
-def summary(ledgers: Sequence[Ledger], asked: PeriodQuery, now_ns: int, rows_max: int) -> dict[str, Any]:
+def summary(ledgers: Sequence[Ledger], asked: PeriodQuery, now_ns: int) -> dict[str, Any]:
     """The response. Raises RequestError; PricingError for what cannot be priced; PriceBookError; LedgerError."""
     return {"code": 200, "data": [_summed_up(part) for part in parts(ledgers, asked, now_ns)]}
 
@@ -179,12 +179,12 @@ def _borrowing(made: Saved | str, stamp: Stamp) -> dict[str, Figure]:
     }
 
 
-def runs(ledgers: Sequence[Ledger], asked: PeriodQuery, now_ns: int, rows_max: int) -> dict[str, Any]:
+def runs(ledgers: Sequence[Ledger], asked: PeriodQuery, now_ns: int) -> dict[str, Any]:
     """The runs of a window, newest first, each with what it cost in it. Raises as `summary` does."""
     data = [row for part in parts(ledgers, asked, now_ns) for row in _runs(part)]
-    if len(data) > rows_max:
+    if len(data) > ROWS_MAX:
         raise RequestError(
-            f"parameter window is {asked.window!r}: the answer has more than {rows_max:,} runs; ask for a shorter one"
+            f"parameter window is {asked.window!r}: the answer has more than {ROWS_MAX:,} runs; ask for a shorter one"
         )
     return {"code": 200, "data": data}
 

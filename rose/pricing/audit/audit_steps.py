@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import lcm
 from typing import Any
 
@@ -18,17 +19,30 @@ import polars as pl
 
 from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
-from rose.pricing.audit.sharing import Held
+from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.charges.state import owned
 from rose.pricing.charges.sums import total
-from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 _BYTES_PER_GB = 10**9
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _RECOMPUTED = "recomputed"
+
+
+#: A run, what it calls the device, and the pool and class it has it in.
+Holder = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one holder has of an hour: the time for which it held the device, its part of that, and with whom."""
+
+    held_ns: int
+    ns: int
+    others: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,32 @@ def capacity(
             yield _rollout(rows.filter(own), asked.filter(own), (lease_id, rl_run_id), nano, book, hour_ns, evidence)
     charged, sought = {key[2:]: amounts for key, amounts in whole.items()}, {key[2:] for key in wanted}
     yield _slices(charged, sought, evidence, held)
+
+
+def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
+    """By holder, the hour that begins at `hour_ns` of one device; `stays` are all that are of it.
+
+    Time that several hold at once is cut into equal parts, and the nanoseconds that are left go to the first by name.
+    """
+    spans = [
+        (
+            (stay.run_id, stay.device_id, stay.pool, stay.device_class),
+            max(stay.t0_ns, hour_ns),
+            min(stay.t1_ns, hour_ns + NS_PER_HOUR),
+        )
+        for stay in stays
+        if stay.t0_ns < hour_ns + NS_PER_HOUR and stay.t1_ns > hour_ns
+    ]
+    whole, own = ({holder: 0 for holder, *_ in spans} for _ in range(2))
+    met: dict[Holder, set[Holder]] = {holder: set() for holder, *_ in spans}
+    for from_ns, to_ns in pairwise(sorted({ns for _, *times in spans for ns in times})):
+        holders = sorted(holder for holder, t0_ns, t1_ns in spans if t0_ns <= from_ns and t1_ns >= to_ns)
+        for place, holder in enumerate(holders):
+            part_ns, left_ns = divmod(to_ns - from_ns, len(holders))
+            whole[holder] += to_ns - from_ns
+            own[holder] += part_ns + (place < left_ns)
+            met[holder].update(holders)
+    return {holder: Held(whole[holder], own[holder], tuple(sorted(met[holder] - {holder}))) for holder in sorted(whole)}
 
 
 def _part(ns: int, held: Held) -> Step:

@@ -12,7 +12,7 @@ from rose.ledger import layout, segments
 from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.verify import verify
-from rose.pricing.closing import coverage, store
+from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.money import PricingError
@@ -55,11 +55,6 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
     problems += sums.faults(root, posted)
-    try:
-        problems += coverage.faults(root, posted)
-    except PricingError:
-        # A frozen file is not what it was: named above.
-        pass
     closes = sum(posting.number == 0 for posting in posted)
     return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
 

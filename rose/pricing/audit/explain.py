@@ -19,9 +19,8 @@ from rose.ledger import layout, verify
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
-from rose.pricing.audit.audit_steps import Step
+from rose.pricing.audit.audit_steps import Step, held
 from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
-from rose.pricing.audit.sharing import held
 from rose.pricing.charges import Stay
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import naive, nanoseconds

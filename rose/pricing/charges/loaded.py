@@ -16,6 +16,15 @@ from rose.ledger import database
 #: What fully loaded cost goes to.
 WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
+#: Fates of rollout work that came to nothing. A rejected answer is none: the trainer learns from it.
+WASTED_FATES: tuple[str, ...] = ("stale", "lost", "recomputed")
+
+#: Rows of `Charges.frame` that were wasted.
+WASTED = (pl.col("bucket") == "rollout") & pl.col("fate").is_in(WASTED_FATES)
+
+#: Why a row of rollout time was wasted, or that it was not.
+CAUSE = pl.when(WASTED).then(pl.col("cause")).otherwise(pl.lit("not wasted")).alias("cause")
+
 
 def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows of `Charges.frame` that carry cost in this view, with `work` (one of WORK) and `loaded_nano`.

@@ -13,6 +13,7 @@ import polars as pl
 
 from rose.pricing.charges import sums
 from rose.pricing.charges.allocation import ALL_BUCKETS
+from rose.pricing.closing.period import Period, naive
 from rose.pricing.money import PricingError
 
 DIMENSIONS: tuple[str, ...] = (
@@ -81,6 +82,11 @@ def _with(frame: pl.DataFrame, name: str, before: str, value: pl.Expr) -> pl.Dat
     if name in frame.columns:
         return frame
     return frame.insert_column(frame.columns.index(before) + 1, frame.select(value.alias(name)).to_series())
+
+
+def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
+    """The charges of a period's hours."""
+    return frame.filter(pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left"))
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -18,9 +18,9 @@ from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.sums import exact
-from rose.pricing.closing import charge_algebra, coverage, statement, store
+from rose.pricing.closing import charge_algebra, statement, store
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.records import Covered, Posting, postings, watermark
+from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
@@ -44,7 +44,7 @@ def close(
     """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
 
     Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
-    made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds no
+    made-up prices, for a period that is not over, that overlaps a closed one of the same provenance, that holds no
     charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
     LedgerError.
     """
@@ -59,11 +59,11 @@ def close(
     with store.lock(root):
         settle(root)
         if provenance is not None:
-            coverage.refuse_closed(postings(root), period, provenance)
+            _refuse_closed(root, period, provenance)
         # Before anything is read, so that every event up to there is in what is priced.
         mark = watermark(root)
         priced = _priced(root, period, book, provenance, allow_unverified)
-        coverage.refuse_closed(postings(root), period, priced.provenance)
+        _refuse_closed(root, period, priced.provenance)
         open_runs = _open_runs(root, period, priced)
         if open_runs and not with_open_runs:
             raise PricingError(
@@ -82,12 +82,21 @@ def close(
             posted_us=now_us,
             by=by,
             open_runs=open_runs,
-            covers=coverage.covered(root, postings(root), period, priced.provenance, priced.frame),
         )
         # What cannot be stated is not frozen.
         statement.state(store.of_charges(posting, priced))
         store.post(root, posting, contents)
     return store.read(root, posting.close_id)
+
+
+def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
+    """Raises PricingError for a period of which some hour is closed."""
+    for close_id, (first, *_) in postings(root).items():
+        if first.provenance == provenance and first.period.overlaps(period):
+            raise PricingError(
+                f"the period {period.label} overlaps {close_id}, which is closed for {provenance} from "
+                f"{utc(first.from_ns)} to {utc(first.to_ns)}; `rose books restate {close_id}` corrects a closed period"
+            )
 
 
 def _priced(root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool) -> Charges:
@@ -126,7 +135,6 @@ def make_posting(
     by: str | None,
     open_runs: Iterable[str] = (),
     reason: str | None = None,
-    covers: Iterable[Covered] = (),
 ) -> tuple[Posting, dict[str, bytes]]:
     """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting.
 
@@ -135,7 +143,7 @@ def make_posting(
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
-            "unit of the prices (`rose price check`), or close a shorter period"
+            "unit of the prices (`rose price show`), or close a shorter period"
         )
     contents = {rows_file: store.parquet(frame), **more_files}
     posting = Posting(
@@ -157,7 +165,6 @@ def make_posting(
         files={name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()},
         totals=tuple(totals(frame)),
         watermark=watermark,
-        covers=tuple(covers),
     )
     return posting, contents
 

@@ -68,19 +68,6 @@ class BookStamp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Covered:
-    """Hours of a close, [from_ns, to_ns), that the close `close_id` with its first `correction` corrections had closed
-    before: what it charged for them, and what the new close charges. Nano-dollars."""
-
-    close_id: str
-    correction: int
-    from_ns: int
-    to_ns: int
-    before_nano: int
-    cost_nano: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
     """One set of frozen rows: the charges of a close (number 0), or its n-th correction.
 
@@ -108,8 +95,6 @@ class Posting:
     #: Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
     totals: tuple[Mapping[str, Any], ...]
     watermark: Mapping[str, tuple[int, str]]
-    #: What of it was closed before; those closes no longer count there.
-    covers: tuple[Covered, ...] = ()
 
     @property
     def name(self) -> str:
@@ -135,15 +120,19 @@ class Posting:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Raises KeyError or TypeError for details that are none."""
+        """Raises KeyError or TypeError for details that are none, PricingError for a close that overlaps another."""
+        if fields.get("covers"):
+            raise PricingError(
+                f"{fields['close_id']} has `covers`: it closed hours of another close again, and this version cannot "
+                "read that; price the period from the events with a new ledger folder"
+            )
         made = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
             "totals": tuple(fields["totals"]),
-            "covers": tuple(Covered(**part) for part in fields.get("covers", ())),
             "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in fields["watermark"].items()},
         }
-        return cls(**{**fields, **made})
+        return cls(**{**{name: value for name, value in fields.items() if name != "covers"}, **made})
 
 
 def postings(root: Path) -> dict[str, list[Posting]]:

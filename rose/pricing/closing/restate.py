@@ -13,10 +13,10 @@ import polars as pl
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
-from rose.pricing.closing import charge_algebra, coverage, statement, store
+from rose.pricing.closing import charge_algebra, statement, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
-from rose.pricing.closing.records import Posting, postings, watermark
+from rose.pricing.closing.records import Posting, watermark
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
@@ -43,7 +43,6 @@ def restate(
     with store.lock(root):
         settle(root)
         closed = store.read(root, close_id)
-        coverage.refuse_superseded(postings(root), close_id)
         last = closed.posted[-1]
         book = book or store.book_of(root, last)
         choice.refuse_example(book, f"correcting {close_id}")

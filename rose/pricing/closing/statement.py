@@ -88,7 +88,7 @@ def state(closed: Closed, by: Sequence[str] = ("bucket",), view: str = "amortize
     if not sum(int(line.cost.value or 0) for line in lines) == total == charge_algebra.total(closed.frame):
         raise PricingError(
             f"the lines of {closed.close_id} do not add up to its total of {total:,} nano-dollars, so nothing can be "
-            "stated: an amount is too large to be kept exactly; check the unit of the prices (`rose price check`)"
+            "stated: an amount is too large to be kept exactly; check the unit of the prices (`rose price show`)"
         )
     return Statement(
         close=closed,

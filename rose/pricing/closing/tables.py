@@ -43,25 +43,6 @@ def statement(stated: Statement) -> Iterator[Element]:
     yield stamp.book.line
     open_runs = f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else ""
     yield f"SHA-256 of the close {first.sha256}{open_runs}"
-    if first.covers:
-        yield Table(
-            title="Closed before, and counted here since",
-            view=AMORTIZED,
-            stamp=stamp,
-            columns=columns("close", "corrections", "from", "to", "as it stood", "in this close", "difference"),
-            rows=tuple(
-                (
-                    part.close_id,
-                    str(part.correction),
-                    hour_text(part.from_ns),
-                    hour_text(part.to_ns),
-                    format_usd(part.before_nano),
-                    format_usd(part.cost_nano),
-                    signed_usd(part.cost_nano - part.before_nano),
-                )
-                for part in first.covers
-            ),
-        )
     if later:
         yield Table(
             title="Corrections",

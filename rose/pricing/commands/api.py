@@ -1,4 +1,4 @@
-"""`rose api serve`: the figures as JSON and for Prometheus, over HTTP."""
+"""`rose api`: the figures as JSON and for Prometheus, over HTTP."""
 
 from __future__ import annotations
 
@@ -14,16 +14,9 @@ from rose.pricing.commands.common import UnverifiedOption, clear_errors
 from rose.terminal import echo
 
 DEFAULT_PORT = 9470
-api_app = typer.Typer(help="The figures over HTTP: JSON, and metrics for Prometheus.", no_args_is_help=True)
 
 
-@api_app.callback()
-def api() -> None:
-    """Has one command, which is named all the same: there may be more."""
-
-
-@api_app.command("serve")
-def serve(
+def api_command(
     ledgers: Annotated[
         list[str], typer.Argument(help="Folders of ledgers, each as FOLDER or NAME=FOLDER.", metavar="LEDGER...")
     ],
@@ -44,27 +37,21 @@ def serve(
     ] = None,
     *,
     allow_unverified: UnverifiedOption = False,
-    threads: Annotated[int, typer.Option(min=1, help="Most requests that are worked on at once.")] = 2,
-    queue: Annotated[int, typer.Option(min=0, help="Most requests that wait; more are refused.")] = 16,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds that a request waits for its answer.")] = 30.0,
-    rows: Annotated[int, typer.Option(min=1, help="Most rows that an answer has.")] = 10_000,
 ) -> None:
     """Serve the figures of ledgers, read-only, until Ctrl-C; every request is a line on stderr."""
     token = read_token(token_file, "ROSE_API_TOKEN")
     raise_file_limit()
     ended = until_signal()
     with clear_errors():
-        from rose.pricing.api import server
+        from rose.pricing.api import app
         from rose.pricing.api.ledgers import named
-        from rose.pricing.api.work import Limits
         from rose.pricing.price_books import pricebook
 
         if price_book is not None:
             # Found wrong now, not when somebody asks.
             pricebook.load(price_book)
         served = named(ledgers, price_book, allow_unverified=allow_unverified)
-        limits = Limits(threads=threads, queue=queue, timeout_s=timeout, rows=rows)
-        with server.serve(served, host, port, token=token, limits=limits) as url:
+        with app.serve(served, host, port, token=token) as url:
             if not is_loopback(host):
                 echo("The token and all figures travel in clear: put a proxy with TLS before this.", err=True)
             names = ", ".join(ledger.name for ledger in served)

@@ -1,4 +1,4 @@
-"""`rose books` and `rose explain`: closing periods, correcting them, budgets, days that stand out, the audit trail."""
+"""`rose books` and `rose explain`: closing periods, correcting them, budgets, the audit trail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.anomalies import anomalies
 from rose.pricing.commands.common import (
     BookOption,
     FromOption,
@@ -29,11 +28,8 @@ if TYPE_CHECKING:
     from rose.pricing.price_books.pricebook import PriceBook
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
-budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
-books_app.add_typer(budget_app, name="budget")
-books_app.command("anomalies")(anomalies)
 
-CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books list` has them.", metavar="CLOSE")]
+CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books show` has them.", metavar="CLOSE")]
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")
 ]
@@ -124,25 +120,11 @@ def restate(
         print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
 
 
-@books_app.command("list")
-def list_closes(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """Every closed period with its corrections."""
-    with clear_errors():
-        from rose.pricing.closing import statement, tables
-        from rose.pricing.closing.records import postings
-
-        closes = postings(ledger_root(ledger))
-        data = [
-            {"close_id": close_id, "postings": [statement.posting_json(posting) for posting in posted]}
-            for close_id, posted in closes.items()
-        ]
-        nothing = ["no period is closed yet; `rose books close` closes one"]
-        print_answer(as_json, data, lambda: tables.closes(closes) if closes else nothing)
-
-
 @books_app.command("show")
 def show(
-    close_id: CloseArgument,
+    close_id: Annotated[
+        str | None, typer.Argument(help="Name of a close; all of them are listed without.", metavar="CLOSE")
+    ] = None,
     ledger: LedgerOption = None,
     by: Annotated[
         list[str] | None,
@@ -153,10 +135,20 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """A closed period as it is known now, or was at a time; its rows sum to its total exactly."""
+    """Every closed period, or one as it is known now, or was at a time; its rows sum to its total exactly."""
     with clear_errors():
         from rose.pricing.closing import period, statement, store, tables
+        from rose.pricing.closing.records import postings
 
+        if close_id is None:
+            closes = postings(ledger_root(ledger))
+            data = [
+                {"close_id": name, "postings": [statement.posting_json(posting) for posting in posted]}
+                for name, posted in closes.items()
+            ]
+            nothing = ["no period is closed yet; `rose books close` closes one"]
+            print_answer(as_json, data, lambda: tables.closes(closes) if closes else nothing)
+            return
         as_of_ns = None if as_of is None else period.instant(as_of, "--as-of")
         closed = store.read(ledger_root(ledger), close_id, as_of_ns)
         stated = statement.state(closed, by or ["bucket" if view == "amortized" else "work"], view)
@@ -196,52 +188,49 @@ def verify(
             raise typer.Exit(1)
 
 
-@budget_app.command("set")
-def set_budget(
-    team: Annotated[str, typer.Argument(help="The tag `team` of the runs that it is for.")],
-    usd: Annotated[str, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")],
-    month: Annotated[str, typer.Option("--month", help="The UTC month, such as 2026-11.")],
+@books_app.command("budget")
+def budget(
+    team: Annotated[
+        str | None, typer.Argument(help="The tag `team` of the runs to set a budget for; without, budgets are shown.")
+    ] = None,
+    usd: Annotated[str | None, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")] = None,
+    month: MonthOption = None,
     ledger: LedgerOption = None,
     who: WhoOption = None,
-    *,
-    as_json: JsonOption = False,
-) -> None:
-    """Set a team's budget for a month; the last one that was set holds."""
-    with clear_errors():
-        from rose.pricing.closing import period
-        from rose.pricing.money import format_usd
-        from rose.pricing.spend import teams
-        from rose.pricing.watch import budget
-
-        root, wanted = ledger_root(ledger), period.of_month(month)
-        before = budget.budgets(root, wanted).get(team)
-        nano = budget.set_budget(root, team, usd, wanted, by=who)
-        data = {"team": team, "month": month, "budget_nano": nano, "replaced_nano": before, "currency": "USD"}
-        replaced = "" if before is None else f", in place of {format_usd(before)}"
-        print_answer(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}{replaced}"])
-        for warning in teams.warnings(root, [team]):
-            echo(f"warning: {warning}", err=True, colour=typer.colors.YELLOW)
-
-
-@budget_app.command("show")
-def show_budgets(
-    ledger: LedgerOption = None,
-    month: MonthOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Budgets of a month beside what was spent, where the month will end, and the chance of going over."""
+    """Set a team's budget for a month; or show budgets, what is spent, the forecast and the chance of going over."""
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.watch import budget, tables
 
         asked = budget.current_month() if month is None else period.of_month(month)
         root = ledger_root(ledger)
+        if team is not None:
+            _set_budget(root, team, usd, asked, who, as_json)
+            return
         rows = budget.show(root, asked, price_book, provenance=provenance, allow_unverified=allow_unverified)
         print_answer(as_json, [row.to_json() for row in rows], lambda: tables.budgets(rows))
+
+
+def _set_budget(root: Path, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
+    from rose.pricing.money import USD, PricingError, format_usd
+    from rose.pricing.spend import cost
+    from rose.pricing.watch import budget
+
+    if usd is None:
+        raise PricingError(f"give the dollars too: `rose books budget {team} USD`")
+    before = budget.budgets(root, month).get(team)
+    nano = budget.set_budget(root, team, usd, month, by=who)
+    data = {"team": team, "month": month.label, "budget_nano": nano, "replaced_nano": before, "currency": USD}
+    replaced = "" if before is None else f", in place of {format_usd(before)}"
+    print_answer(as_json, data, lambda: [f"budget of {team} for {month.label}: {format_usd(nano)}{replaced}"])
+    if (unknown := cost.unknown_team(root, team)) is not None:
+        echo(f"warning: {unknown}", err=True, colour=typer.colors.YELLOW)
 
 
 def explain_command(

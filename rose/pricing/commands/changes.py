@@ -12,8 +12,6 @@ from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import (
     BookOption,
     CsvOption,
-    CurrencyOption,
-    FiscalOption,
     PeriodOption,
     ProvenanceOption,
     TzOption,
@@ -35,8 +33,6 @@ def changes_command(
     ] = "team",
     top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON and CSV have all.")] = 10,
     tz: TzOption = None,
-    fiscal_start: FiscalOption = None,
-    currency: CurrencyOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
@@ -50,25 +46,22 @@ def changes_command(
         check_format(as_csv, as_json)
         from rose.clock import utc_us
         from rose.pricing.answers.report import changes
-        from rose.pricing.spend.calendar import calendar_of
-        from rose.pricing.spend.currency import rate
+        from rose.pricing.spend.calendar import Calendar
 
         root, asked = ledger_root(ledger), [period or "this-month", *([before] if before else [])]
-        calendar = calendar_of(root, tz, fiscal_start, price_book, asked)
+        calendar = Calendar(tz or "UTC")
         now_ns = utc_us() * 1000
         periods = [calendar.period(text, now_ns) for text in asked]
         with logged(root, "report", f"changes {' '.join(asked)}"), progress_bar("Adding up"):
             made = changes.build(
                 root, *periods, by=by, price_book=price_book, provenance=provenance, allow_unverified=allow_unverified
             )
-        made = made.converted(rate(root, currency, periods[0], price_book, provenance=made.stamp.provenance))
         print_rows(
             made.to_json,
             lambda: changes.csv_text(made),
             lambda: changes.terminal(made, calendar, top),
             as_csv,
             as_json,
-            made.rate,
         )
         if periods[0].to_ns > now_ns and not (as_csv or as_json):
             echo("The period is not over, so its cost may still grow.", err=True, colour=typer.colors.YELLOW)

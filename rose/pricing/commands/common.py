@@ -11,12 +11,11 @@ import typer
 
 from rose.errors import UserError
 from rose.ledger.commands.common import unreadable
-from rose.terminal import echo, echo_data, echo_error
+from rose.terminal import echo_data, echo_error
 
 if TYPE_CHECKING:
     from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
-    from rose.pricing.spend.currency import Rate
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -39,19 +38,11 @@ PeriodOption = Annotated[
         "--period",
         "-p",
         help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
-        "2026-10-03, FY2027-Q1, or FROM..TO of two of these, both in it. Else this-month.",
+        "2026-10-03, or FROM..TO of two of these, both in it. Else this-month.",
     ),
 ]
 TzOption = Annotated[
     str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
-]
-FiscalOption = Annotated[
-    int | None,
-    typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else the price book's."),
-]
-CurrencyOption = Annotated[
-    str | None,
-    typer.Option("--currency", help="Show amounts in this one, such as EUR, at the price book's rate; else USD."),
 ]
 ProvenanceOption = Annotated[
     str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
@@ -102,16 +93,12 @@ def print_rows(
     parts: Callable[[], Iterable[Element]],
     as_csv: bool,
     as_json: bool,
-    shown_in: Rate | None,
 ) -> None:
     """Print an answer in the format that was asked for: plain values, CSV, or tables."""
     if as_json:
         echo_data(json.dumps(data(), indent=2))
     elif as_csv:
         echo_data(csv_text())
-        if shown_in is not None:
-            # CSV has no place for it.
-            echo(shown_in.text, err=True)
     else:
         from rose.pricing import console
 

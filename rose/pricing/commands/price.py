@@ -4,48 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, WhoOption, clear_errors
+from rose.pricing.commands.common import WhoOption, clear_errors
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.price_books.entries import Entry, Lending
-    from rose.pricing.price_books.pricebook import PriceBook
-    from rose.pricing.table import Row
 
-price_app = typer.Typer(no_args_is_help=True, help="Check, show and adopt price books.")
+price_app = typer.Typer(no_args_is_help=True, help="Check and show price books, and adopt one.")
 
-BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or the name of one that comes with ROSE.")]
-
-
-@price_app.command("check")
-def check(file: BookArgument) -> None:
-    """Validate a price book: every fault with its line and what to do; else what it has, with its dates."""
-    from rose.pricing.price_books.entries import span_of
-    from rose.pricing.price_books.rules import FILE_TABLES
-
-    book = _load(file)
-    echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
-    for table in FILE_TABLES:
-        for entry in book.entries(table):
-            echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
+_BOOK_HELP = "A price book TOML file, or the name of one that comes with ROSE."
 
 
 @price_app.command("show")
-def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
-    """Show a price book: every price with its dates and its source; without one, the book of the ledger."""
+def show(
+    file: Annotated[str | None, typer.Argument(help=_BOOK_HELP)] = None,
+    ledger: LedgerOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a price book, and show every price with its dates and its source; without one, the ledger's book."""
     from rose.pricing.figures import BookFacts
     from rose.pricing.price_books import choice
     from rose.pricing.price_books.entries import span_of
     from rose.pricing.price_books.rules import FILE_TABLES
 
     with clear_errors():
-        book = choice.choose(ledger_root(ledger), price_book)
+        book = choice.choose(ledger_root(ledger), file)
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
@@ -62,19 +51,29 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
         for table in FILE_TABLES
         for entry in book.entries(table)
     ]
-    _print(BookFacts.from_book(book).line, ("what", "price", "holds", "source", "of"), rows)
+    from rose.pricing import console
+    from rose.pricing.table import Table, columns
+
+    names = ("what", "price", "holds", "source", "of")
+    title = BookFacts.from_book(book).line
+    console.show([Table(title=title, columns=columns(*names, text=names, whole=("of",)), rows=tuple(rows))])
 
 
 @price_app.command("adopt")
 def adopt(
-    file: BookArgument, ledger: LedgerOption = None, who: WhoOption = None, *, as_json: JsonOption = False
+    file: Annotated[str, typer.Argument(help=_BOOK_HELP)],
+    ledger: LedgerOption = None,
+    who: WhoOption = None,
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Have a ledger priced by a book from now on; the ledger keeps the book's text."""
-    book = _load(file)
     with clear_errors():
         from rose.pricing.closing import store
         from rose.pricing.closing.close import user
+        from rose.pricing.price_books import pricebook
 
+        book = pricebook.load(file)
         adoption = store.adopt(ledger_root(ledger), book, by=who or user())
     if as_json:
         record = dataclasses.asdict(adoption)
@@ -82,20 +81,6 @@ def adopt(
         echo_data(json.dumps(record, indent=2))
         return
     echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adoption.adopted_by}")
-
-
-def _load(name_or_path: str) -> PriceBook:
-    from rose.pricing.price_books import pricebook
-
-    with clear_errors():
-        return pricebook.load(name_or_path)
-
-
-def _print(title: str, names: tuple[str, ...], rows: Iterable[Row]) -> None:
-    from rose.pricing import console
-    from rose.pricing.table import Table, columns
-
-    console.show([Table(title=title, columns=columns(*names, text=names, whole=("field", "of")), rows=tuple(rows))])
 
 
 def _range(entry: Entry) -> str:
@@ -139,9 +124,7 @@ def _words(entry: Entry) -> str:
     match entry:
         case entries.DevicePrice():
             energy = ", energy included" if entry.energy_included else ""
-            listed = "" if entry.list_usd_per_hour is None else f", list ${entry.list_price:f}"
-            agreed = "" if entry.contracted_usd_per_hour is None else f", contracted ${entry.contracted_price:f}"
-            return f"${entry.usd_per_hour:f} per device-hour, {entry.commitment}{listed}{agreed}{energy}"
+            return f"${entry.usd_per_hour:f} per device-hour, {entry.commitment}{energy}"
         case entries.Offer():
             often = entry.interruptions_per_hour
             taken_back = "" if often is None else f", {often:f} interruptions an hour"
@@ -164,8 +147,6 @@ def _words(entry: Entry) -> str:
             return f"${entry.input_usd_per_million:f} in, ${entry.output_usd_per_million:f} out, per million"
         case entries.VerifierPrice():
             return f"${entry.usd_per_verdict:f} per verdict"
-        case rules.ExchangeRate():
-            return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
         case rules.VendorResource():
             return f"is {' '.join(entry.target)}"
         case rules.DeviceTag():

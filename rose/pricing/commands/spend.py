@@ -15,8 +15,6 @@ from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import (
     BookOption,
     CsvOption,
-    CurrencyOption,
-    FiscalOption,
     PeriodOption,
     ProvenanceOption,
     TzOption,
@@ -46,15 +44,10 @@ def cost_command(
     run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
     tz: TzOption = None,
-    fiscal_start: FiscalOption = None,
-    currency: CurrencyOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
-    only_untagged: Annotated[
-        bool, typer.Option("--untagged", help="What has neither a team nor a tag, by run and device.")
-    ] = False,
     close: Annotated[
         str | None, typer.Option("--close", help="One close with its corrections, and no other hour.")
     ] = None,
@@ -70,7 +63,7 @@ def cost_command(
     with clear_errors():
         root = ledger_root(ledger)
         check_format(as_csv, as_json)
-        _check_html(html, force, as_csv or as_json or only_untagged)
+        _check_html(html, force, as_csv or as_json)
         options: dict[str, Any] = {
             option: value
             for option, value in (
@@ -80,31 +73,21 @@ def cost_command(
                 ("run", run),
                 ("tag", tag),
                 ("tz", tz),
-                ("fiscal_start", fiscal_start),
-                ("currency", currency),
                 ("provenance", provenance),
                 ("price_book", price_book),
                 ("close", close),
             )
             if value is not None
         }
-        if only_untagged:
-            _print_untagged(root, options, allow_unverified, as_csv, as_json)
-            return
         with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
             from rose.pricing.spend import cost, tables
-            from rose.pricing.spend.currency import rate
 
             asked, book = _question(root, options), options.get("price_book")
             made = cost.ask(root, asked, book, allow_unverified=allow_unverified)
-            currency = options.get("currency")
-            made = made.converted(rate(root, currency, asked.period, book, provenance=made.stamp.provenance))
         if html is not None:
             _write_page(root, made, html, force)
             return
-        print_rows(
-            made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate
-        )
+        print_rows(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json)
 
 
 def _check_html(path: Path | None, force: bool, with_another: bool) -> None:
@@ -115,7 +98,7 @@ def _check_html(path: Path | None, force: bool, with_another: bool) -> None:
     if path is None:
         return
     if with_another:
-        raise PricingError("--html writes one page: leave out --csv, --json and --untagged")
+        raise PricingError("--html writes one page: leave out --csv and --json")
     out.suffix_of(path, (".html",), "a page")
     out.refuse_existing(path, force)
 
@@ -139,37 +122,16 @@ def _write_page(root: Path, made: Cost, path: Path, force: bool) -> None:
     echo(f"{written.path}: {format_money(made.total.cost_nano, made.stamp.currency)}, SHA-256 {written.sha256}")
 
 
-def _print_untagged(root: Path, options: dict[str, Any], allow_unverified: bool, as_csv: bool, as_json: bool) -> None:
-    from rose.pricing.money import PricingError
-    from rose.pricing.spend import tables
-    from rose.pricing.spend.untagged import untagged
-
-    if others := options.keys() - {"period", "tz", "fiscal_start", "provenance", "price_book"}:
-        raise PricingError(f"--untagged is by run and device, in dollars: leave out --{', --'.join(sorted(others))}")
-    asked = _question(root, options)
-    with logged(root, "report", f"cost --untagged {asked.period.label}"), progress_bar("Adding up"):
-        made = untagged(
-            root,
-            asked.period,
-            options.get("price_book"),
-            provenance=asked.provenance,
-            allow_unverified=allow_unverified,
-        )
-    parts = functools.partial(tables.untagged_terminal, made, asked.calendar)
-    print_rows(made.to_json, lambda: tables.untagged_csv(made), parts, as_csv, as_json, None)
-
-
 def _question(root: Path, options: dict[str, Any]) -> Question:
     """The question that options ask. Raises PricingError for one that is wrong."""
     from rose.clock import utc_us
     from rose.pricing.money import PricingError
-    from rose.pricing.spend.calendar import calendar_of
+    from rose.pricing.spend.calendar import Calendar
     from rose.pricing.spend.cost import Question
 
     wanted, by = options.get("period", "this-month"), options.get("by", ("team",))
-    start, book = options.get("fiscal_start"), options.get("price_book")
     first = _first(root, options)
-    calendar = calendar_of(root, options.get("tz"), start, book, (wanted, *by))
+    calendar = Calendar(options.get("tz") or "UTC")
     only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
     if "tag" in options:
         name, equals, value = options["tag"].partition("=")
@@ -204,8 +166,6 @@ def saved_command(
     team: Annotated[str | None, typer.Option("--team", help="Runs of one team only.")] = None,
     run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
     tz: TzOption = None,
-    fiscal_start: FiscalOption = None,
-    currency: CurrencyOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
@@ -218,14 +178,13 @@ def saved_command(
     with clear_errors():
         from rose.clock import utc_us
         from rose.pricing.spend import tables
-        from rose.pricing.spend.calendar import calendar_of
-        from rose.pricing.spend.currency import rate
+        from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
         check_format(as_csv, as_json)
         root = ledger_root(ledger)
         asked = period or "this-month"
-        calendar = calendar_of(root, tz, fiscal_start, price_book, (asked,))
+        calendar = Calendar(tz or "UTC")
         wanted = calendar.period(asked, utc_us() * 1000)
         with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
             made = saved(
@@ -238,10 +197,8 @@ def saved_command(
                 allow_unverified=allow_unverified,
                 progress=progress,
             )
-            shown_in = rate(root, currency, wanted, price_book, run_id=run, provenance=made.provenance)
-            made = made.converted(shown_in)
         parts = functools.partial(tables.saved_terminal, made, calendar)
-        print_rows(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json, made.rate)
+        print_rows(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json)
 
 
 def forecast_command(
@@ -252,7 +209,6 @@ def forecast_command(
     ] = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
-    currency: CurrencyOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
     as_csv: CsvOption = False,
@@ -262,7 +218,6 @@ def forecast_command(
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.spend import tables
-        from rose.pricing.spend.currency import rate
         from rose.pricing.watch import budget
         from rose.pricing.watch import tables as watching
 
@@ -273,13 +228,10 @@ def forecast_command(
             rows = budget.expected(
                 root, wanted, price_book, team, provenance=provenance, allow_unverified=allow_unverified
             )
-            shown_in = rate(root, currency, wanted, price_book, provenance=rows[0].spent.stamp.provenance)
-            rows = [row.converted(shown_in) for row in rows]
         print_rows(
             lambda: [row.to_json() for row in rows],
             lambda: tables.forecast_csv(rows),
             lambda: watching.forecasts(rows),
             as_csv,
             as_json,
-            shown_in,
         )

@@ -2,8 +2,8 @@
 
 The mapping itself is sql/export/focus.sql. A purchase row bills an hour of the fleet in full; the charges of that
 hour carry its amortized cost and bill nothing, so neither is counted twice. Quantities are rounded to 1e-12; list and
-contracted costs are their unit price times the quantity, rounded to 1e-12. Where the book has one price they differ
-from the cost that was charged by the few nano-dollars that whole nano-dollars are rounded by.
+contracted costs are the book's price times the quantity, rounded to 1e-12. They differ from the cost that was charged
+by the few nano-dollars that whole nano-dollars are rounded by.
 """
 
 from __future__ import annotations
@@ -168,9 +168,8 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         # What is corrected may have no price in the book that corrects it; a correction needs none.
         for price in [] if part.correction else prices.used(part):
-            prices_pico = [_pico(usd) for usd in (price.usd, price.list_usd, price.contracted_usd)]
-            row = [number, price.item, price.stretch, *prices_pico, price.name, price.commitment]
-            connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            row = [number, price.item, price.stretch, _pico(price.usd), price.name, price.commitment]
+            connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?)", row)
     tags = {"run_id": list(bill.runs), "tags_json": [run.tags_json for run in bill.runs.values()]}
     connection.register("run_tag", pl.DataFrame(tags, schema=dict.fromkeys(tags, pl.String)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
@@ -29,10 +29,7 @@ class PriceUsed:
     item: str
     stretch: int
     name: str
-    #: What is charged, what the thing lists at, and what was contracted for it.
     usd: Decimal
-    list_usd: Decimal
-    contracted_usd: Decimal
     unit: str
     commitment: str | None
     valid_from: date | None
@@ -83,8 +80,7 @@ def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
         device = book.device_at(row["device_class"], row["pool"], ns)
         # One price of a class is one thing, whichever pools it is for.
         thing = f"device/{row['device_class']}" + (f"/{device.pool}" if device.pool else "")
-        used = _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
-        return replace(used, list_usd=device.list_price, contracted_usd=device.contracted_price)
+        return _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
     if row["kind"] == "transfer":
         route = book.transfer_at(row["route"], ns)
         return _used(book, row, route, row["item"], route.usd_per_gb)
@@ -101,8 +97,6 @@ def _used(
         stretch=row["stretch"],
         name=f"{book.name}/{book.version}/{thing}{since}",
         usd=usd,
-        list_usd=usd,
-        contracted_usd=usd,
         unit=row["unit"],
         commitment=commitment,
         valid_from=entry.valid_from,

@@ -104,7 +104,7 @@ def refuse_example(book: PriceBook, act: str) -> None:
     if book.example:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
-            "it, give it a `name` of your own, check it with `rose price check FILE`, and name it with `-b FILE` or "
+            "it, give it a `name` of your own, check it with `rose price show FILE`, and name it with `-b FILE` or "
             "put it on record with `rose price adopt FILE`"
         )
 

@@ -12,15 +12,12 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.list_price import ListPrice
 from rose.pricing.price_books.numbers import (
     High,
     Increment,
     LatencyCurve,
     Low,
-    Month,
     Probability,
-    amount,
     number,
     rate,
 )
@@ -63,7 +60,6 @@ def _points(value: object) -> object:
 
 
 Rate = Annotated[Decimal, BeforeValidator(rate)]
-Amount = Annotated[Decimal, BeforeValidator(amount)]
 Day = Annotated[date, BeforeValidator(_day)]
 Name = Annotated[str, Field(min_length=1)]
 Pool = Literal["serving", "rollout", "train"]
@@ -78,7 +74,6 @@ class Header(BaseModel):
     name: Name
     version: Name
     currency: Literal["USD"]
-    fiscal_start: Month = 1
 
 
 class Entry(BaseModel):
@@ -164,7 +159,7 @@ class Dated(Entry):
         return valid_to
 
 
-class DevicePrice(Dated, ListPrice):
+class DevicePrice(Dated):
     """What the fleet pays for each hour a device of a class is provisioned, used or not, USD.
 
     One with a `pool` is for the devices of that pool only and goes before one without.
@@ -176,6 +171,7 @@ class DevicePrice(Dated, ListPrice):
     device_class: Name = Field(alias="class")
     pool: Pool | None = None
     commitment: Name
+    usd_per_hour: Rate
     #: The least that can be bought of it, hours of one device; a year's commitment is 8760. Any time if left out.
     bought_in_hours: Increment | None = None
     #: A rented device's price covers its power; electricity then costs nothing extra.

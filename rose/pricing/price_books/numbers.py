@@ -14,8 +14,6 @@ _DIGITS_MAX = 12
 #: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars. The dearest device costs some tens of dollars an
 #: hour, and in the smallest currency that is quoted some hundred thousands. At the bound a device runs for a year.
 RATE_MAX = 1_000_000
-#: Of a bill or a credit as a whole: several of them still add up.
-AMOUNT_MAX = 1_000_000_000
 
 
 def number(value: object) -> Decimal:
@@ -43,30 +41,12 @@ def rate(value: object) -> Decimal:
     return _at_most(exact, RATE_MAX)
 
 
-def amount(value: object) -> Decimal:
-    exact = number(value)
-    if exact.is_signed():
-        raise ValueError("must be 0 or more; 0 says that it is free")
-    return _at_most(exact, AMOUNT_MAX)
-
-
 def _at_most(exact: Decimal, bound: int) -> Decimal:
     if exact > bound:
         raise ValueError(
             f"is {exact}, and must be at most {bound:,}, since sums of amounts must stay below 2**63 nano-dollars; "
             "check the unit"
         )
-    return exact
-
-
-def part(value: object) -> Decimal:
-    """A part of 1, above 0. It may stand in quotes, as parts are often written."""
-    try:
-        exact = number(Decimal(value) if isinstance(value, str) else value)
-    except (ValueError, ArithmeticError):
-        exact = Decimal(0)
-    if not 0 < exact <= 1:
-        raise ValueError("must be a part of 1 such as 0.35, above 0 and at most 1")
     return exact
 
 
@@ -103,19 +83,6 @@ def _hours(value: object) -> Decimal:
     return exact
 
 
-def _above_zero(value: object) -> Decimal:
-    exact = number(value)
-    if exact <= 0:
-        raise ValueError("must be above 0: dollars for one unit of the currency")
-    return exact
-
-
-def _month(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 12:
-        raise ValueError("must be a month from 1 to 12, such as 10 for October")
-    return value
-
-
 def _curve(value: object) -> object:
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise ValueError("must be two or more pairs of a share of the budget and dollars: [[0.5, 0], [1.0, 0.001]]")
@@ -142,10 +109,6 @@ Low = Annotated[Decimal, BeforeValidator(_low)]
 High = Annotated[Decimal, BeforeValidator(_high)]
 #: Hours that a device is paid for at least.
 Increment = Annotated[Decimal, BeforeValidator(_hours)]
-#: Dollars for one unit of another currency.
-UnitPrice = Annotated[Decimal, BeforeValidator(_above_zero)]
-#: A month of the year, 1 to 12.
-Month = Annotated[int, BeforeValidator(_month)]
 #: Dollars for a request by the share of its latency budget that it took: straight lines between the points, level
 #: before the first and after the last.
 LatencyCurve = Annotated[tuple[tuple[Decimal, Decimal], ...], BeforeValidator(_curve)]

@@ -9,15 +9,18 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from decimal import Decimal
 from importlib import resources
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
-from rose.pricing.price_books import reader
+from rose.config_errors import explain
 from rose.pricing.price_books.entries import (
     TABLES,
     DevicePrice,
@@ -32,13 +35,13 @@ from rose.pricing.price_books.entries import (
     TransferPrice,
     VerifierPrice,
     day_of,
+    span_of,
 )
-from rose.pricing.price_books.rules import DeviceTag, ExchangeRate, VendorResource
+from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
 __all__ = [
     "DevicePrice",
     "Electricity",
-    "ExchangeRate",
     "Lending",
     "Offer",
     "PowerFigure",
@@ -55,8 +58,8 @@ __all__ = [
 E = TypeVar("E", bound=Entry)
 
 
-class PriceBook(Header):
-    """The whole file, as `parse` found it good. Lookups refuse what is missing with PriceBookError."""
+class _File(Header):
+    """The tables of the file."""
 
     device: list[DevicePrice] = Field(min_length=1)
     offer: list[Offer] = Field(default_factory=list)
@@ -66,9 +69,39 @@ class PriceBook(Header):
     lending_terms: list[Lending] = Field(alias="lending", min_length=1)
     token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
     verifier: list[VerifierPrice] = Field(default_factory=list)
-    exchange_rate: list[ExchangeRate] = Field(default_factory=list)
     device_tag: list[DeviceTag] = Field(default_factory=list)
     vendor_resource: list[VendorResource] = Field(default_factory=list)
+
+    def entries(self, table: str) -> Sequence[Entry]:
+        """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
+        by_table: dict[str, Sequence[Entry]] = {
+            "device": self.device,
+            "offer": self.offer,
+            "power": self.power,
+            "electricity": self.electricity_prices,
+            "transfer": self.transfer,
+            "lending": self.lending_terms,
+            "tokens": self.token_prices,
+            "verifier": self.verifier,
+            "device_tag": self.device_tag,
+            "vendor_resource": self.vendor_resource,
+        }
+        return by_table[table]
+
+    @model_validator(mode="after")
+    def _one_price_a_day(self) -> Self:
+        for table in FILE_TABLES:
+            for earlier, later in _overlaps(self.entries(table)):
+                what = " ".join((table, *later.key))
+                raise ValueError(
+                    f"{what} has two {later.noun}s on one day: one holds {span_of(*earlier.days)}, another "
+                    f"{span_of(*later.days)}; keep one, or give them dates that do not meet"
+                )
+        return self
+
+
+class PriceBook(_File):
+    """The whole file, as `parse` found it good. Lookups refuse what is missing with PriceBookError."""
 
     #: SHA-256 of the file's text: two books of one name and version that differ are told apart by it.
     sha256: str = Field(default="", exclude=True)
@@ -83,23 +116,6 @@ class PriceBook(Header):
     def example(self) -> bool:
         """Whether its prices are made up: a book that comes with ROSE, or a copy that still has its name."""
         return is_example(self.name)
-
-    def entries(self, table: str) -> Sequence[Entry]:
-        """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
-        by_table: dict[str, Sequence[Entry]] = {
-            "device": self.device,
-            "offer": self.offer,
-            "power": self.power,
-            "electricity": self.electricity_prices,
-            "transfer": self.transfer,
-            "lending": self.lending_terms,
-            "tokens": self.token_prices,
-            "verifier": self.verifier,
-            "exchange_rate": self.exchange_rate,
-            "device_tag": self.device_tag,
-            "vendor_resource": self.vendor_resource,
-        }
-        return by_table[table]
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
         """Price of a device of a class in a pool at an instant; an entry for the pool goes before one without.
@@ -163,17 +179,6 @@ class PriceBook(Header):
         """Price of a verifier's verdict at an instant."""
         return self._at([p for p in self.verifier if p.name == name], ns, "verifier", f"verifier {name!r}")
 
-    def exchange_rate_at(self, currency: str, ns: int) -> ExchangeRate:
-        """Dollars for one unit of a currency at an instant."""
-        for entry in self.exchange_rate:
-            if entry.currency == currency and entry.holds_at(ns):
-                return entry
-        known = ", ".join(sorted({entry.currency for entry in self.exchange_rate})) or "none"
-        raise PriceBookError(
-            f"price book {self.path} has no rate of exchange for {currency} on {day_of(ns)} (currencies it has: "
-            f'{known}); add an [[exchange_rate]] with currency = "{currency}" that holds that day{self._where}'
-        )
-
     def change_times_ns(self) -> list[int]:
         """Every instant at which any price begins or ends, ascending."""
         return sorted(_edges_ns(chain.from_iterable(map(self.entries, TABLES))))
@@ -208,13 +213,13 @@ def shipped() -> tuple[str, ...]:
 
 def is_example(name: str) -> bool:
     """Whether a price book of this name has made-up prices."""
-    return name in shipped()
+    return name in shipped() or name.startswith("example-")
 
 
 def load(name_or_path: str | Path) -> PriceBook:
     """Read and validate a price book: the name of one in the package, such as `example`, else a path.
 
-    Raises PriceBookError naming the file and, for each wrong field, its line, name and value.
+    Raises PriceBookError naming the file and, for each wrong field, its path and value.
     """
     names = shipped()
     if str(name_or_path) in names:
@@ -236,9 +241,36 @@ def load(name_or_path: str | Path) -> PriceBook:
 
 
 def parse(text: str, source: str) -> PriceBook:
-    """Validate the text of a price book; `source` names it in errors. Raises PriceBookError with everything wrong."""
-    book = PriceBook.model_validate(reader.read(text, source))
+    """Validate the text of a price book; `source` names it in errors. Raises PriceBookError naming each wrong field."""
+    try:
+        data = tomllib.loads(text, parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        again = "; for several entries of one table write [[...]] before each" if "Cannot" in str(error) else ""
+        raise PriceBookError(f"price book {source} is not valid TOML: {error}{again}") from None
+    except (ValueError, ArithmeticError):
+        raise PriceBookError(f"price book {source} has a number too long for any price; shorten it") from None
+    # A table that is written once is a list of one.
+    tables = {table: [data[table]] for table in FILE_TABLES if isinstance(data.get(table), dict)}
+    try:
+        _File.model_validate(data | tables)
+        book = PriceBook.model_validate(data | tables)
+    except ValidationError as error:
+        raise PriceBookError(f"price book {source}:\n{explain(error, _File)}") from None
     return book.model_copy(update={"sha256": hashlib.sha256(text.encode()).hexdigest(), "path": source, "text": text})
+
+
+def _overlaps(entries: Iterable[E]) -> Iterator[tuple[E, E]]:
+    """Entries of one key that hold on one day: the earlier one and the later one."""
+    by_key: dict[tuple[str, ...], list[E]] = {}
+    for entry in entries:
+        by_key.setdefault(entry.key, []).append(entry)
+    for same in by_key.values():
+        lasting: E | None = None
+        for entry in sorted(same, key=lambda entry: entry.days[0] or date.min):
+            if lasting is not None and (lasting.days[1] or date.max) > (entry.days[0] or date.min):
+                yield lasting, entry
+            if lasting is None or (lasting.days[1] or date.max) < (entry.days[1] or date.max):
+                lasting = entry
 
 
 def _edges_ns(entries: Iterable[Entry]) -> set[int]:

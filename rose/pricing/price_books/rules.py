@@ -1,4 +1,4 @@
-"""What finance writes into a price book beside prices: tags of devices, names of vendors, rates of exchange."""
+"""What finance writes into a price book beside prices: tags of devices and names of vendors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from rose.pricing.price_books.entries import TABLES, Dated, Day, Entry, Name, Pool
-from rose.pricing.price_books.numbers import UnitPrice
+from rose.pricing.price_books.entries import TABLES, Entry, Name, Pool
 
 _RULE = "rule"
 
@@ -83,24 +82,6 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
     return tags
 
 
-class ExchangeRate(Dated):
-    """Dollars for one unit of another currency: what readers see amounts in. Prices stay in dollars."""
-
-    key_fields = ("currency",)
-    may_be_a_guess = False
-
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-    usd_per_unit: UnitPrice
-    valid_from: Day
-
-    @field_validator("currency")
-    @classmethod
-    def _another(cls, currency: str) -> str:
-        if currency == "USD":
-            raise ValueError("must be another currency than the book's own")
-        return currency
-
-
 class VendorResource(Entry):
     """What a vendor's invoice calls devices, as patterns: devices by name or hardware, patterns too, or a class."""
 
@@ -140,7 +121,6 @@ class VendorResource(Entry):
 #: Table of the file to the class of its entries.
 RULES: dict[str, type[Entry]] = {
     "device_tag": DeviceTag,
-    "exchange_rate": ExchangeRate,
     "vendor_resource": VendorResource,
 }
 #: Every table that a file may have, prices first.

@@ -1,38 +1,31 @@
 """The reader's calendar: how a period is written, and which day, week, month, quarter and year an hour lies in.
 
-Charges are of UTC hours, so days begin on one: a zone that is half an hour off is refused. A fiscal year has the number
-of the calendar year in which it ends, as is usual: with a start in October, FY2027 begins on 2026-10-01.
+Charges are of UTC hours, so days begin on one: a zone that is half an hour off is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from rose.pricing.closing.period import Period, moment, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
-from rose.pricing.price_books import choice
-from rose.pricing.price_books.pricebook import PriceBookError
 
 FORMS = (
     "7d (the last 7 whole days), today, yesterday, last-week, this-month, last-month, last-quarter, last-year, 2026, "
-    "2026-10, 2026-Q4, 2026-W45, 2026-10-03, 2026-10-03T05, FY2027, FY2027-Q1, or FROM..TO of two of these"
+    "2026-10, 2026-Q4, 2026-W45, 2026-10-03, 2026-10-03T05, or FROM..TO of two of these"
 )
 
 _LAST_DAYS = re.compile(r"([1-9]\d{0,3})d")
 _WEEK = re.compile(r"(\d{4})-W(\d\d)")
 _QUARTER = re.compile(r"(\d{4})-Q([1-4])")
-_FISCAL = re.compile(r"FY(\d{4})(?:-Q([1-4]))?")
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d\d)")
-#: What a period or a dimension that depends on the fiscal year has in it.
-_FISCAL_WORDS = ("FY", "quarter", "year")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 
 
@@ -49,17 +42,11 @@ class Hour(NamedTuple):
 
 @dataclass(frozen=True)
 class Calendar:
-    """A time zone by its IANA name, and the month in which the fiscal year starts, 1 to 12.
-
-    Raises PricingError for a zone that there is none of, or another month.
-    """
+    """A time zone by its IANA name. Raises PricingError for an unknown zone."""
 
     tz: str = "UTC"
-    fiscal_start: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.fiscal_start <= 12:
-            raise PricingError(f"fiscal start {self.fiscal_start} is no month; give 1 to 12, such as 10 for October")
         try:
             _ = self.zone
         except (ValueError, LookupError, OSError):
@@ -105,21 +92,13 @@ class Calendar:
 
     def _names(self, day: date) -> tuple[str, str, str, str, str]:
         iso = day.isocalendar()
-        year, quarter = self._fiscal(day)
-        mark = "" if self.fiscal_start == 1 else "FY"
         return (
             day.isoformat(),
             f"{iso.year}-W{iso.week:02}",
             f"{day:%Y-%m}",
-            f"{mark}{year}-Q{quarter}",
-            f"{mark}{year}",
+            f"{day.year}-Q{(day.month + 2) // 3}",
+            f"{day.year}",
         )
-
-    def _fiscal(self, day: date) -> tuple[int, int]:
-        """Number of the fiscal year and quarter of a day."""
-        months = (day.month - self.fiscal_start) % 12
-        ends_later = self.fiscal_start > 1 and day.month >= self.fiscal_start
-        return day.year + ends_later, months // 3 + 1
 
     def _bounds(self, text: str, now_ns: int) -> tuple[int, int]:
         try:
@@ -160,9 +139,6 @@ class Calendar:
             return monday, monday + timedelta(days=7)
         if match := _QUARTER.fullmatch(text):
             return _months(date(int(match[1]), 3 * int(match[2]) - 2, 1), 3)
-        if match := _FISCAL.fullmatch(text):
-            first = date(int(match[1]) - (self.fiscal_start > 1), self.fiscal_start, 1)
-            return _months(first, 12) if match[2] is None else _months(_add(first, 3 * int(match[2]) - 3), 3)
         if _YEAR.fullmatch(text):
             return _months(date(int(text), 1, 1), 12)
         if match := _MONTH.fullmatch(text):
@@ -177,28 +153,8 @@ class Calendar:
             monday = today - timedelta(days=today.weekday() + 7 * back)
             return monday, monday + timedelta(days=7)
         count = {"month": 1, "quarter": 3, "year": 12}[what]
-        into = (today.month - self.fiscal_start) % 12 % count
+        into = (today.month - 1) % count
         return _months(_add(today.replace(day=1), -into - count * back), count)
-
-
-def calendar_of(
-    root: Path, tz: str | None, fiscal_start: int | None, price_book: str | None, asked: Iterable[str]
-) -> Calendar:
-    """The calendar of a reader; a fiscal start that is not given is that of the ledger's price book.
-
-    `asked` are the period and the dimensions as they were written: a book that cannot be read is a fault only where one
-    is fiscal. Raises PricingError for a zone or month that there is none of, PriceBookError, LedgerError.
-    """
-    if fiscal_start is None:
-        try:
-            fiscal_start = choice.choose(root, price_book).fiscal_start
-        except PriceBookError:
-            if any(word in text for text in asked for word in _FISCAL_WORDS):
-                raise
-        except PricingError:
-            # No book, or several: then none says it.
-            pass
-    return Calendar(tz or "UTC", 1 if fiscal_start is None else fiscal_start)
 
 
 def _months(first: date, count: int) -> tuple[date, date]:

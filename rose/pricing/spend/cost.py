@@ -10,7 +10,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,13 @@ from rose.ledger import catalog, database
 from rose.ledger.examine import Seen
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import AMORTIZED, Stamp
+from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import sums
 from rose.pricing.spend.calendar import Calendar
-from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
-from rose.pricing.spend.question import QuestionError
 
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
@@ -42,6 +41,10 @@ DIMENSIONS_MAX = 6
 _TAG = "tag:"
 #: What a price book tells devices by.
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
+
+
+class QuestionError(PricingError):
+    """A wrong dimension, tag or value in a question; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,24 +120,6 @@ class Cost:
     closes: Mapping[str, int]
     #: Parts of the period that are not closed.
     open: tuple[Period, ...]
-    #: What amounts were converted by; None where they are in the currency of the prices.
-    rate: Rate | None = None
-
-    def converted(self, rate: Rate | None) -> Cost:
-        """The same in another currency; as it is without a rate."""
-        if rate is None:
-            return self
-        closed, corrections, opened = (
-            rate.convert_together([getattr(line, f"{state}_nano") for line in self.lines])
-            for state in ("closed", "corrections", "open")
-        )
-        lines = tuple(
-            replace(line, closed_nano=in_closed, corrections_nano=in_corrections, open_nano=in_open)
-            for line, in_closed, in_corrections, in_open in zip(self.lines, closed, corrections, opened, strict=True)
-        )
-        total = replace(self.total, closed_nano=sum(closed), corrections_nano=sum(corrections), open_nano=sum(opened))
-        bill_nano = rate.convert(self.bill_nano) if self.question.only else total.cost_nano
-        return replace(self, lines=lines, total=total, bill_nano=bill_nano, stamp=rate.stamp(self.stamp), rate=rate)
 
     def to_json(self) -> dict[str, Any]:
         """Amounts are whole nano-dollars of the currency."""
@@ -142,9 +127,7 @@ class Cost:
         return {
             "view": AMORTIZED,
             **self.stamp.to_json(),
-            "exchange_rate": self.rate and self.rate.to_json(),
             "time_zone": asked.calendar.tz,
-            "fiscal_start": asked.calendar.fiscal_start,
             "by": list(asked.by),
             "only": dict(asked.only),
             "closes": [{"close_id": close_id, "corrections": count} for close_id, count in self.closes.items()],
@@ -226,6 +209,15 @@ def ask(
         closes=gathered.closes,
         open=gathered.open,
     )
+
+
+def unknown_team(root: Path, team: str) -> str | None:
+    """Return a warning for a team that no run of the ledger names: a misspelt one costs nothing. Raises LedgerError."""
+    with catalog.connect(root) as connection:
+        known = {str(row["team"]) for row in rows(connection, "spend/teams") if row["team"]}
+    if team in known | {UNALLOCATED}:
+        return None
+    return f"no run of the ledger has the tag team {team!r}{did_you_mean(team, known)}"
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered: Gathered, grain: sums.Grain) -> None:

@@ -28,8 +28,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.run.priced import priced
-from rose.pricing.spend.currency import Rate
-from rose.pricing.spend.question import QuestionError
+from rose.pricing.spend.cost import QuestionError
 
 #: Why sums have no interval.
 NO_INTERVAL = (
@@ -78,26 +77,6 @@ class Saved:
     period: Period
     provenance: str
     runs: tuple[RunSaved, ...]
-    #: What amounts were converted by; None where they are in the currency of the prices.
-    rate: Rate | None = None
-
-    def converted(self, rate: Rate | None) -> Saved:
-        """The same in another currency; as it is without a rate."""
-        if rate is None:
-            return self
-        runs = (
-            replace(
-                run,
-                capacity_nano=None if run.capacity_nano is None else rate.convert(run.capacity_nano),
-                cash_nano=run.cash_nano and (rate.convert(run.cash_nano[0]), rate.convert(run.cash_nano[1])),
-                added_nano=None if run.added_nano is None else rate.convert(run.added_nano),
-                cash_interval=_converted(run.cash_interval, rate),
-                added_interval=_converted(run.added_interval, rate),
-                book=run.book and rate.facts(run.book),
-            )
-            for run in self.runs
-        )
-        return replace(self, runs=tuple(runs), rate=rate)
 
     @property
     def two_ends(self) -> bool:
@@ -129,7 +108,6 @@ class Saved:
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
             "currency": self.book and self.book.currency,
-            "exchange_rate": self.rate and self.rate.to_json(),
             "example_prices": self.book and self.book.example,
             "verified": self.verified,
             "views": {"capacity_avoided": f"{AMORTIZED}, hypothetical", "cash_saved": MARGINAL},
@@ -320,7 +298,3 @@ def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None,
 
 def _interval(figure: Figure) -> Ends | None:
     return None if figure.low is None else (int(figure.low), None if figure.high is None else int(figure.high))
-
-
-def _converted(ends: Ends | None, rate: Rate) -> Ends | None:
-    return ends and (rate.convert(ends[0]), None if ends[1] is None else rate.convert(ends[1]))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
-from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_money
 from rose.pricing.run.heard import SILENT
@@ -21,7 +20,6 @@ from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 if TYPE_CHECKING:
     from rose.pricing.closing.records import Posting
     from rose.pricing.spend.saved import RunSaved, Saved
-    from rose.pricing.spend.untagged import Untagged
     from rose.pricing.watch.budget import Expected
 
 
@@ -30,8 +28,6 @@ def terminal(cost: Cost) -> Iterator[Element]:
     asked, currency = cost.question, cost.stamp.currency
     yield f"{asked.calendar.text(asked.period)}  [{AMORTIZED}; {cost.stamp}]"
     yield rests_on(cost)
-    if cost.rate is not None:
-        yield cost.rate.text
     if asked.only:
         named = ", ".join(f"{name} {value}" for name, value in asked.only.items())
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
@@ -99,48 +95,6 @@ def page(cost: Cost, postings: Sequence[Posting] = ()) -> Iterator[Table | str]:
 
 def _exact(line: Line) -> tuple[int, ...]:
     return line.closed_nano, line.corrections_nano, line.open_nano, line.cost_nano
-
-
-def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
-    """What has no team and no tag, and how much of the bill that is."""
-    currency = made.stamp.currency
-    yield f"{calendar.text(Period(made.stamp.from_ns, made.stamp.to_ns))}  [{AMORTIZED}; {made.stamp}]"
-    part, bill = (format_money(nano, currency) for nano in (made.cost_nano, made.bill_nano))
-    text = f"{part} of {bill} ({made.percent(made.cost_nano):.1f}%) has neither a team nor a tag"
-    if made.lines:
-        yield Table(
-            title="",
-            columns=(
-                *map(Column, ("run", "device", "hardware", "class")),
-                Column("cost", "money", currency),
-                Column("share of the bill", "figure"),
-            ),
-            rows=tuple(
-                (
-                    line.run_id,
-                    line.device_id or "-",
-                    line.hardware_id or "-",
-                    line.device_class,
-                    line.cost_nano,
-                    f"{made.percent(line.cost_nano):.1f}%",
-                )
-                for line in made.lines
-            ),
-        )
-        text += ": tag the run in its fleet file, or its devices with [[device_tag]] in the price book"
-    yield text
-
-
-def untagged_csv(made: Untagged) -> str:
-    """A row for each device of a run; amounts in whole units of the currency, to the nano."""
-    written = io.StringIO()
-    rows = csv.writer(written, lineterminator="\n")
-    rows.writerow(["run", "device", "hardware", "device_class", "cost", "percent", "currency", "example_prices"])
-    for line in made.lines:
-        names = csv_cells((line.run_id, line.device_id or "", line.hardware_id or "", line.device_class))
-        cost, percent = f"{Decimal(line.cost_nano).scaleb(-9):f}", f"{made.percent(line.cost_nano):.6f}"
-        rows.writerow([*names, cost, percent, made.stamp.currency, str(made.stamp.book.example).lower()])
-    return written.getvalue()
 
 
 def rests_on(cost: Cost) -> str:
@@ -232,8 +186,6 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
     marks += [EXAMPLE_PRICES] if book and book.example else []
     yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
-    if saved.rate is not None:
-        yield saved.rate.text
     currency = book.currency if book else "USD"
 
     def amounts_of(cash: Sequence[int] | None, capacity: int | None) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.charges.waste import WASTED
+from rose.pricing.charges.loaded import WASTED
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp

@@ -27,7 +27,6 @@ from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import Gathered, gather
 from rose.pricing.watch.forecast import Forecast, forecast
 
@@ -68,17 +67,9 @@ class Expected:
     month: str
     spent: Figure
     forecast: Figure
-    #: What amounts were converted by; None where they are in the currency of the prices.
-    rate: Rate | None = None
-
-    def converted(self, rate: Rate | None) -> Expected:
-        """The same in another currency; as it is without a rate."""
-        if rate is None:
-            return self
-        return dataclasses.replace(self, spent=rate.figure(self.spent), forecast=rate.figure(self.forecast), rate=rate)
 
     def to_json(self) -> dict[str, Any]:
-        named = {"team": self.team, "month": self.month, "exchange_rate": self.rate and self.rate.to_json()}
+        named = {"team": self.team, "month": self.month}
         return {**named, "spent": self.spent.to_json(), "forecast": self.forecast.to_json()}
 
 
@@ -125,7 +116,7 @@ def show(
     budgets_nano = budgets(root, month)
     if not budgets_nano:
         raise PricingError(
-            f"no budget is set for {month.label}; set one with `rose books budget set TEAM USD --month {month.label}`"
+            f"no budget is set for {month.label}; set one with `rose books budget TEAM USD --month {month.label}`"
         )
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     charged, stamp, unread = _charged(

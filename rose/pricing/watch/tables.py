@@ -1,12 +1,11 @@
-"""Budgets, forecasts and days that stand out as tables, each with its view, currency, period and provenance."""
+"""Budgets and forecasts as tables, each with its view, currency, period and provenance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from rose.pricing.figures import AMORTIZED
-from rose.pricing.table import Column, Element, Mark, Table, columns, notes
-from rose.pricing.watch.anomaly import RULE, Watch, roughly
+from rose.pricing.table import Column, Mark, Table, columns, notes
 from rose.pricing.watch.budget import Expected, TeamBudget
 
 
@@ -58,37 +57,5 @@ def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
             for row in rows
         ),
         marks={number: "strong" for number, row in enumerate(rows) if row.team is None},
-        notes=notes(
-            "; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows)),
-            *(row.rate.text for row in rows[:1] if row.rate is not None),
-        ),
+        notes=notes("; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows))),
     )
-
-
-def watch(watched: Watch) -> Iterator[Element]:
-    """Days that stand out; or that there are none, or too few days to say."""
-    yield f"{len(watched.judged)} days judged ({watched.stamp}): {RULE}."
-    if left := watched.not_judged:
-        days = f"{left[0]}" + (f" to {left[-1]}" if len(left) > 1 else "")
-        yield f"not enough data for {len(left)} days ({days}): too few charged days come before them"
-    if watched.judged and not watched.anomalies:
-        yield "No day stands out."
-    if watched.anomalies:
-        yield Table(
-            title="Days that stand out",
-            view=AMORTIZED,
-            stamp=watched.stamp,
-            columns=columns("day", "what", "value", "median", "change", "deviations", text=("day", "what")),
-            rows=tuple(
-                (
-                    str(one.day),
-                    one.metric,
-                    one.value.text,
-                    f"{one.median.text} on {one.compared_with}",
-                    roughly(one.change_nano),
-                    "-" if one.deviations is None else f"{one.deviations:.1f}",
-                )
-                for one in watched.anomalies
-            ),
-            notes=notes(f"`{watched.anomalies[-1].why}` says what drove the last one."),
-        )

@@ -2,21 +2,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import ssl
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
-from rose.pricing.api import server
-from rose.pricing.api.ledgers import named
-from rose.pricing.api.work import Limits
+from rose.pricing.api import app
+from rose.pricing.api.ledgers import Ledger, named
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, HOUR_NS, T0_NS
 
 #: Two days after the hour that `fleet` worked.
@@ -40,28 +35,19 @@ class Answer:
         return self.json["data"]
 
 
-@dataclass(frozen=True, slots=True)
 class Served:
-    """A server that runs."""
+    """The application, asked in this process."""
 
-    url: str
+    def __init__(self, ledgers: list[Ledger], now_ns: int = NOW_NS, token: str | None = None) -> None:
+        application = app.application(ledgers, token=token, clock=lambda: now_ns)
+        self._client = TestClient(application, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
     def get(
-        self,
-        path: str,
-        *,
-        headers: dict[str, str] | None = None,
-        method: str = "GET",
-        context: ssl.SSLContext | None = None,
-        **parameters: Any,
+        self, path: str, *, headers: dict[str, str] | None = None, method: str = "GET", **parameters: Any
     ) -> Answer:
-        query = urllib.parse.urlencode(parameters)
-        request = urllib.request.Request(f"{self.url}{path}?{query}", headers=headers or {}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=280, context=context) as response:
-                return Answer(response.status, response.read().decode(), dict(response.headers))
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, error.read().decode(), dict(error.headers))
+        encoded = {name: text.encode() for name, text in (headers or {}).items()}
+        answer = self._client.request(method, path, params=parameters or None, headers=encoded)
+        return Answer(answer.status_code, answer.text, dict(answer.headers))
 
 
 Serve = Callable[..., Served]
@@ -74,33 +60,41 @@ def book(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def asked_fleet(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server of `fleet`, an hour later than NOW_NS, for many questions."""
+@pytest.fixture(scope="session")
+def asked_folder(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`fleet` as `ledger` and its `book.toml`, for tests that only ask."""
     folder = tmp_path_factory.mktemp("asked")
     (folder / "book.toml").write_text(BOOK_TOML)
-    root = shutil.copytree(fleet_made, folder / "ledger")
-    ledgers = named([str(root)], str(folder / "book.toml"))
-    with server.serve(ledgers, "127.0.0.1", 0, limits=Limits(timeout_s=250), clock=lambda: NOW_NS + HOUR_NS) as url:
-        yield Served(url)
+    shutil.copytree(fleet_made, folder / "ledger")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def asked_fleet(asked_folder: Path) -> Served:
+    """`fleet`, an hour later than NOW_NS, for many questions."""
+    ledgers = named([str(asked_folder / "ledger")], str(asked_folder / "book.toml"))
+    return Served(ledgers, NOW_NS + HOUR_NS)
+
+
+@pytest.fixture(scope="session")
+def asked_half(half_closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, Path]:
+    """`half_closed` for tests that only ask, and its folder."""
+    folder = Path(shutil.copytree(half_closed_made, tmp_path_factory.mktemp("half-asked") / "half"))
+    return Served(named([str(folder / "ledger")], str(folder / "book.toml"))), folder
 
 
 @pytest.fixture
-def serve(book: str) -> Iterator[Serve]:
-    """Starts servers of ledgers, which end with the test."""
-    with ExitStack() as servers:
+def serve(book: str) -> Serve:
+    """Makes applications of ledgers."""
 
-        def start(
-            *roots: Path | str,
-            now_ns: int = NOW_NS,
-            price_book: str | None = book,
-            allow_unverified: bool = False,
-            host: str = "127.0.0.1",
-            **options: Any,
-        ) -> Served:
-            # A busy machine is no reason to fail.
-            options = {"limits": Limits(timeout_s=250)} | options
-            ledgers = named([str(root) for root in roots], price_book, allow_unverified=allow_unverified)
-            return Served(servers.enter_context(server.serve(ledgers, host, 0, clock=lambda: now_ns, **options)))
+    def start(
+        *roots: Path | str,
+        now_ns: int = NOW_NS,
+        price_book: str | None = book,
+        allow_unverified: bool = False,
+        token: str | None = None,
+    ) -> Served:
+        ledgers = named([str(root) for root in roots], price_book, allow_unverified=allow_unverified)
+        return Served(ledgers, now_ns, token)
 
-        yield start
+    return start

@@ -79,7 +79,6 @@ def test_a_scrape_has_the_figures_of_the_month(fleet: Path, serve: Serve) -> Non
     assert value(found, "rose_cost_merged_runs", **LIVE) == 0
 
 
-@pytest.mark.long
 def test_beyond_the_dearest_teams_and_runs_are_one_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "RUNS_MAX", 2)
     root = tmp_path / "ledger"
@@ -100,7 +99,6 @@ def test_beyond_the_dearest_teams_and_runs_are_one_series(tmp_path: Path, monkey
     assert {team for run, team in teams.items() if run != metrics.OTHER} <= {f'team "{n}"\n' for n in range(4)}
 
 
-@pytest.mark.long
 def test_live_and_simulated_have_series_of_their_own(fleet: Path, serve: Serve) -> None:
     write(fleet, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
     found = samples(serve(fleet).get("/metrics").text)
@@ -108,7 +106,6 @@ def test_live_and_simulated_have_series_of_their_own(fleet: Path, serve: Serve) 
     assert bills == {"live": BILL_NANO / 1e9, "simulated": 3.6}
 
 
-@pytest.mark.long
 def test_a_ledger_that_does_not_verify_has_no_figures(fleet: Path, tmp_path: Path, serve: Serve) -> None:
     sound = write(tmp_path / "sound", fleet_events())
     (fleet / "live" / "test" / "000000" / "foreign").write_text("")
@@ -123,12 +120,6 @@ def test_a_month_in_which_nothing_ran_has_no_figures(fleet: Path, serve: Serve) 
     found = samples(serve(fleet, now_ns=NOW_NS + 60 * 86_400 * S).get("/metrics").text)
     assert found["rose_cost_bill_dollars"] == []
     assert value(found, "rose_cost_up", ledger="ledger") == 1
-
-
-@pytest.mark.long
-def test_a_scraper_is_answered_at_once_with_the_last_figures(fleet: Path, serve: Serve) -> None:
-    served = serve(fleet)
-    assert served.get("/metrics").text == served.get("/metrics").text
 
 
 def write_run(root: Path, made: list[Any], run_id: str) -> None:
@@ -146,10 +137,17 @@ def queries() -> list[str]:
     return [*panels, *(one["query"] for one in board["templating"]["list"] if one["type"] == "query")]
 
 
-@pytest.mark.long
-def test_every_metric_of_the_dashboard_is_in_a_real_scrape(tmp_path: Path, serve: Serve) -> None:
-    root = write(tmp_path / "ledger", sample_events(), provenance="replay")
-    found = samples(serve(root, price_book="example").get("/metrics").text)
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """A scrape of the sample, verified and with a budget."""
+    root = write(tmp_path_factory.mktemp("scraped") / "ledger", sample_events(), provenance="replay")
+    budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
+    verify.verify(root)
+    return samples(metrics.text(named([str(root)], "example"), NOW_NS).decode())
+
+
+def test_every_metric_of_the_dashboard_is_in_a_real_scrape(scraped: Mapping[str, Any]) -> None:
+    found = scraped
     asked = {name for query in queries() for name in re.findall(r"\brose_\w+", query)}
     assert asked
     for name in asked:
@@ -163,11 +161,8 @@ def test_every_metric_of_the_dashboard_is_in_a_real_scrape(tmp_path: Path, serve
             assert {label.strip() for label in clause.split(",")} <= known, query
 
 
-def test_every_metric_of_the_alerts_is_in_a_real_scrape(tmp_path: Path, serve: Serve) -> None:
-    root = write(tmp_path / "ledger", sample_events(), provenance="replay")
-    budget.set_budget(root, "chat", "1000", period.of_month("2026-06"))
-    verify.verify(root)
-    found = samples(serve(root, price_book="example").get("/metrics").text)
+def test_every_metric_of_the_alerts_is_in_a_real_scrape(scraped: Mapping[str, Any]) -> None:
+    found = scraped
     assert value(found, "rose_budget_dollars", ledger="ledger", team="chat") == 1000.0
     (group,) = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
     for rule in group["rules"]:

@@ -59,7 +59,6 @@ def test_the_figures_of_a_period_are_those_of_the_reports(sample: Path, serve: S
     assert summary["trust"]["sound"] is True
 
 
-@pytest.mark.long
 def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path, serve: Serve) -> None:
     root = write(tmp_path / "ledger", [*begun(), *ended(3600)])
     (summary,) = serve(root).get("/summary", window=DAY).data
@@ -77,7 +76,6 @@ def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path, serve: Serve)
     assert figures["bill"]["value"] == 3_600_000_000
 
 
-@pytest.mark.long
 def test_provenances_are_summed_up_apart(fleet: Path, serve: Serve) -> None:
     write(fleet, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
     served = serve(fleet)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rose.pricing.audit.audit_steps import Held, held
 from rose.pricing.audit.explain import Question, explain, explain_closed
-from rose.pricing.audit.sharing import Held, held
 from rose.pricing.charges import Stay
 from rose.pricing.closing import close
 from rose.pricing.closing.period import Period

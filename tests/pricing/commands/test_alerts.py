@@ -9,14 +9,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.ledger.upkeep.jobs import Settings, run_job
-from rose.pricing.commands.alerts import alerts_app
+from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.jobs import planned
 from tests.pricing.test_alerts import Hook, hook
 
 __all__ = ["hook"]
 
 app = typer.Typer()
-app.add_typer(alerts_app, name="alerts")
+app.command("alerts")(alerts_command)
 
 
 @pytest.fixture
@@ -35,32 +35,32 @@ def file(hook: Hook, tmp_path: Path) -> Path:
 def run(weeks: Path, file: Path) -> Any:
     def invoke(*arguments: str) -> Result:
         env = {"ROSE_LEDGER": str(weeks), "ROSE_ALERTS": str(file), "COLUMNS": "200"}
-        return CliRunner().invoke(app, ["alerts", *arguments], env=env)
+        return CliRunner().invoke(app, arguments, env=env)
 
     return invoke
 
 
-def test_show_sends_nothing_and_check_sends_once(run: Any, hook: Hook) -> None:
-    shown = run("show").output
+def test_a_dry_run_sends_nothing_and_a_round_sends_once(run: Any, hook: Hook) -> None:
+    shown = run("--dry-run").output
     assert "v: the ledger was verified never." in shown
     assert "s: not known: 0 requests" in shown
-    rules = {row["rule"]: row for row in json.loads(run("show", "--json").stdout)}
+    rules = {row["rule"]: row for row in json.loads(run("--dry-run", "--json").stdout)}
     assert rules["v"]["alerts"][0]["key"] == "v/stale"
     assert hook.titles == []
     hook.code = 500
-    failed = run("check")
+    failed = run()
     assert (failed.exit_code, "the ledger was verified never -> c: " in failed.output) == (1, True)
     hook.code = 200
-    assert json.loads(run("check", "--json").stdout)["sent"] == 1
-    assert "0 messages sent" in run("check").output
+    assert json.loads(run("--json").stdout)["sent"] == 1
+    assert "0 messages sent" in run().output
 
 
 def test_a_test_message_is_sent(run: Any, hook: Hook) -> None:
-    assert "c: sent" in run("test", "c").output
+    assert "c: sent" in run("--test", "c").output
     assert hook.titles == ["ROSE: test"]
     hook.code = 500
-    assert run("test", "c").exit_code == 1
-    assert run("test", "d").exit_code == 2
+    assert run("--test", "c").exit_code == 1
+    assert run("--test", "d").exit_code == 2
 
 
 def test_alerts_are_a_job(weeks: Path, file: Path, hook: Hook) -> None:

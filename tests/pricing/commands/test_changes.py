@@ -15,15 +15,6 @@ from tests.pricing.closing.conftest import BOOK_TOML
 
 app = typer.Typer()
 app.command("changes")(changes_command)
-RATE = """
-[[exchange_rate]]
-currency = "EUR"
-usd_per_unit = 1.25
-valid_from = 2026-01-01
-source = "a test"
-source_date = 2026-01-01
-"""
-EUR = ("--currency", "EUR")
 DAYS = ("--period", "2026-06-15", "--before", "2026-06-14")
 
 
@@ -64,19 +55,11 @@ def test_the_period_before_is_as_long_and_few_lines_are_shown(folder: Path) -> N
     assert "1 others" in shown.output
 
 
-def test_rows_and_another_currency_are_given_as_by_cost(folder: Path) -> None:
-    book = folder / "book.toml"
-    book.write_text(f"{BOOK_TOML}\n{RATE}")
-    dollars, euros = (data(changes(folder, *DAYS, "--by", "bucket", "--json", *more)) for more in ((), EUR))
-    assert euros["currency"] == "EUR"
-    assert euros["before_nano"] == dollars["before_nano"] * 4 // 5
-    for group in (*euros["groups"], euros):
-        assert sum(group["effects_nano"].values()) == group["change_nano"]
-    rows = list(csv.DictReader(changes(folder, *DAYS, "--by", "bucket", "--csv", *EUR).stdout.splitlines()))
+def test_rows_are_given_as_by_cost(folder: Path) -> None:
+    rows = list(csv.DictReader(changes(folder, *DAYS, "--by", "bucket", "--csv").stdout.splitlines()))
     by_bucket = {row["bucket"]: row for row in rows}
-    assert (by_bucket["rollout"]["device_time_per_token"], by_bucket["rollout"]["currency"]) == ("5.760000000", "EUR")
+    assert (by_bucket["rollout"]["device_time_per_token"], by_bucket["rollout"]["currency"]) == ("7.200000000", "USD")
     assert sum(Decimal(row["change"]) for row in rows) == 0
-    assert "EUR 5.76" in changes(folder, *DAYS, "--by", "bucket", *EUR).output
     assert "not both" in changes(folder, *DAYS, "--csv", "--json").output
 
 

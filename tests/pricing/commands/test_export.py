@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from rose.pricing import charges
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.commands.export import export_app
@@ -36,7 +37,6 @@ def close_id(sample: Path) -> str:
     return closing.close(sample, hour, OURS, with_open_runs=True).close_id
 
 
-@pytest.mark.long
 def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
     for name, scope in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
         result = run("focus", "--ledger", sample, *scope, "--out", tmp_path / name, "--json")
@@ -46,14 +46,18 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
         assert done["path"] == str(tmp_path / name)
         assert done["totals"]["billed"] == done["totals"]["effective"] == 4_740_000_000
         assert done["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
-        assert done["rows"] > 15
+        assert done["rows"] == 19
         assert run("check", tmp_path / name).exit_code == 0
     assert pl.read_parquet(tmp_path / "c.parquet")["InvoiceId"].unique().to_list() == [close_id]
+    # One purchase, and each charge but the tokens that the preemption threw away: they have no time and no cost.
+    frame = charges.price(sample, OURS).frame
+    unpriced = frame.filter(~pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
+    assert unpriced.select("lease_id", "fate", "cause", "tokens").rows() == [("L2", "lost", "preempted", 100)]
+    assert frame.height - unpriced.height + 1 == 19
     compared = run("check", tmp_path / "c.parquet", "--ledger", sample, "--close", close_id)
     assert "$4.74 billed: good" in words(compared)
 
 
-@pytest.mark.long
 def test_check_names_what_is_wrong_and_exits_1(sample_kept: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     assert run("focus", "--ledger", sample_kept, *HOUR, "-o", path).exit_code == 0
@@ -81,7 +85,6 @@ def test_tokens_of_a_device_that_joined_no_run_are_exported_without_a_price(tmp_
     assert run("check", tmp_path / "a.csv").exit_code == 0
 
 
-@pytest.mark.long
 def test_a_workbook_of_a_period_and_of_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
     for name, scope in (("hour.xlsx", HOUR), ("close.xlsx", ["--close", close_id])):
         result = run("workbook", "--ledger", sample, *scope, "--out", tmp_path / name)

@@ -15,9 +15,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.closing import store
-from rose.pricing.closing.period import Period
 from rose.pricing.commands.spend import cost_command, forecast_command
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, T0_NS, begun, close, fleet_events, write
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML
 from tests.pricing.conftest import WEEK_CLOSE_ID
 
 app = typer.Typer()
@@ -62,27 +61,6 @@ def test_a_period_by_team_and_bucket(folder: Path) -> None:
     assert {row["currency"] for row in rows} == {"USD"}
 
 
-def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> None:
-    day = ("--untagged", "--period", "2026-06-01")
-    shown = cost(folder, *day)
-    assert shown.exit_code == 0, shown.output
-    assert "$0.00 of $3.87 (0.0%) has neither a team nor a tag" in shown.output
-    bare = tmp_path / "bare"
-    write(bare / "ledger", [*begun(None), *fleet_events()[2:]])
-    (bare / "book.toml").write_text(BOOK_TOML)
-    shown = cost(bare, *day)
-    assert shown.exit_code == 0, shown.output
-    for text in ("run/s0", "h100-sxm", "100.0%", "[[device_tag]]"):
-        assert text in shown.output
-    answer = data(cost(bare, *day, "--json"))
-    assert (answer["untagged_nano"], answer["untagged_percent"]) == (BILL_NANO, 100)
-    (row,) = csv.DictReader(io.StringIO(cost(bare, *day, "--csv").stdout))
-    assert (row["hardware"], row["cost"]) == ("run/s0", f"{Decimal(BILL_NANO).scaleb(-9):f}")
-    wrong = cost(bare, *day, "--by", "team")
-    assert wrong.exit_code == 2
-    assert "leave out --by" in wrong.output
-
-
 def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     env = {"ROSE_LEDGER": str(half_closed / "ledger")}
@@ -116,22 +94,13 @@ def test_a_close_is_a_page_to_send(half_closed: Path) -> None:
     assert page.read_text() == text
 
 
-def test_a_close_that_was_partly_closed_again_is_whole_on_its_page(half_closed: Path) -> None:
-    root = half_closed / "ledger"
-    two_weeks = Period(T0_NS, T0_NS + 14 * DAY_NS)
-    close(root, two_weeks, now_us=(T0_NS + 23 * DAY_NS) // 1000)
-    env = {"ROSE_LEDGER": str(root)}
-    answer = data(runner.invoke(app, ["cost", "--close", WEEK_CLOSE_ID, "--json"], env=env))
-    assert answer["bill_nano"] == int(store.read(root, WEEK_CLOSE_ID).frame["cost_nano"].sum())
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("--close", "2026-07-live-1"), "there is no close '2026-07-live-1'"),
         (("--close", WEEK_CLOSE_ID, "--period", "2026-06"), "leave out --period"),
         (("--html", "page.txt"), "page.txt: a page is written as .html"),
-        (("--html", "page.html", "--json"), "leave out --csv, --json"),
+        (("--html", "page.html", "--json"), "leave out --csv and --json"),
     ],
 )
 def test_a_page_that_cannot_be_made_is_refused(half_closed: Path, arguments: tuple[str, ...], says: str) -> None:

@@ -22,9 +22,6 @@ HOUR_NS = 3600 * S
 #: Two hours before a midnight at which every price of the book changes.
 START_NS = int(datetime(2026, 2, 28, 22, tzinfo=UTC).timestamp()) * S
 HOURS = 4
-LISTED = BOOK.replace(
-    "usd_per_hour = 2.35", "usd_per_hour = 2.35\nlist_usd_per_hour = 4.700000000001\ncontracted_usd_per_hour = 3.525"
-)
 PERIOD = Period(START_NS, START_NS + HOURS * HOUR_NS)
 TAGS = '{"team": "research", "serving_team": "chat", "project": "a \\"maze\\", <b>"}'
 #: Of a run whose name a spreadsheet would take for a formula and a page for markup.
@@ -34,14 +31,14 @@ RUN = "busy"
 
 @pytest.fixture(scope="session")
 def book() -> PriceBook:
-    """Prices that no count of nanoseconds divides evenly; they change in mid-period, one to a discount."""
-    return pricebook.parse(LISTED, "awkward.toml")
+    """Prices that no count of nanoseconds divides evenly; they change in mid-period."""
+    return pricebook.parse(BOOK, "awkward.toml")
 
 
 @pytest.fixture(scope="session")
 def dear_book() -> PriceBook:
     """The same contract, a tenth dearer after the midnight: what a close is restated with."""
-    text = LISTED.replace("usd_per_hour = 2.35", "usd_per_hour = 2.585").replace('version = "1"', 'version = "2"')
+    text = BOOK.replace("usd_per_hour = 2.35", "usd_per_hour = 2.585").replace('version = "1"', 'version = "2"')
     return pricebook.parse(text, "dearer.toml")
 
 

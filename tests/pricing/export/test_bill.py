@@ -27,7 +27,6 @@ def test_a_period_is_one_part_that_is_not_invoiced(period_bill: Bill, busy: Path
     assert (period_bill.runs[RUN].name, period_bill.runs[RUN].tags_json) == (NAME, TAGS)
 
 
-@pytest.mark.long
 def test_a_whole_run_has_what_borrowing_added(sample_kept: Path) -> None:
     book = pricebook.load("example")
     made = bill.of_period(sample_kept, book, run_id="run")

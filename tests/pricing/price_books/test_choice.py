@@ -73,7 +73,7 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price adopt.*ROSE_PRICE_BOOK=F"
     ):
         report.build(sample)
-    for words in (["report"], ["borrow"], ["correct"], ["books", "anomalies", "--month", "2026-06"]):
+    for words in (["report"], ["borrow"], ["correct"], ["forecast", "--month", "2026-06"]):
         code, out, err = command(*words, "--ledger", sample)
         assert (code, out) == (2, "")
         assert "there is no price book" in err
@@ -238,7 +238,7 @@ def test_an_adoption_made_by_hand_adopts_nothing(sample: Path, book_file: Callab
 @pytest.mark.parametrize("name", pricebook.shipped())
 def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) -> None:
     book = pricebook.load(name)
-    with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*price check FILE"):
+    with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*price show FILE"):
         close(sample, of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
         store.adopt(sample, book, by="ann")
@@ -257,8 +257,9 @@ def test_the_command_refuses_to_close_with_made_up_prices(sample: Path) -> None:
 
 def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:
     asked = ("--ledger", sample, "-b", "example")
-    for words in (["report"], ["borrow"], ["correct"], ["price", "show"]):
-        code, out, err = command(*words, *asked)
+    shown = ["price", "show", "example"]
+    for words in (["report", *asked], ["borrow", *asked], ["correct", *asked], shown):
+        code, out, err = command(*words)
         assert code == 0, err
         assert WATERMARK in out
         assert NAMED in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
@@ -24,7 +23,7 @@ CLASSES, POOLS, ROUTES = ("a", "b"), ("serving", "rollout"), ("near", "far")
 Row = tuple[str, dict[str, str]]
 
 #: A book has dozens of entries: fewer of them than of small things.
-some = settings(max_examples=50)
+some = settings(max_examples=20)
 
 rates = st.decimals(0, 20, places=4, allow_nan=False).map(lambda rate: str(abs(rate)))
 
@@ -167,8 +166,7 @@ def test_a_device_price_is_that_of_the_day_and_of_the_pool_first(
             assert book.device_at(device_class, pool, at_ns).usd_per_hour == wanted
 
 
-@pytest.mark.long
-@some
+@settings(max_examples=20)
 @given(books(), st.data())
 def test_two_prices_for_one_day_are_always_refused(rows: list[Row], data: st.DataObject) -> None:
     assert len(read(rows).device) >= 1
@@ -181,6 +179,5 @@ def test_two_prices_for_one_day_are_always_refused(rows: list[Row], data: st.Dat
     second = {key: value for key, value in row.items() if key != "valid_to"} | {"valid_from": first.isoformat()}
     second |= {} if until is None else {"valid_to": until.isoformat()}
     place = data.draw(st.integers(0, len(rows)))
-    with pytest.raises(PriceBookError, match=r"two prices|given twice") as caught:
+    with pytest.raises(PriceBookError, match=rf"{table}.* has two prices on one day"):
         read([*rows[:place], (table, second), *rows[place:]])
-    assert re.search(rf"line \d+: \[\[{table}\]\]", str(caught.value))

@@ -87,15 +87,6 @@ def test_every_shipped_book_prices_the_demonstration_and_cites_each_figure(name:
             assert entry.source.startswith(("example: ", "assumption")), entry
 
 
-def test_rent_covers_power_and_owned_hardware_does_not() -> None:
-    rented, owned = pricebook.load("example-rented"), pricebook.load("example-owned")
-    assert all(price.energy_included for price in rented.device)
-    assert rented.electricity_at(0).usd_per_kwh == 0
-    assert not any(price.energy_included for price in owned.device)
-    assert owned.electricity_at(0).usd_per_kwh > 0
-    assert owned.device_at("h100-sxm", "serving", ns(2026, 6, 1)).usd_per_hour == Decimal("1.64")
-
-
 def test_the_time_around_a_price_change_is_covered_by_both_prices() -> None:
     change, book = ns(2026, 3, 1), pricebook.load("example")
     prices = [book.device_at("h100-sxm", "serving", at) for at in (change - 1, change)]
@@ -170,18 +161,126 @@ def test_a_book_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_book_lists_those_there_are(tmp_path: Path) -> None:
-    assert {"example", "example-owned", "example-rented"} <= set(pricebook.shipped())
-    with pytest.raises(PriceBookError, match=r"cannot read price book .*nowhere\.toml: No such file.*example-rented"):
+    assert pricebook.shipped() == ("example",)
+    assert pricebook.is_example("example-owned"), "made up too, in an older version"
+    with pytest.raises(PriceBookError, match=r"cannot read price book .*nowhere\.toml: No such file.*example"):
         pricebook.load(tmp_path / "nowhere.toml")
-    with pytest.raises(PriceBookError, match=r"Did you mean `example-rented`\? Give a TOML file, or .* example-owned"):
-        pricebook.load("example-rent")
+    with pytest.raises(PriceBookError, match=r"Did you mean `example`\? Give a TOML file, or"):
+        pricebook.load("exampel")
 
 
 def test_what_an_example_lacks_is_added_in_a_copy_and_its_file_is_where_it_says() -> None:
     with pytest.raises(PriceBookError) as refused:
-        pricebook.load("example").exchange_rate_at("GBP", 0)
-    text = str(refused.value)
-    assert text.endswith('currency = "GBP" that holds that day, in a copy of the book with a `name` of your own')
-    named = re.search(r"\((rose/[^)]*)\)", text)
+        pricebook.load("example").power_of("b200")
+    assert str(refused.value).endswith("add one, in a copy of the book with a `name` of your own")
+    named = re.search(r"\((rose/[^)]*)\)", pricebook.load("example").path)
     assert named is not None
     assert (Path(__file__).parents[3] / named[1]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("usd_per_hour = 1.70", "usd_per_hour = -1.70", r"device\.0\.usd_per_hour: must be 0"),
+        ("usd_per_hour = 1.70", "usd_per_hour = nan", r"device\.0\.usd_per_hour: .*finite.*NaN"),
+        ("usd_per_hour = 1.70", "usd_per_hour = 1.7000000000001", r"device\.0\.usd_per_hour: has 13 decimals"),
+        ("usd_per_hour = 1.70", "usd_per_hour = 1e12", r"device\.0\.usd_per_hour: must be below 1e12"),
+        ("usd_per_hour = 1.70", "usd_per_hour = 4.7e8", r"device\.0\.usd_per_hour: .* at most 1,000,000"),
+        ("usd_per_hour = 1.70", f"usd_per_hour = {'9' * 5000}", "a number too long for any price"),
+        ("usd_per_hour = 2.35", 'usd_per_hour = "2.35"', r"device\.1\.usd_per_hour: .*without quotes.*got '2\.35'"),
+        ("usd_per_hour = 2.35", "usd_per_hour = true", r"device\.1\.usd_per_hour: must be a number.*got True"),
+        ("usd_per_hour = 2.35", "usd_per_minute = 2", r"device\.1\.usd_per_minute: no such field"),
+        ("usd_per_hour = 2.35", "", r"device\.1\.usd_per_hour: Field required"),
+        ("usd_per_hour = 2.35", "usd_per_hour = 2.35\nlist_usd_per_hour = 3", r"device\.1\.list_usd_per_hour: no such"),
+        (
+            "usd_per_hour = 2.35",
+            "usd_per_hour = 2.35\nlow_share = 0.9",
+            r"device\.1: has one of low_share and",
+        ),
+        ("usd_per_hour = 2.35", "usd_per_hour = 2\nlow_share = 0.9\nhigh_share = 2", r"device\.1: .*taken as known"),
+        ("low_share = 0.6", "low_share = 1.1", r"low_share: must be from 0 to 1.*1\.1"),
+        ("high_share = 1.6", "high_share = 0.9", r"high_share: must be 1 or more.*0\.9"),
+        ('class = "h200"', "class = 200", r"device\.2\.class: .*string \(got 200\)"),
+        (
+            'class = "h200"',
+            'class = "h200"\npool = "chat"',
+            r"device\.2\.pool: Input.*got 'chat'",
+        ),
+        ('currency = "USD"', 'currency = "EUR"', r"currency: .*'USD' \(got 'EUR'\)"),
+        ('currency = "USD"', 'currency = "USD"\nfiscal_start = 2', r"fiscal_start: no such field"),
+        ("[electricity]", "[[exchange_rate]]\nusd_per_unit = 1\n[electricity]", r"exchange_rate: no such field"),
+        ('name = "example"', 'name = "example"\nsha256 = "0"', r"sha256: no such field"),
+        ('version = "2026-11-22"', 'version = ""', r"version: .*at least 1 character"),
+        ("valid_to = 2026-03-01", "valid_to = 2025-10-01", r"device\.0\.valid_to: must be after valid_from 2025-10-01"),
+        ("valid_to = 2026-03-01", 'valid_to = "soon"', r"device\.0\.valid_to: must be a date.*got 'soon'"),
+        ("valid_to = 2026-03-01", "valid_to = 2026-02-30", "not valid TOML: .*line 13"),
+        ("pue = 1.25", "pue = 0.9", r"electricity\.0\.pue: must be 1 or more.*0\.9"),
+        ("load_w = 680", "load_w = 200", r"power\.0: load_w 200 must be at least idle_w 267"),
+        ("violation_usd = 0", "", r"lending\.0\.violation_usd: Field required"),
+        ("idle_anyway = true", "idle_anyway = 1.2", r"idle_anyway: must be a probability from 0 to 1.*1\.2"),
+        ("idle_anyway = true", "idle_anyway = 0.9\nidle_anyway_low = 0.8", r"lending\.0: has one of idle_anyway_low"),
+        ("idle_anyway = true", "idle_anyway_low = 0.8\nidle_anyway_high = 1", r"idle_anyway_low and no idle_anyway"),
+        (
+            'commitment = "1-year reserved"',
+            'commitment = "c"\nbought_in_hours = 0',
+            r"bought_in_hours: must be above",
+        ),
+        ("[electricity]", "[electrcity]", r"electricity: Field required\n  electrcity: no such field.*'electricity'"),
+        ("[electricity]", "[tokens]", r"not valid TOML: Cannot .*write \[\[\.\.\.\]\] before each"),
+    ],
+)
+def test_a_wrong_book_is_refused_with_the_field_and_its_value(old: str, new: str, says: str) -> None:
+    assert old in EXAMPLE
+    with pytest.raises(PriceBookError, match=r"^price book my/book\.toml") as caught:
+        pricebook.parse(EXAMPLE.replace(old, new, 1), "my/book.toml")
+    assert re.search(says, str(caught.value)), caught.value
+
+
+def test_everything_wrong_is_said_at_once_and_tables_may_not_be_missing() -> None:
+    text = EXAMPLE.replace('currency = "USD"', 'currency = "DKK"').replace("pue = 1.25", "pue = nan")
+    with pytest.raises(PriceBookError) as caught:
+        pricebook.parse(text, "b")
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == [
+        "currency",
+        "electricity.0.pue",
+    ]
+    with pytest.raises(PriceBookError) as caught:
+        pricebook.parse('name = "n"\nversion = "1"\ncurrency = "USD"\ntransfer = 5\ndevice = []\n', "b")
+    for table in ("device", "electricity", "lending", "tokens", "transfer"):
+        assert re.search(rf"^  {table}: ", str(caught.value), re.M), table
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "valid_to = 2026-03-01",
+            "valid_to = 2026-03-02",
+            "device h100-sxm .* 2025-10-01 until 2026-03-02, another",
+        ),
+        ("valid_to = 2026-03-01", "", "device h100-sxm has two prices on one day: one holds from 2025-10-01 on"),
+        ('route = "internet"', 'route = "loopback"', "transfer loopback has two prices on one day: one holds always"),
+    ],
+)
+def test_two_prices_for_one_day_are_refused(old: str, new: str, says: str) -> None:
+    with pytest.raises(PriceBookError, match=says):
+        pricebook.parse(EXAMPLE.replace(old, new, 1), "b")
+
+
+def test_what_differs_in_pool_commitment_or_name_does_not_overlap() -> None:
+    price = f'usd_per_hour = 1\ncommitment = "c"\nvalid_from = 2026-05-01\n{CITED}'
+    more = "".join(f'\n[[device]]\nclass = "h200"\npool = "{pool}"\n{price}' for pool in ("serving", "rollout"))
+    more += f'\n[[verifier]]\nname = "judge"\nusd_per_verdict = 0.01\n{CITED}'
+    assert len(pricebook.parse(EXAMPLE + more, "book.toml").device) == 6
+    with pytest.raises(PriceBookError, match="device h200 rollout has two prices"):
+        pricebook.parse(EXAMPLE + more.replace('"serving"', '"rollout"'), "b")
+
+
+def test_a_long_price_overlaps_every_later_one() -> None:
+    def price(first: str, end: str) -> str:
+        return f'\n[[transfer]]\nroute = "ship"\nusd_per_gb = 1\nvalid_from = {first}\nvalid_to = {end}\n{CITED}'
+
+    text = EXAMPLE + price("2026-01-01", "2027-01-01") + price("2026-02-01", "2026-03-01")
+    with pytest.raises(PriceBookError, match="2026-01-01 until 2027-01-01, another 2026-02-01 until 2026-03-01"):
+        pricebook.parse(text, "b")

@@ -29,17 +29,16 @@ def test_rules_are_read_and_example_books_have_none() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (TAG.replace('"4711"', "4711"), "line {3}: [[device_tag]] tags: must have text in quotes for each tag, and"),
-        (TAG.replace('hardware = "GPU-7*"\npool = "serving"\n', ""), "line {0}: [[device_tag]]: names no device: "),
-        (TAG.replace('"serving"', '"chat"'), "pool: must be 'serving', 'rollout' or 'train' (got 'chat')"),
-        (TAG + TAG, "'device_tag pool=serving hardware=GPU-7*' is given twice for the same days"),
+        (TAG.replace('"4711"', "4711"), "device_tag.0.tags: must have text in quotes for each tag, and"),
+        (TAG.replace('hardware = "GPU-7*"\npool = "serving"\n', ""), "device_tag.0: names no device: "),
+        (TAG.replace('"serving"', '"chat"'), "device_tag.0.pool: Input should be 'serving'"),
+        (TAG + TAG, "device_tag pool=serving hardware=GPU-7* has two rules on one day"),
     ],
 )
-def test_a_wrong_rule_is_refused_with_line_field_and_value(text: str, says: str) -> None:
+def test_a_wrong_rule_is_refused_with_field_and_value(text: str, says: str) -> None:
     with pytest.raises(PriceBookError) as caught:
         read(text)
-    first = len(EXAMPLE.splitlines()) + 2
-    assert says.format(*range(first, first + 5)) in str(caught.value)
+    assert says in str(caught.value)
 
 
 def test_what_names_fewer_devices_goes_before() -> None:

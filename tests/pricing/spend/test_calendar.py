@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,13 +8,11 @@ from hypothesis import strategies as st
 
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
-from rose.pricing.price_books.pricebook import PriceBookError
-from rose.pricing.spend.calendar import Calendar, calendar_of
-from tests.pricing.closing.conftest import BOOK_TOML
+from rose.pricing.spend.calendar import Calendar
 
 #: A Monday.
 NOW_NS = nanoseconds(datetime(2026, 11, 23, 10, 30, tzinfo=UTC))
-BERLIN, FISCAL = Calendar("Europe/Berlin"), Calendar(fiscal_start=10)
+BERLIN = Calendar("Europe/Berlin")
 
 
 def bounds(text: str, calendar: Calendar | None = None) -> tuple[str, str]:
@@ -41,7 +38,7 @@ def bounds(text: str, calendar: Calendar | None = None) -> tuple[str, str]:
         ("2026-Q4", "2026-10-01", "2027-01-01"),
         ("2026-W53", "2026-12-28", "2027-01-04"),
         ("2026-10-03", "2026-10-03", "2026-10-04"),
-        ("FY2026", "2026-01-01", "2027-01-01"),
+        ("this-quarter", "2026-10-01", "2027-01-01"),
         ("2026-09-30..2026-10", "2026-09-30", "2026-11-01"),
     ],
 )
@@ -52,14 +49,6 @@ def test_a_period_as_it_is_written(text: str, first: str, after: str) -> None:
 def test_an_hour_and_hours() -> None:
     assert bounds("2026-10-03T05") == ("2026-10-03T05", "2026-10-03T06")
     assert bounds("2026-10-03T05..2026-10-03T07") == ("2026-10-03T05", "2026-10-03T08")
-
-
-def test_a_fiscal_year_has_the_number_of_the_year_it_ends_in() -> None:
-    assert bounds("FY2027", FISCAL) == ("2026-10-01T00", "2027-10-01T00")
-    assert bounds("FY2027-Q1", FISCAL) == bounds("this-quarter", FISCAL) == ("2026-10-01T00", "2027-01-01T00")
-    assert bounds("last-year", FISCAL) == ("2025-10-01T00", "2026-10-01T00")
-    hour = next(FISCAL.hours(FISCAL.period("2026-10-01", NOW_NS)))
-    assert (hour.month, hour.quarter, hour.year) == ("2026-10", "FY2027-Q1", "FY2027")
 
 
 def test_days_are_those_of_the_reader_s_zone() -> None:
@@ -80,6 +69,7 @@ def test_days_are_those_of_the_reader_s_zone() -> None:
 @pytest.mark.parametrize(
     ("text", "calendar", "says"),
     [
+        ("FY2026", Calendar(), "'FY2026' is no period"),
         ("someday", Calendar(), "'someday' is no period; write 7d"),
         ("2026-13", Calendar(), "'2026-13' is no period"),
         ("2026-W60", Calendar(), "'2026-W60' is no period"),
@@ -99,19 +89,16 @@ def test_a_calendar_that_there_is_none_of_is_refused() -> None:
         Calendar("Mars/Base")
     with pytest.raises(PricingError, match=r"time zone '\.\./etc' is not known"):
         Calendar("../etc")
-    with pytest.raises(PricingError, match="fiscal start 13 is no month"):
-        Calendar(fiscal_start=13)
 
 
 @given(
     st.integers(0, 9000),
     st.integers(1, 200),
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Pacific/Auckland"]),
-    st.integers(1, 12),
 )
-def test_the_hours_of_a_period_are_all_of_it(first: int, count: int, tz: str, fiscal_start: int) -> None:
+def test_the_hours_of_a_period_are_all_of_it(first: int, count: int, tz: str) -> None:
     begin_ns = nanoseconds(datetime(2026, 1, 1, tzinfo=UTC)) + first * NS_PER_HOUR
-    calendar, period = Calendar(tz, fiscal_start), Period(begin_ns, begin_ns + count * NS_PER_HOUR)
+    calendar, period = Calendar(tz), Period(begin_ns, begin_ns + count * NS_PER_HOUR)
     hours = list(calendar.hours(period))
     assert [hour.from_ns for hour in hours] == list(range(period.from_ns, period.to_ns, NS_PER_HOUR))
     for hour in hours:
@@ -120,17 +107,3 @@ def test_the_hours_of_a_period_are_all_of_it(first: int, count: int, tz: str, fi
         for name in (hour.week, hour.month, hour.quarter, hour.year):
             wider = calendar.period(name, begin_ns)
             assert wider.from_ns <= own.from_ns < own.to_ns <= wider.to_ns
-
-
-def test_the_fiscal_year_of_a_reader_who_names_none_is_that_of_the_book(fleet: Path, tmp_path: Path) -> None:
-    path = tmp_path / "book.toml"
-    path.write_text(BOOK_TOML.replace('currency = "USD"', 'currency = "USD"\nfiscal_start = 2', 1))
-    book = str(path)
-    assert calendar_of(fleet, None, None, book, ["FY2026-Q1"]).fiscal_start == 2
-    assert calendar_of(fleet, None, None, book, ["2026-06", "quarter"]).fiscal_start == 2
-    assert calendar_of(fleet, None, 4, book, ["last-year"]).fiscal_start == 4
-    assert calendar_of(fleet, "Europe/Berlin", None, "example", ["FY2026"]) == Calendar("Europe/Berlin", 1)
-    assert calendar_of(fleet, None, None, book, ["2026-06", "team"]).fiscal_start == 2, "an answer in JSON says it"
-    with pytest.raises(PriceBookError, match="cannot read price book"):
-        calendar_of(fleet, None, None, "gone.toml", ["FY2026"])
-    assert calendar_of(fleet, None, None, "gone.toml", ["2026-06", "team"]).fiscal_start == 1, "nobody needs the book"

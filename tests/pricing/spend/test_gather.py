@@ -12,7 +12,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.spend.gather import gather
-from tests.pricing.closing.conftest import DAY_NS, HOUR_NS, T0_NS, close
+from tests.pricing.closing.conftest import DAY_NS, HOUR_NS, T0_NS
 from tests.pricing.conftest import WriteLedger, us
 
 #: From within the closed week to within an open day.
@@ -29,19 +29,6 @@ def test_hours_are_those_of_the_bill_closed_and_open(half_closed: Path) -> None:
     )
     assert hours.rows() == billed.rows()
     assert (gathered.stamp.provenance, gathered.stamp.verified, gathered.stamp.currency) == ("live", True, "USD")
-
-
-def test_an_hour_that_was_closed_twice_counts_once(half_closed: Path) -> None:
-    root, book = half_closed / "ledger", pricebook.load(half_closed / "book.toml")
-    # From within the week, on an hour that begins no day.
-    later = Period(T0_NS + 3 * DAY_NS + 5 * HOUR_NS, T0_NS + 9 * DAY_NS)
-    close(root, later, now_us=(T0_NS + 23 * DAY_NS) // 1000)
-    whole = Period(T0_NS, T0_NS + 9 * DAY_NS)
-    charged = bill(root, whole, book)
-    for grain in ("hour", "day"):
-        gathered = gather(root, whole, book, grain=grain)
-        assert int(gathered.hours["cost_nano"].sum()) == int(charged.frame["cost_nano"].sum())
-        assert set(gathered.closes) == set(charged.closes)
 
 
 def test_a_closed_period_asks_for_no_price_book(half_closed: Path) -> None:

@@ -73,8 +73,6 @@ def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Elem
     yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
     if not made.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
-    if made.rate is not None:
-        yield made.rate.text
     yield sentence(made, lambda nano: signed_money(nano, made.stamp.currency))
     yield table(made, top)
 
