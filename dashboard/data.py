@@ -35,7 +35,7 @@ from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import bill as bills
-from rose.pricing.closing import charge_algebra, coverage, records, store
+from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
 from rose.pricing.closing.period import of_day as period_of_day
@@ -48,7 +48,7 @@ from rose.pricing.query import set_variables
 from rose.pricing.run import heard
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.spend import saved as savings
-from rose.pricing.spend.calendar import Calendar, calendar_of
+from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import UNALLOCATED, tags_of
 from rose.pricing.spend.saved import Saved
 from rose.pricing.watch import anomaly, budget
@@ -432,10 +432,7 @@ def period(ledger: Path, chosen: Link) -> Period | None:
         case text if text == ALL:
             return days
         case text:
-            # A fiscal year begins when the price book says.
-            fiscal = any(word in text for word in ("FY", "quarter", "year"))
-            calendar = calendar_of(ledger, None, None, None, (text,)) if fiscal else Calendar()
-            return calendar.period(text, utc_us() * 1000)
+            return Calendar().period(text, utc_us() * 1000)
 
 
 def period_before(now: Period) -> Period:
@@ -492,7 +489,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link, listed: list[R
     loaded = chosen.view == FULLY_LOADED
     frame = _loaded(replace(scope, period=billed.period), billed) if loaded else billed.frame
     rollout = pl.col("work") == "rollout" if loaded else pl.col("bucket").is_in(ROLLOUT_BUCKETS)
-    frame = coverage.within(frame, part)
+    frame = charge_algebra.within(frame, part)
     if chosen.team is not None:
         frame = frame.filter(pl.col("team") == chosen.team)
     if chosen.tag is not None:
@@ -568,7 +565,7 @@ def watched(scope: Scope, billed: Bill) -> Priced[Watch] | None:
     if scope.period.from_ns >= today_ns:
         return None
     over = Period(scope.period.from_ns, min(scope.period.to_ns, today_ns))
-    if coverage.within(billed.frame, over).is_empty():
+    if charge_algebra.within(billed.frame, over).is_empty():
         return None
     return kept(lambda: anomaly.watch(billed, over), scope.ledger, "watched", over, billed.period, *scope.key)
 

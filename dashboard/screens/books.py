@@ -1,4 +1,4 @@
-"""The books: what is closed and what was corrected, what teams may spend, days that stand out, and files to take."""
+"""The books: what is closed and what was corrected, what teams may spend, and files to take."""
 
 from __future__ import annotations
 
@@ -194,15 +194,6 @@ def _month(scope: Scope) -> None:
         frame.elements(watch_tables.budgets(budgets), "charges and budgets of the ledger")
     elif budgets is not None:
         st.info(f"No budget is set for {label}: `rose books budget set TEAM USD --month {label}` sets one.")
-    st.header(f"Which days of {label} stand out?")
-    billed = data.bill_with_history(scope)
-    watch = None if billed.value is None else data.watched(scope, billed.value)
-    if watch is None:
-        st.info(f"No charged day of {label} is over yet.")
-    elif watch.value is None:
-        frame.failed(watch)
-    else:
-        frame.elements(watch_tables.watch(watch.value), "charges, amortized, the whole fleet")
 
 
 def _drawn(budgets: Sequence[TeamBudget]) -> pl.DataFrame:

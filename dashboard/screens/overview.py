@@ -16,7 +16,7 @@ from dashboard.data import Priced, Run, Scope, Spent
 from rose.pricing import alerts
 from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.answers.report import changes
-from rose.pricing.closing import charge_algebra, coverage
+from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, month_at
 from rose.pricing.money import format_money, signed_money
@@ -26,7 +26,7 @@ from rose.pricing.watch.budget import TeamBudget
 
 #: What so many runs saved is worked out without a click.
 _RUNS_MAX = 8
-#: So many days that stand out, the newest, are listed; the page Books has all.
+#: So many days that stand out, the newest, are listed.
 _DAYS_SHOWN = 5
 _CARDS = ("cost", "saved", "harvest", "budget", "serving", "trust")
 #: What each effect on the cost is, for who points at it.
@@ -154,9 +154,9 @@ def _cost_card(place: st.delta_generator.DeltaGenerator, shown: _Shown, chosen: 
 
 
 def _harvest_card(place: st.delta_generator.DeltaGenerator, shown: _Shown) -> None:
-    share = data.harvest(coverage.within(shown.bill.frame, shown.scope.period))
+    share = data.harvest(charge_algebra.within(shown.bill.frame, shown.scope.period))
     earlier = data.period_before(shown.scope.period)
-    before = None if shown.before is None else data.harvest(coverage.within(shown.bill.frame, earlier))
+    before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
     about = "of the time that serving left unused, rollouts used this share; whole fleet. The page Fleet now has why."
     if share is None:
         about = "No serving device had time to lend in this period."
@@ -418,7 +418,7 @@ def _days_that_stand_out(shown: _Shown) -> Iterator[str]:
         head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
         yield f"**{head}** of the fleet, from {escape.markdown(f'{anomaly.median.text} on {anomaly.compared_with}')}."
     if len(newest) > _DAYS_SHOWN:
-        yield f"{len(newest) - _DAYS_SHOWN} more days that stand out, on the page Books."
+        yield f"{len(newest) - _DAYS_SHOWN} more days that stand out."
 
 
 frame.ledger_page(
