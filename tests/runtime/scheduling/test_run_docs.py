@@ -1,4 +1,4 @@
-"""The requests of docs/runs.md, sent as they are written, in their order."""
+"""The requests of docs/fleet.md, sent as they are written, in their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aiohttp
 
 from tests.runtime.scheduling.stand_ins import beat, call, gateway
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "runs.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "fleet.md"
 
 
 def requests():
