@@ -20,7 +20,7 @@ from rose.events import Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs import state as run_state
-from rose.runtime.scheduling.runs.ending import end_runs
+from rose.runtime.scheduling.runs.recorder import end_runs
 from rose.runtime.service.places import make_state, state_folder
 
 #: In the state folder of a fleet, on its first host.

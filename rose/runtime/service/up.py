@@ -21,7 +21,7 @@ from rose.runtime import preflight
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import fleet_event, writer_name
-from rose.runtime.scheduling.runs.ending import end_runs
+from rose.runtime.scheduling.runs.recorder import end_runs
 from rose.runtime.service import local_ray, memory, places, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError, listens

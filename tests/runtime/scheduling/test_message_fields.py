@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 import rose.pricing.api
 import rose.runtime.scheduling
 import rose.runtime.transfer
-from rose.runtime.scheduling.message_fields import REASON_LENGTH_MAX
-from rose.runtime.scheduling.messages import EngineReport, HostFacts, OpenRun
+from rose.runtime.scheduling.messages import REASON_LENGTH_MAX, EngineReport, HostFacts, OpenRun
 
 FOLDERS = (rose.runtime.scheduling, rose.runtime.transfer, rose.pricing.api)
 

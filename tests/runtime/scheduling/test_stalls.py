@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.scheduling import devices
+from rose.runtime.scheduling.controller import excused_ns
 from rose.runtime.scheduling.engines import workers
-from rose.runtime.scheduling.stalls import excused_ns
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, open_run, play, serve, until
 
 STALL_S = 4.0

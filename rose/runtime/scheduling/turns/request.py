@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.scheduling.message_fields import ID_LENGTH_MAX
-from rose.runtime.scheduling.messages import GenerateRequest, SamplingParams
-from rose.runtime.scheduling.turns.prompt import Prompt
+from rose.runtime.scheduling.messages import ID_LENGTH_MAX, GenerateRequest, SamplingParams
+from rose.runtime.scheduling.turns.turns import Prompt
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]

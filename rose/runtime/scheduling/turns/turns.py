@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from rose.clock import utc_us
+from rose.event_fields import AMOUNT_MAX
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
-from rose.runtime.scheduling.turns.prompt import Prompt
 from rose.runtime.scheduling.turns.request import Labels, TurnRequest
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
@@ -191,3 +195,85 @@ def _crowded(worker: Worker, deaths: int) -> bool:
         return False
     suspects = [item.deaths for item in worker.in_flight.values() if item.deaths in _TOGETHER]
     return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
+
+
+_BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
+_ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
+#: No token id has so many digits.
+_DIGITS_MAX = 10
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A JSON array, without blanks, of `count` token ids."""
+
+    text: bytes
+    count: Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
+
+    @classmethod
+    def of(cls, input_ids: Sequence[int]) -> Prompt:
+        return cls(msgspec.json.encode(input_ids), len(input_ids))
+
+    @classmethod
+    def read(cls, given: bytes) -> Prompt | None:
+        """None for JSON that is no array of token ids, as far as its signs tell."""
+        return _without_blanks(given) or _without_blanks(given.translate(None, _BLANKS))
+
+    def with_ids(self, made: bytes) -> msgspec.Raw:
+        """The JSON array of its ids and these, which are items of such an array."""
+        return msgspec.Raw(b"%b,%b]" % (self.text[:-1], made) if made else self.text)
+
+
+def _without_blanks(text: bytes) -> Prompt | None:
+    signs = text.translate(None, _DIGITS)
+    count = len(signs) - 1
+    if signs != b"[%b]" % (b"," * (count - 1)) or text == b"[]":
+        return None
+    return None if b"0" * (_DIGITS_MAX + 1) in text.translate(_ZEROS) else Prompt(text, count)
+
+
+#: Trajectories remembered at most, 5 MB; the one that had no turn for longest is forgotten first, and costs a prefill
+#: at its next turn.
+REMEMBERED_MAX = 20_000
+_AVERAGE_WEIGHT = 0.02
+
+
+@dataclass(slots=True)
+class _Seen:
+    engine_id: str | None = None
+    turns: int = 0
+
+
+class Trajectories:
+    """By trajectory id, bounded."""
+
+    def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._remembered_max = remembered_max
+        #: Share of turns that another one of their trajectory follows: as many as follow one themselves.
+        self.follow_share = 0.0
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def begin(self, trajectory_id: str) -> int:
+        """A turn of the trajectory came in; returns how many came before."""
+        seen = self._seen.get(trajectory_id)
+        self.follow_share += _AVERAGE_WEIGHT * ((seen is not None) - self.follow_share)
+        seen = self._remember(trajectory_id)
+        seen.turns += 1
+        return seen.turns - 1
+
+    def completed(self, trajectory_id: str, engine_id: str) -> None:
+        """The turn's last tokens were made on that engine, which holds the prefix of the next turn."""
+        self._remember(trajectory_id).engine_id = engine_id
+
+    def engine(self, trajectory_id: str) -> str | None:
+        seen = self._seen.get(trajectory_id)
+        return None if seen is None else seen.engine_id
+
+    def _remember(self, trajectory_id: str) -> _Seen:
+        seen = self._seen.setdefault(trajectory_id, _Seen())
+        self._seen.move_to_end(trajectory_id)
+        while len(self._seen) > self._remembered_max:
+            self._seen.popitem(last=False)
+        return seen
