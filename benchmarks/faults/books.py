@@ -24,7 +24,7 @@ from rose.events import BUCKETS
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.ledger.verify import verify
-from tests.runtime.service.hosts import Host
+from tests.runtime.hosts import Host
 
 _ASKED = "asked"
 _CLOSES = ("released", "preempted", "expired")

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from benchmarks.faults.plan import HostName
-from tests.runtime.service.hosts import Host
+from tests.runtime.hosts import Host
 
 _LOOK_S, _RESTART_S = 0.2, 2.0
 _ENTER = "nsenter"

@@ -10,7 +10,7 @@ from benchmarks.faults.runs import claims, setting
 from benchmarks.faults.runs.__main__ import measure
 from benchmarks.faults.runs.claims import Seen
 from rose.accept.report import Report
-from tests.runtime.service import hosts
+from tests.runtime import hosts
 
 
 @pytest.mark.live

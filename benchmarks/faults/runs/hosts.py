@@ -23,7 +23,7 @@ from benchmarks.faults.runs.setting import Team
 from benchmarks.faults.setting import Engines
 from rose.errors import UserError
 from rose.runtime.service import local_ray
-from tests.runtime.service.hosts import Host, Network, missing
+from tests.runtime.hosts import Host, Network, missing
 
 _PYTHON = sys.executable
 _STAND_INS = ("-m", "tests.runtime.service.players")

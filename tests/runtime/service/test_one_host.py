@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.runtime.service import hosts
-from tests.runtime.service.hosts import Host, Network
+from tests.runtime import hosts
+from tests.runtime.hosts import Host, Network
 from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, RAY, SHAPE, TOKEN, json
 
 pytestmark = [

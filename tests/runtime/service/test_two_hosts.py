@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.service import hosts
-from tests.runtime.service.hosts import Host, Network
+from tests.runtime import hosts
+from tests.runtime.hosts import Host, Network
 
 pytestmark = [
     pytest.mark.hosts,
