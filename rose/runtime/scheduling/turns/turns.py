@@ -6,17 +6,13 @@ import asyncio
 import itertools
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from rose.clock import utc_us
-from rose.event_fields import AMOUNT_MAX
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
-from rose.runtime.scheduling.turns.request import Labels, TurnRequest
+from rose.runtime.scheduling.turns.request import Labels, Prompt, TurnRequest
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -195,40 +191,6 @@ def _crowded(worker: Worker, deaths: int) -> bool:
         return False
     suspects = [item.deaths for item in worker.in_flight.values() if item.deaths in _TOGETHER]
     return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
-
-
-_BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
-_ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
-#: No token id has so many digits.
-_DIGITS_MAX = 10
-
-
-class Prompt(msgspec.Struct, frozen=True):
-    """A JSON array, without blanks, of `count` token ids."""
-
-    text: bytes
-    count: Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
-
-    @classmethod
-    def of(cls, input_ids: Sequence[int]) -> Prompt:
-        return cls(msgspec.json.encode(input_ids), len(input_ids))
-
-    @classmethod
-    def read(cls, given: bytes) -> Prompt | None:
-        """None for JSON that is no array of token ids, as far as its signs tell."""
-        return _without_blanks(given) or _without_blanks(given.translate(None, _BLANKS))
-
-    def with_ids(self, made: bytes) -> msgspec.Raw:
-        """The JSON array of its ids and these, which are items of such an array."""
-        return msgspec.Raw(b"%b,%b]" % (self.text[:-1], made) if made else self.text)
-
-
-def _without_blanks(text: bytes) -> Prompt | None:
-    signs = text.translate(None, _DIGITS)
-    count = len(signs) - 1
-    if signs != b"[%b]" % (b"," * (count - 1)) or text == b"[]":
-        return None
-    return None if b"0" * (_DIGITS_MAX + 1) in text.translate(_ZEROS) else Prompt(text, count)
 
 
 #: Trajectories remembered at most, 5 MB; the one that had no turn for longest is forgotten first, and costs a prefill
