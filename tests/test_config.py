@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rose import config
 from rose.config import ConfigError, FleetConfig
 from rose.config_demo import demo
+from rose.config_example import example
 
 MINIMAL = """
 [[device]]
@@ -281,3 +282,63 @@ def test_the_file_of_tokens_is_found_from_any_folder():
     """The controller works in another folder than whoever wrote the fleet file."""
     fleet = config.parse(MINIMAL + "[gateway]\ntokens = 'tokens.json'", "fleet.toml")
     assert fleet.gateway.tokens == Path("tokens.json").absolute()
+
+
+def test_the_example_is_valid_and_explains_every_field():
+    text = example()
+    fleet = config.parse(text, "example")
+    assert [device.pool for device in fleet.device] == ["serving", "rollout"]
+    assert fleet.serving == FleetConfig.model_fields["serving"].get_default(call_default_factory=True)
+
+    def check(model):
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name} has no explanation"
+            assert name in text
+            if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
+                check(field.annotation)
+
+    check(FleetConfig)
+    check(config.DeviceConfig)
+
+
+_SECOND = """
+[[device]]
+id = "c"
+pool = "serving"
+device_class = "cpu-core"
+cores = [2]
+kv_bytes = 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[serving]\nport = 30100\n[gateway]\nport = 30100", "serving.port and gateway.port are both port 30100"),
+        (
+            _SECOND + "[serving]\nport = 30100\n[gateway]\nport = 30101",
+            "serving.port + 1, of device 'c', and gateway.port are both port 30101",
+        ),
+        (
+            _SECOND + "serving_url = 'http://127.0.0.1:30100'\n[gateway]\nport = 30100",
+            "serving_url of device 'c' and gateway.port are both port 30100",
+        ),
+        (
+            _SECOND + "serving_url = 'http://localhost:30100'\n[serving]\nport = 30100",
+            "serving.port and serving_url of device 'c' are both port 30100",
+        ),
+        (_SECOND + "serving_url = 'http://[::1]'\n[gateway]\nport = 80", "are both port 80: change one of them"),
+        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, and the last port is 65535"),
+    ],
+)
+def test_no_two_servers_of_a_host_have_one_port(text, named):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(MINIMAL + text, "fleet.toml")
+    assert named in str(caught.value)
+
+
+def test_ports_of_other_hosts_and_ports_of_devices_that_somebody_else_serves_are_free():
+    text = "serving_url = 'http://10.0.0.1:30100'\n[serving]\nport = 30102\n[gateway]\nport = 30100"
+    assert config.parse(MINIMAL + _SECOND + text, "fleet.toml").gateway.port == 30100
+    text = "serving_url = 'http://127.0.0.1:30200'\n[serving]\nport = 30100\n[gateway]\nport = 30101"
+    assert config.parse(MINIMAL + _SECOND + text, "fleet.toml").gateway.port == 30101

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 
 import pytest
 
+from rose import event_fields
 from rose.event_columns import COMMON_COLUMNS, all_columns, columns
+from rose.event_fields import Range
 from rose.events import KINDS, DeviceSlice, Power
 
 
@@ -61,3 +64,18 @@ def test_power_is_missing_just_where_it_was_not_measured(power_mw: int | None, s
     with pytest.raises(ValueError, match=f"power: source '{source}' does not go with power_mw {power_mw}"):
         Power(t0_ns=0, t1_ns=1, power_mw=power_mw, source=source)
     assert Power(t0_ns=0, t1_ns=1, power_mw=None, source="not measured").power_mw is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Share", "a number from 0 to 1"),
+        ("Count", "an integer from 0 to 36028797018963967"),
+        ("DurationNs", "an integer from 0 to 36028797018963967 nanoseconds"),
+        ("OffsetNs", "an integer from -4611686018427387903 to 4611686018427387903 nanoseconds"),
+        ("Difference", "an integer from -36028797018963967 to 36028797018963967"),
+    ],
+)
+def test_a_range_says_what_it_wants(name: str, words: str) -> None:
+    (limits,) = (mark for mark in typing.get_args(getattr(event_fields, name)) if isinstance(mark, Range))
+    assert str(limits) == words

@@ -32,7 +32,7 @@ from rose.ledger.verify import verify
 from rose.pricing.charges import price
 from rose.pricing.price_books import pricebook
 from rose.terminal import echo
-from tests.runtime.service.hosts import Host
+from tests.runtime.hosts import Host
 
 _CLOSES = ("released", "preempted", "expired")
 #: The clock of a fault and that of an event are the same; what the event is about may have been seen a little before.

@@ -1,6 +1,6 @@
 """A fleet on two hosts of this machine, each with a core that serves and is lent, and trainers as its clients.
 
-Each host is a set of namespaces (`tests/runtime/service/hosts.py`). What a service manager starts and restarts there,
+Each host is a set of namespaces (`tests/runtime/hosts.py`). What a service manager starts and restarts there,
 this module does: Ray's nodes, `rose up --stay`, and a trainer. Serving is ROSE's own, of an owner process, with users
 on its host.
 """
@@ -31,7 +31,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.service import local_ray
 from rose.runtime.service.places import HostPlan
-from tests.runtime.service.hosts import Host, Network, clock_library, missing
+from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
 _START_TIMEOUT_S, _STOP_TIMEOUT_S, _CALL_TIMEOUT_S = 600.0, 240.0, 600.0

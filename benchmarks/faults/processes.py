@@ -19,7 +19,7 @@ import psutil
 from benchmarks import shared
 from benchmarks.faults.plan import HostName
 from rose.errors import UserError
-from tests.runtime.service.hosts import Host
+from tests.runtime.hosts import Host
 
 _LOOK_S, _RESTART_S = 0.2, 2.0
 _ENTER = "nsenter"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from rose.client.address import authorization, refusal
+from rose.client.address import RunAddress, authorization, refusal
+from rose.client.errors import ClientError, ControllerAwayError
 from rose.client.patience import RESUME, RETRIED, Failure, Patience, retried
 
 _TIMEOUT_S = 10.0
@@ -71,3 +74,70 @@ def _read(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {"text": body[:200].decode(errors="replace")}
     return answer if isinstance(answer, dict) else {"answer": answer}
+
+
+#: The controller is asked so often at most.
+STALLED_S = 10.0
+_log = logging.getLogger("rose.client")
+
+
+class Stalls:
+    """Of the turns of one call, from now on. What it says is a warning of the logger `rose.client`."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self._said: str | None = None
+
+    def look(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
+        """So many turns are not completed yet; `moved`: some were since the last time."""
+        now_s = time.monotonic()
+        if moved:
+            self._since_s = now_s
+        if now_s - self._since_s < STALLED_S:
+            return
+        self._since_s = now_s
+        # One that is away is what the turns themselves say.
+        with suppress(ClientError):
+            why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
+            if why is not None and why != self._said:
+                self._said = why
+                _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
+
+
+_LOOK_S = 0.2
+_SAY_S = 5.0
+_TIMEOUT_S = 5.0
+
+
+def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
+    """Return once nothing is missing of the fleet; `say` is told what is, every few seconds.
+
+    Raises ControllerAwayError after `wait_s`, and ClientError for a wrong token.
+    """
+    until, told = time.monotonic() + wait_s, time.monotonic()
+    while (lacking := _missing(url, token)) is not None:
+        if time.monotonic() >= until:
+            raise ControllerAwayError(f"the fleet at {url} was not ready within {wait_s:.0f} s: {lacking}")
+        if time.monotonic() - told >= _SAY_S:
+            told = time.monotonic()
+            say(f"waiting for the fleet: {lacking}")
+        time.sleep(_LOOK_S)
+
+
+def _missing(url: str, token: str | None) -> str | None:
+    """What is missing, in words; None: nothing."""
+    request = urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token))
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            try:
+                answer = json.loads(error.read())
+            except ValueError:
+                answer = {}
+        if error.code != 503:
+            raise refusal(url, error.code, answer) from None
+        return "; ".join(answer.get("missing", [])) or "it does not say what is missing"
+    except OSError as error:
+        return f"its controller does not answer ({getattr(error, 'reason', error)})"

@@ -7,22 +7,19 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from rose.client.address import RunAddress
-from rose.client.background import BackgroundLoop
-from rose.client.control import call
+from rose.client.control import Stalls, call
 from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
-from rose.client.generation import Generation, Part
-from rose.client.stalls import Stalls
+from rose.client.generation import Generation, Part, judged
 from rose.client.turns import TurnClient
-from rose.client.verdicts import judged
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
 from rose.temporary import TemporaryFolder
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from rose.client.publishing import WeightOrigin
+
 
 #: Turns of one `generate` under way at once at most, and how often it says how far it is.
 TURNS_MAX = 256
@@ -383,3 +381,55 @@ def _event_id(event: Trajectory | Verdict | Step) -> str:
     if event.trajectory_id is None:
         return uuid.uuid4().hex
     return event.trajectory_id if isinstance(event, Trajectory) else f"{event.trajectory_id}/{event.verifier}"
+
+
+_T = TypeVar("_T")
+#: What ends an iteration, in its queue.
+_END = object()
+
+
+class BackgroundLoop:
+    """Runs coroutines until `close`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rose-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
+        """What `items` yields in the background, in the caller's loop. It is not waited for whether it is taken: a turn
+        bounds it."""
+        here = asyncio.get_running_loop()
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def pump() -> None:
+            try:
+                async for item in items:
+                    here.call_soon_threadsafe(queue.put_nowait, item)
+            finally:
+                here.call_soon_threadsafe(queue.put_nowait, _END)
+
+        running = self.submit(pump())
+        try:
+            while (item := await queue.get()) is not _END:
+                yield item
+            await asyncio.wrap_future(running)
+        finally:
+            running.cancel()
+
+    def close(self) -> None:
+        """Give up what runs, and end the thread."""
+        self.submit(_cancel_others()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

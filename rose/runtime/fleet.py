@@ -9,9 +9,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+import psutil
 
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
+from rose.events import Run
 from rose.runtime.coserving.agent.agent import AgentSpec
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
@@ -23,6 +27,7 @@ from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
+from rose.runtime.traffic.trace import fit, open_trace
 
 #: Rollouts and what feeds them give way to serving and its clients on the host's cores.
 BACKGROUND_NICE = 10
@@ -50,6 +55,33 @@ def recorded_config(config: FleetConfig) -> str:
         with suppress(OSError):
             made["price_book_sha256"] = hashlib.sha256(Path(config.price_book).read_bytes()).hexdigest()
     return json.dumps(made)
+
+
+def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
+    """Return the event that a fleet run began, goes on with another fleet file (`reason`) or ended. It has the facts
+    of this host, which is the fleet's first one."""
+    host = {
+        "cores": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "platform": os.uname().machine,
+    }
+    # Of one that ended it is known, and its file may be gone.
+    trace = open_trace(config.traffic) if action == "started" else None
+    fitted = None if trace is None else fit(trace, config.traffic)
+    return Run(
+        action=action,
+        reason=reason,
+        name=config.name,
+        config_json=recorded_config(config),
+        host_json=json.dumps(host),
+        tags_json=json.dumps(config.tags),
+        # What `rose traffic` replays on it.
+        trace=None if fitted is None else fitted.trace.name,
+        trace_keep_share=None if fitted is None else fitted.keep_share,
+        trace_length_scale=None if fitted is None else fitted.length_scale,
+        trace_output_length_scale=None if fitted is None else fitted.output_length_scale,
+        trace_time_scale=None if fitted is None else fitted.time_scale,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

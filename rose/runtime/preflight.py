@@ -10,6 +10,7 @@ import psutil
 
 from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
+from rose.ledger.layout import LedgerError
 from rose.runtime import memory_plan, serving
 from rose.runtime.engines import gpu, models
 from rose.runtime.engines.sglang import EngineError, require_free_port
@@ -31,7 +32,7 @@ class PreflightError(UserError):
 def check(config: FleetConfig) -> None:
     """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail: what is
     wrong in the fleet file comes before what the host is short of now."""
-    _check_archive(config)
+    check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
 
@@ -199,13 +200,16 @@ def _check_trace(config: FleetConfig) -> None:
         raise PreflightError(str(error)) from None
 
 
-def _check_archive(config: FleetConfig) -> None:
-    from rose.runtime.service import upkeep
+def check_archive(config: FleetConfig) -> None:
+    """Raises PreflightError if nothing can be archived to where `archive.to` says, as far as that shows from here."""
+    from rose.ledger.growth import archive
+    from rose.ledger.growth.store import Store
 
-    try:
-        upkeep.check_archive(config)
-    except FolderError as error:
-        raise PreflightError(str(error)) from None
+    if config.archive.to is not None:
+        try:
+            archive.outside(Store(config.archive.to), places.ledger(config))
+        except LedgerError as error:
+            raise PreflightError(f"archive.to {config.archive.to!r}: {error}") from None
 
 
 def _check_folders(config: FleetConfig) -> None:

@@ -24,7 +24,7 @@ from rose.accept.report import ROOT, Report
 from rose.ledger.verify import verify
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
-from tests.runtime.service import hosts
+from tests.runtime import hosts
 
 RESULTS = ROOT / "benchmarks" / "results"
 SEEN_BY_A_BROWSER = pytest.mark.skipif(not browser.is_there(), reason=browser.MISSING)

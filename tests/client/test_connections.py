@@ -10,8 +10,8 @@ import pytest
 
 from rose.client.connections import GONE_S, notice_gone
 from tests.long_form import LONG
-from tests.runtime.service import hosts
-from tests.runtime.service.hosts import Network
+from tests.runtime import hosts
+from tests.runtime.hosts import Network
 
 #: Far beyond the time in which it is noticed, and far less than a turn may wait.
 _NOTICED_S = 150.0

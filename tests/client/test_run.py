@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rose import client
-from rose.client import stalls
+from rose.client import control
 from rose.events import Turn
 from rose.ledger.layout import LedgerError
 from rose.runtime.engines.ports import free_port
@@ -83,7 +83,7 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
     """As where the weights that it published are not those of the fleet's model."""
-    monkeypatch.setattr(stalls, "STALLED_S", 0.3)
+    monkeypatch.setattr(control, "STALLED_S", 0.3)
     engine = Engine()
     engine.failed = "version 0 and the engine differ in tensors"
     with fleet(tmp_path, engine) as there, open_run(there) as run, ThreadPoolExecutor(1) as pool:

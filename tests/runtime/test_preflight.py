@@ -37,8 +37,8 @@ def test_a_place_that_nothing_can_be_archived_to_is_refused(tmp_path):
     for to, said in ((f"{tmp_path}/books/cold", "lies in the ledger"), ("nowhere://bucket", "Protocol not known")):
         made = fleet(ledger=tmp_path / "books", archive={"to": to, "after_days": 90.0})
         with pytest.raises(PreflightError, match=f"^archive.to '{to}': .*{said}"):
-            preflight._check_archive(made)
-    preflight._check_archive(fleet(ledger=tmp_path / "books", archive={"to": f"{tmp_path}/cold", "after_days": 90.0}))
+            preflight.check_archive(made)
+    preflight.check_archive(fleet(ledger=tmp_path / "books", archive={"to": f"{tmp_path}/cold", "after_days": 90.0}))
 
 
 def test_a_host_that_serves_nothing_needs_no_trace(tmp_path, monkeypatch):

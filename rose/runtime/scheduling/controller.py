@@ -22,9 +22,8 @@ from rose.runtime.policy.demand import DemandFacts, wanted_ns
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.scheduling.demand import Answers, Demand, Wanted
 from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
-from rose.runtime.scheduling.engines.assignment import Assignment
+from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.engines.load import Load
 from rose.runtime.scheduling.engines.workers import UnknownEngineError, Worker, WorkerTable
 from rose.runtime.scheduling.messages import (
     CloseRun,
@@ -41,11 +40,10 @@ from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import EventWriter, Recorder
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
-from rose.runtime.scheduling.stalls import excuse
 from rose.runtime.scheduling.status import why_waiting
-from rose.runtime.scheduling.turns.trajectories import Trajectories
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turn_service import TurnService
+from rose.runtime.scheduling.turns.turns import Trajectories
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 #: How often it is looked after what only time changes: while turns wait, and while none does.
@@ -402,3 +400,24 @@ class Controller:
         """Have every poll look again."""
         self._news.set()
         self._news = asyncio.Event()
+
+
+#: A controller that looks at the time late by no more than this was only busy.
+_STALL_NS = 1_000_000_000
+
+
+def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
+    """When somebody was, or is to be, heard of, less the silence of the last `late_ns`: at most until now."""
+    return max(at_ns, min(at_ns + late_ns, now_ns))
+
+
+def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
+    """Who looks at the time comes late by so much: hold that against nobody. What is left of leases is not longer."""
+    if late_ns <= _STALL_NS:
+        return
+    for worker in workers:
+        worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))
+    for device in devices:
+        device.due_ns = excused_ns(device.due_ns, late_ns, now_ns)
+    for run in runs:
+        run.heard_ns = excused_ns(run.heard_ns, late_ns, now_ns)

@@ -16,9 +16,8 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.scheduling import collector
-from rose.runtime.service import places, plan_json, vital
-from rose.runtime.service.logs import log_to
-from rose.runtime.service.parts import STOPPING
+from rose.runtime.service import places, process
+from rose.runtime.service.process import STOPPING, Report, log_to
 from rose.tokens import of_secret
 
 _AGAIN_S = 2.0
@@ -47,22 +46,21 @@ class ControllerActor:
     """The controller on Ray. It is asked how it is in a thread of its own, so that a busy loop is no dead one."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
-        self._plan = plan = plan_json.load(ControllerPlan, plan)
+        self._plan = plan = process.load(ControllerPlan, plan)
         self._doing = "starting"
         self._stopped = threading.Event()
         self._say = log_to(plan.logs / "controller.log")
         self._loop = uvloop.new_event_loop()
         self._ending = asyncio.Event()
-        self._thread = vital.start_part(
+        self._thread = process.start_part(
             "controller", lambda: self._loop.run_until_complete(self._run()), plan.logs / "controller.log"
         )
 
-    def report(self) -> tuple[str, int]:
-        """(what it is at, or nothing when it answers; its pid)"""
-        return self._doing, os.getpid()
+    def report(self) -> Report:
+        return Report(doing=self._doing, pid=os.getpid())
 
-    def stop(self) -> None:
-        """Answer what is open, and let go of the port."""
+    def stop(self, _serving: bool) -> None:
+        """Answer what is open, and let go of the port. Serving is for hosts to end."""
         self._doing = STOPPING
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)

@@ -18,15 +18,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from rose.config import FleetConfig
+from rose.errors import UserError
 from rose.runtime import preflight
 from rose.runtime.engines.ports import free_port
-from rose.runtime.errors import DeploymentError, PartDiedError
+from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, owner, places
-from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan
-from rose.runtime.service.up import Fleet, end, up
+from rose.runtime.service.process import log_to
+from rose.runtime.service.up import Fleet, down, up
 
 #: The trainer loads while the fleet starts, and then waits for so long that it is ready.
 READY_S = 600.0
@@ -73,11 +76,11 @@ def run(
         # The owner of the serving engines starts them, whoever comes to lend what they leave.
         host = places.hosts(config)[0].name
         plan = HostPlan(config=config, host=host, run_id=outcome.run_id, controller_url="")
-        owner.ensure(plan, lives_with=os.getpid())
+        _end_with(os.getpid(), config)
+        owner.ensure(plan)
         trainer = stack.enter_context(_child("the trainer", _train_command(config, port, file), say))
-        fleet: Fleet | None = None
         try:
-            fleet = up(config, None, say, lives_with=os.getpid())
+            fleet = up(config, None, say)
             fleet.wait_ready(say, tend)
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
@@ -92,16 +95,38 @@ def run(
                 trainer.reader.join(_END_S)
                 outcome.steps = len(trainer.lines)
                 try:
-                    if fleet is not None:
-                        end(fleet)
-                except (UnreachableError, PartDiedError) as error:
-                    raise DeploymentError(f"the fleet could not be ended in order: {error}") from None
+                    down(config, None, say)
                 finally:
-                    if fleet is not None:
-                        fleet.fabric.leave()
                     local_ray.stop(places.state_folder(config))
                     owner.stop(plan)
     return outcome
+
+
+def _end_with(pid: int, config: FleetConfig) -> None:
+    """Have a fleet put down once a process has ended, however it ended."""
+    command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
+    subprocess.run(command, check=True, input=config.model_dump_json(), text=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """`python -m rose.runtime.service.demo PID < FLEET_JSON`: puts the fleet down after the end of process PID."""
+    pid, config = int(sys.argv[1]), FleetConfig.model_validate_json(sys.stdin.read())
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait()
+    fleet_memory = FleetMemory(config)
+    remembered = fleet_memory.read()
+    if remembered is None:
+        return  # The process has put it down itself.
+    say = log_to(fleet_memory.logs / "demo.log")
+    say("the demo has ended, and its fleet is put down")
+    try:
+        down(config, None, say)
+    except UserError as error:
+        say(str(error))
+    finally:
+        local_ray.stop(fleet_memory.folder)
+        plan = HostPlan(config=config, host=places.hosts(config)[0].name, run_id=remembered.run_id, controller_url="")
+        owner.stop(plan)
 
 
 def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
@@ -126,7 +151,7 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
         tend()
         if time.monotonic() - looked_s > 1.0:
             looked_s = time.monotonic()
-            fleet.state()
+            fleet.goes_on()
         time.sleep(_LOOK_S)
 
 
@@ -194,3 +219,7 @@ def _deaf(say: Callable[[str], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ from rose.runtime.service.local_ray import ENVIRONMENT
 _SHARE = 0.001
 #: A Ray that is being started listens after so long. Ray itself would try for minutes.
 _LISTENS_S = 20.0
+_CONNECT_S = 2.0
 #: What Ray takes from an actor's own environment, where its node was started without.
 _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness")}
 
@@ -85,6 +86,13 @@ class Fabric:
 
         return {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
 
+    def own_resources(self) -> set[str]:
+        """What the node of this process can be told by, as in `nodes`."""
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        return {name for node in ray.nodes() if node["NodeID"] == own for name in node["Resources"]}
+
     def find(self, name: str) -> Any | None:
         """The actor of this name; None if there is none, or it is gone for good."""
         import ray
@@ -145,6 +153,16 @@ class Fabric:
         import ray
 
         ray.shutdown()
+
+
+def listens(address: str) -> bool:
+    """Return whether a Ray head, or another server, listens at an address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _wait_listening(address: str) -> None:

@@ -37,11 +37,10 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.messages import HostFacts
-from rose.runtime.service import logs, owner, places, plan_json, vital
+from rose.runtime.service import owner, places, process
 from rose.runtime.service.memory import engines_token, note_run
-from rose.runtime.service.own_serving import OwnServing
-from rose.runtime.service.parts import HostReport
 from rose.runtime.service.places import HostPlan
+from rose.runtime.service.process import STOPPING, Report
 from rose.runtime.serving import ServingEngines
 
 _LOOK_S = 0.5
@@ -57,22 +56,72 @@ _UNATTACHED = "its serving engine is not attached yet"
 _CHECKED = "checked"
 
 
+class OwnServing:
+    """The host's look at the serving engines that are ROSE's own: their owner process runs again if it died.
+
+    `down`: by device, why such an engine does not serve there.
+    """
+
+    def __init__(self, plan: HostPlan) -> None:
+        self.down: dict[str, str] = {}
+        self._plan = plan
+        self._again_s = time.monotonic()
+        #: Whether the owner that runs is of this plan, and not of one before it.
+        self._ensured = False
+
+    def look(self) -> dict[str, str]:
+        """The URLs of the engines that answer. Raises UserError and OSError if their owner cannot be started, or one
+        that was started for other serving does not end."""
+        plan = self._plan
+        if not owner.served(plan):
+            # Of a fleet file that had some, an owner may go on.
+            owner.stop(plan)
+            return {}
+        if not (self._ensured and owner.runs(plan)) and time.monotonic() >= self._again_s:
+            self._again_s = time.monotonic() + _AGAIN_S
+            owner.ensure(plan)
+            self._ensured = True
+        urls, failures = owner.urls(plan), owner.failures(plan)
+        self.down = {
+            device_id: failures.get(device_id, "its serving engine is being started")
+            for device_id in owner.served(plan)
+            if device_id not in urls
+        }
+        return urls
+
+    def keep(self, say: Callable[[str], None]) -> list[str]:
+        """While the host is at work; returns the devices that are down since the last look. Their engines come back at
+        their URLs, and have then to be shown their pages again."""
+        if not (own := owner.served(self._plan)):
+            return []
+        before = self.down
+        try:
+            self.look()
+        except (UserError, OSError) as error:
+            # On a full disk: it is tried again.
+            self.down = dict.fromkeys(own, f"its serving engine cannot be started: {error}")
+        for device_id, why in self.down.items():
+            if before.get(device_id) != why:
+                say(f"{device_id}: {why}")
+        return [device_id for device_id in self.down if device_id not in before]
+
+
 class HostActor:
     """A host's process on Ray. Its work is in a thread: it answers at any time."""
 
     def __init__(
         self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
     ) -> None:
-        plan = plan_json.load(HostPlan, plan)
+        plan = process.load(HostPlan, plan)
         if plan.ledger_token and plan.address is None:
             # The file knows the host by a resource: where it is, it knows itself.
             import ray
 
             plan = replace(plan, address=ray.util.get_node_ip_address())
         self._runner = HostRunner(plan, make_engine)
-        self._thread = vital.start_part("host", self._runner.run, plan.logs / "host.log")
+        self._thread = process.start_part("host", self._runner.run, plan.logs / "host.log")
 
-    def report(self) -> HostReport:
+    def report(self) -> Report:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
@@ -112,7 +161,7 @@ class HostRunner:
         self.undone: list[str] = []
         self._say: Callable[[str], None] = lambda _: None
 
-    def report(self) -> HostReport:
+    def report(self) -> Report:
         agent = self._agent
         down = self._own_serving.down
         faults = self._unattached | ({} if agent is None else dict(agent.faults())) | down
@@ -126,8 +175,7 @@ class HostRunner:
         doing = self._doing or "; ".join(self.undone)
         if not doing and waits:
             doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
-        ready, doing = (False, "") if self._stopping.is_set() else (not doing, doing)
-        return HostReport(ready=ready, doing=doing, pid=os.getpid(), faults=faults)
+        return Report(doing=STOPPING if self._stopping.is_set() else doing, pid=os.getpid(), faults=faults)
 
     def facts(self) -> HostFacts:
         """What heartbeats say of the host."""
@@ -167,7 +215,7 @@ class HostRunner:
             for device_id in self._own_serving.keep(self._say):
                 self._unattached.setdefault(device_id, _UNATTACHED)
             if time.monotonic() - rotated_s > _ROTATE_S:
-                logs.rotate(self.plan.logs)
+                process.rotate(self.plan.logs)
                 rotated_s = time.monotonic()
         self._end()
 
@@ -178,7 +226,7 @@ class HostRunner:
         places.make_state(plan.state)
         plan.make_memory()
         note_run(plan.state, plan.run_id)
-        self._say = logs.log_to(plan.logs / "host.log")
+        self._say = process.log_to(plan.logs / "host.log")
         self._lock = os.fdopen(private_folder.open_file(plan.memory / "host.lock", os.O_CREAT), "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,14 +245,13 @@ class HostRunner:
         ]
         self._agent = HostAgent(writer, self._specs(attached), self._relays(), self._make_engine)
         self._agent.start()
-        if self._forwarder is not None:
-            # As the keeper does for the ledger itself. The forwarder has made this folder a spool by now.
-            self._upkeep = Scheduler(plan.ledger, jobs.ledger_jobs(jobs.Settings()), self._say_failed)
-            self._upkeep.start()
+        # Of the ledger on the first host, else of the spool that the forwarder has made by now.
+        self._upkeep = Scheduler(plan.ledger, self._jobs(), self._say_failed)
+        self._upkeep.start()
         self._unattached = dict.fromkeys(self._serving, _UNATTACHED)
         # Last: it is `stop` alone that ends these.
         self._attaching = [
-            vital.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
+            process.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
             for device_id, serving in self._serving.items()
         ]
         self._progress("")
@@ -252,6 +299,15 @@ class HostRunner:
             return None
         progress, _ = self._forwarded
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
+
+    def _jobs(self) -> list[jobs.Job]:
+        """What the host does to its ledger by itself. The spool of another host is archived with the ledger."""
+        archive = self.plan.config.archive
+        if self._forwarder is not None:
+            return jobs.ledger_jobs(jobs.Settings())
+        return jobs.ledger_jobs(
+            jobs.Settings(archive_to=archive.to, archive_after_days=archive.after_days, archive_delete=archive.delete)
+        )
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":

@@ -126,12 +126,6 @@ def stop(folder: Path) -> None:
     (folder / _RECORD).unlink(missing_ok=True)
 
 
-def stop_later(folder: Path) -> None:
-    """`stop`, by a process that is none of this Ray's: from inside one of its actors."""
-    command = ["setsid", "--fork", sys.executable, "-m", __name__, str(folder)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-
 def use_token(folder: Path) -> None:
     """Have this process's Ray send the token of this folder's, if it has one: to be called before Ray is imported."""
     if (folder / _TOKEN).exists():
@@ -161,7 +155,3 @@ def _name(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return Path(process.cmdline()[0]).name
     return ""
-
-
-if __name__ == "__main__":
-    stop(Path(sys.argv[1]))

@@ -6,12 +6,12 @@ import fcntl
 import json
 import secrets
 import shutil
-import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from rose import secret_file
 from rose.config import FleetConfig
@@ -20,7 +20,7 @@ from rose.events import Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs import state as run_state
-from rose.runtime.scheduling.runs.ending import end_runs
+from rose.runtime.scheduling.runs.recorder import end_runs
 from rose.runtime.service.places import make_state, state_folder
 
 #: In the state folder of a fleet, on its first host.
@@ -32,8 +32,8 @@ _DRAINS = ".drains"
 #: In the state folder of each host: the fleet run that its agents work for.
 _HOST_FILE = "run.json"
 _TOKEN_FILE = "engines.token"
-#: In the state folder of a fleet: locked by its keeper, of which it says where it is.
-_LOCK_FILE = "keeper.lock"
+#: In the state folder of a fleet: locked by the command that starts or ends it.
+_LOCK_FILE = "fleet.lock"
 
 
 @dataclass(slots=True)
@@ -64,8 +64,6 @@ class Remembered:
     kept: bool = False
     #: The Ray cluster that it is on; empty where that is one of the first host's own, which its folder tells of.
     ray_address: str = ""
-    #: Which `rose up` started its keeper, the one of today or one that Ray started again.
-    start_id: str = ""
     #: It is being put down, and its RL runs are then kept or end.
     ending: Literal["", "keep", "end"] = ""
 
@@ -76,53 +74,33 @@ class MemoryUnreadableError(UserError):
     exit_code = 1
 
 
-class KeptElsewhereError(UserError):
-    """Another keeper has the fleet with this state folder."""
-
-    exit_code = 1
-
-
 class FleetMemory:
     """The file, replaced as a whole. It holds secrets: nobody else may read it."""
 
     def __init__(self, config: FleetConfig) -> None:
         self.folder = state_folder(config)
         self._config = config
-        self._writing = threading.Lock()
-        self._lock: IO[str] | None = None
 
     @property
     def logs(self) -> Path:
         """Of the parts of the first host."""
         return self.folder / "logs"
 
-    def lock(self, keeper: str) -> None:
-        """Have the fleet for this process alone, until `unlock` or its end, however it ends. `keeper`: where it is, for
-        whoever else wants it. Raises KeptElsewhereError, which names who has it, and OSError."""
-        if self._lock is not None:
-            return
+    @contextmanager
+    def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
+        """Have the fleet for this command alone. With `say`, another one that has it is waited for, and that is said;
+        without, this yields False. Raises OSError."""
         make_state(self.folder)
-        path = self.folder / _LOCK_FILE
-        lock = path.open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            if not isinstance(error, BlockingIOError):
-                raise
-            where = path.read_text() or "it does not say where"
-            raise KeptElsewhereError(
-                f"another keeper of fleet {self._config.name!r} has {self.folder}: {where}. `rose down` there ends it"
-            ) from None
-        self._lock = lock
-        with suppress(OSError):  # A full disk: the lock is what counts.
-            path.write_text(keeper)
-
-    def unlock(self) -> None:
-        """Leave the fleet to the next keeper."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        with (self.folder / _LOCK_FILE).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if say is None:
+                    yield False
+                    return
+                say(f"another command starts or ends fleet {self._config.name!r}: it is waited for")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield True
 
     def read(self) -> Remembered | None:
         """What is remembered of the fleet run that goes on; None if none does."""
@@ -159,18 +137,9 @@ class FleetMemory:
         """Whether a fleet run ended on this host, and none goes on."""
         return (self.folder / _ENDED_FILE).exists() and not (self.folder / FILE).exists()
 
-    def is_down(self, start_id: str) -> bool:
-        """Whether the fleet that this `rose up` started was put down. Raises MemoryUnreadableError."""
-        remembered = self.read()
-        if remembered is None:
-            ended = _read(self.folder / _ENDED_FILE)
-            return ended is not None and ended.start_id == start_id
-        return remembered.kept and remembered.start_id == start_id
-
     def write(self, remembered: Remembered) -> None:
         make_state(self.folder)
-        with self._writing:
-            secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
+        secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
         """The run has ended. Its name is kept for the next one, which begins with its drains, and of its state what the

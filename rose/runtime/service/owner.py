@@ -39,8 +39,8 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service import places
-from rose.runtime.service.logs import log_to
 from rose.runtime.service.places import HostPlan
+from rose.runtime.service.process import log_to
 from rose.runtime.serving import ServingDevice, ServingEngines
 
 _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
@@ -53,8 +53,6 @@ _MODULE = __name__
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
 _STOP_TIMEOUT_S = 40.0
-#: For so long it goes on after the process that it lives with.
-_ALONE_S = 45.0
 
 
 def served(plan: HostPlan) -> list[str]:
@@ -62,10 +60,9 @@ def served(plan: HostPlan) -> list[str]:
     return [device.id for device in plan.own.device if device.pool == "serving" and device.serving_url is None]
 
 
-def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
+def ensure(plan: HostPlan) -> dict[str, str]:
     """Have the host's owner process run, and return the URLs of the devices' engines that answer by now. Engines of one
-    that died come back at their ports. One that outlived a fleet with other serving is ended in order first. A while
-    after the end of the process `lives_with`, it ends by itself.
+    that died come back at their ports. One that outlived a fleet with other serving is ended in order first.
 
     Raises DeploymentError if it does not start, or the other one does not end, and FolderError.
     """
@@ -83,8 +80,6 @@ def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
             "host": plan.host,
             "run_id": plan.run_id,
         }
-        if lives_with is not None:
-            planned["lives_with"] = lives_with
         secret_file.write(state / _PLAN, json.dumps(planned))
         # Of what the one before said, this one goes on with the ports.
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_last_record(state))})
@@ -160,7 +155,7 @@ def _serves(plan: HostPlan) -> bool:
     """Whether the owner process that runs was started for the same serving. Plans are compared as this version reads
     them: of one that it cannot read that is not known, and what serves goes on."""
     with suppress(OSError, ValueError):
-        return _serving(_planned(plan.state)[0]) == _serving(plan)
+        return _serving(_planned(plan.state)) == _serving(plan)
     return True
 
 
@@ -171,12 +166,11 @@ def _serving(plan: HostPlan) -> object:
     return devices, own.serving.model_dump(include=_OF_SECTION)
 
 
-def _planned(state: Path) -> tuple[HostPlan, int | None]:
-    """What the owner process was told: its plan, and which process it lives with. Raises OSError and ValueError."""
+def _planned(state: Path) -> HostPlan:
+    """What the owner process was told. Raises OSError and ValueError."""
     planned = json.loads((state / _PLAN).read_text())
     config = FleetConfig.model_validate_json(json.dumps(planned["config"]))
-    plan = HostPlan(config=config, host=planned["host"], run_id=planned["run_id"], controller_url="")
-    return plan, planned.get("lives_with")
+    return HostPlan(config=config, host=planned["host"], run_id=planned["run_id"], controller_url="")
 
 
 def _record(plan: HostPlan) -> dict[str, Any] | None:
@@ -212,11 +206,8 @@ def _port(url: str) -> int:
 class _Owner:
     """The process. Each device has a thread, which its engine lives and dies with."""
 
-    def __init__(
-        self, plan: HostPlan, lives_with: int | None, make_engine: Callable[[EngineSpec], EngineProcess]
-    ) -> None:
+    def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess]) -> None:
         self._plan = plan
-        self._lives_with = lives_with
         self._make_engine = make_engine
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -246,8 +237,6 @@ class _Owner:
             except OSError as error:
                 self._say(f"engines start without a fork server, which takes longer: {error}")
         threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in served(self._plan)]
-        if self._lives_with is not None:
-            threading.Thread(target=self._live_with, args=[self._lives_with], daemon=True).start()
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -334,13 +323,6 @@ class _Owner:
             free_bytes=free_bytes(memory, plan.memory / _FREE),
         )
 
-    def _live_with(self, pid: int) -> None:
-        """Who lends is told first, and then has time to end in order."""
-        if (process := DetachedProcess.open(pid)) is not None:
-            process.wait()
-        self._stopping.wait(_ALONE_S)
-        self._stopping.set()
-
     def _tend(self) -> None:
         if self._stopping.is_set():
             raise KeyboardInterrupt
@@ -378,8 +360,7 @@ def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> 
     # It stays open for as long as this process lives, and nothing that is started here has it.
     os.set_inheritable(lock, False)
     leftovers.remove_unused()
-    plan, lives_with = _planned(state)
-    _Owner(plan, lives_with, make_engine).run()
+    _Owner(_planned(state), make_engine).run()
 
 
 if __name__ == "__main__":

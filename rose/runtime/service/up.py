@@ -1,145 +1,264 @@
-"""`rose up` and `rose down`, from where they are typed: what they start goes on without them."""
+"""`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order.
+
+None of these commands has to stay: Ray starts again what dies, and the next command finds what runs. What was being
+done when a command was killed is in the fleet's memory, and the next command completes it.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from rose.config import FleetConfig
+from rose.config import FleetConfig, HostConfig
 from rose.errors import UserError, did_you_mean
 from rose.file_limit import raise_file_limit
+from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
+from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, PartDiedError
-from rose.runtime.fleet import recorded_config
-from rose.runtime.service import local_ray, memory, places, plan_json
-from rose.runtime.service.fabric import Fabric, UnreachableError
-from rose.runtime.service.keeper import KEEPER, Keeper
-from rose.runtime.service.parts import FleetState, host_part
-from rose.runtime.service.plans import CONTROLLER
+from rose.runtime.fleet import fleet_event, writer_name
+from rose.runtime.scheduling.runs.recorder import end_runs
+from rose.runtime.service import local_ray, memory, places, process
+from rose.runtime.service.controller import ControllerActor, ControllerPlan
+from rose.runtime.service.fabric import Fabric, UnreachableError, listens
+from rose.runtime.service.host import HostActor
+from rose.runtime.service.memory import FleetMemory, Remembered
+from rose.runtime.service.places import HostPlan
+from rose.runtime.service.process import STOPPING, Report
 
+CONTROLLER = "controller"
 _LOOK_S = 0.5
-_ANSWER_TIMEOUT_S = 60.0
-#: Hosts, then the controller, as the keeper waits for them, and its own end.
-_STOP_TIMEOUT_S = 180.0
-#: A keeper that died is started again by Ray: for so long one that is away is waited for.
+#: How long a look at the fleet waits for its parts, all at once.
+_ANSWER_TIMEOUT_S = 2.0
+#: Engines are stopped, accounts closed and the last events sent.
+_STOP_HOST_TIMEOUT_S = 60.0
+#: The controller has less to end.
+_STOP_CONTROLLER_TIMEOUT_S = 20.0
+#: For so long a Ray that does not answer is waited for.
 _AWAY_S = 60.0
 
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A named actor: what it is told, and the Ray resource of the host that it is for."""
+
+    name: str
+    cls: type
+    arguments: tuple[object, ...]
+    resource: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetState:
+    """How a fleet is: each part by its name."""
+
+    run_id: str
+    url: str
+    parts: dict[str, Report]
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.parts) and all(part.ready for part in self.parts.values())
+
+
 @dataclass(slots=True)
 class Fleet:
-    """A fleet whose keeper was found or started."""
+    """A fleet run that was found or started, on a Ray cluster that this process has joined."""
 
     config: FleetConfig
     fabric: Fabric
-    keeper: Any
+    remembered: Remembered
     say: Say
+    make_host: dict[str, Any] | None = None
+    parts: list[Part] = field(init=False)
 
-    def ask(self, method: str, *arguments: object) -> Any:
-        """What the keeper answers. One that is away is waited for a minute, which is said. Raises DeploymentError if it
-        stays away, or is gone for good."""
-        until_s: float | None = None
-        while True:
-            try:
-                return self.fabric.ask(self.keeper, method, *arguments, timeout_s=_ANSWER_TIMEOUT_S)
-            except (UnreachableError, PartDiedError) as error:
-                if until_s is None:
-                    until_s = time.monotonic() + _AWAY_S
-                    if isinstance(error, UnreachableError):
-                        self.say(f"the keeper is away ({error}): it is waited for")
-                if isinstance(error, PartDiedError) or time.monotonic() > until_s:
-                    raise DeploymentError(
-                        f"the keeper of fleet {self.config.name!r} cannot be asked: {str(error).splitlines()[0]}; "
-                        f"{places.state_folder(self.config) / 'logs' / 'keeper.log'} on the first host may say why, "
-                        "and `rose up` starts it again"
-                    ) from None
-            time.sleep(_LOOK_S)
+    def __post_init__(self) -> None:
+        self.parts = _parts(self.config, self.fabric, self.remembered, self.make_host or {})
+
+    @property
+    def memory(self) -> FleetMemory:
+        return FleetMemory(self.config)
 
     def state(self) -> FleetState:
-        """How it is. Raises DeploymentError as `ask`."""
-        state: FleetState = self.ask("state")
-        return state
+        """How it is now. A part that is gone for good is placed anew."""
+        calls = []
+        for part in self.parts:
+            actor = self.fabric.find(part.name)
+            calls.append((part, None if actor is None else actor.report.remote()))
+        until_s = time.monotonic() + _ANSWER_TIMEOUT_S
+        reports = {part.name: self._report(part, call, until_s - time.monotonic()) for part, call in calls}
+        if any(call is None or reports[part.name].doing == STOPPING for part, call in calls):
+            with self.memory.alone() as alone:
+                # Another command that is at it does what is to be done.
+                if alone and self._is_wanted():
+                    self.place()
+        return FleetState(run_id=self.remembered.run_id, url=self.remembered.url, parts=reports)
+
+    def place(self) -> None:
+        """Place the parts that are not there, and start anew those whose work was stopped: whoever stopped them was
+        killed. To be called with the fleet's memory alone."""
+        for part in self.parts:
+            actor = self.fabric.find(part.name)
+            if actor is None:
+                self.fabric.place(part.name, part.cls, *part.arguments, resource=part.resource)
+            elif self._report(part, actor.report.remote(), _LOOK_S).doing == STOPPING:
+                self.say(f"{part.name} was stopped, and is started anew")
+                self.fabric.end(actor, again=True)
 
     def goes_on(self) -> bool:
-        """Whether it was not put down. Raises DeploymentError if it was lost."""
-        try:
-            return not self.state().stopped
-        except DeploymentError:
-            remembered = memory.read(places.state_folder(self.config))
-            if remembered is None or remembered.kept:
-                return False
-            raise
+        """Whether it was not put down. Raises DeploymentError if its Ray stays away."""
+        until_s = time.monotonic() + _AWAY_S
+        while not listens(self.fabric.address):
+            if time.monotonic() > until_s:
+                raise DeploymentError(f"fleet {self.config.name!r} has lost its Ray: `rose up` starts it again")
+            time.sleep(_LOOK_S)
+        if not self._is_wanted():
+            return False
+        self.state()
+        return True
 
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> FleetState:
         """Return once every part is at work, or the one that is named; says meanwhile what each is at. Raises
         DeploymentError if the fleet is put down instead."""
         shown: dict[str, str] = {}
-        while not _is_ready(state := self.state(), part):
-            if state.stopped:
+        while True:
+            state = self.state()
+            for name, report in state.parts.items():
+                text = report.doing or "; ".join(["is at work", *map(_fault, report.faults.items())])
+                if shown.get(name) != text:
+                    shown[name] = text
+                    say(f"{name}: {text}")
+            if state.ready if part is None else state.parts[part].ready:
+                return state
+            if not self._is_wanted():
                 raise DeploymentError(f"fleet {self.config.name!r} was put down: `rose up` starts it again")
-            _show(state, shown, say)
             tend()
             time.sleep(_LOOK_S)
-        _show(state, shown, say)
-        return state
+
+    def end(self, *, keep_runs: bool) -> None:
+        """Hosts first, all at once: their leases, engines and accounts; then the controller, once the last events have
+        come; then the fleet run. What fails is said, and the rest is ended. To be called with its memory alone."""
+        remembered = self.remembered
+        remembered.ending = remembered.ending or ("keep" if keep_runs else "end")
+        self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
+        controller, *hosts = self.parts
+        self._stop(hosts, _STOP_HOST_TIMEOUT_S)
+        self._stop([controller], _STOP_CONTROLLER_TIMEOUT_S)
+        if not remembered.run_id:
+            return
+        if remembered.ending == "keep":
+            remembered.kept, remembered.ending = True, ""
+            self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
+            return
+        self._step("the RL runs and the event of the end", self._record_end)
+        self._step("the memory of the fleet run", self.memory.forget)
+
+    def _record_end(self) -> None:
+        run_id = self.remembered.run_id
+        with _writer(self.config, run_id) as writer:
+            for ended in end_runs(self.memory.folder / run_id, writer.record, run_id):
+                self.say(f"RL run {ended} is closed")
+            writer.record(fleet_event(self.config, "ended"))
+
+    def _is_wanted(self) -> bool:
+        """Whether no command puts it down, or has."""
+        known = self.memory.read()
+        return known is not None and known.run_id == self.remembered.run_id and not (known.kept or known.ending)
+
+    def _report(self, part: Part, call: Any, timeout_s: float) -> Report:
+        if call is None:
+            return Report(doing="is being placed")
+        try:
+            report: Report = self.fabric.answer(call, max(0.0, timeout_s))
+            return report
+        except UnreachableError:
+            here = part.resource in self.fabric.nodes()
+            return Report(
+                doing="does not answer, or is being started" if here else f"waits for its Ray node ({part.resource})"
+            )
+        except PartDiedError as error:
+            return Report(doing=f"is gone, and is placed anew: {str(error).splitlines()[0]}")
+
+    def _stop(self, parts: list[Part], timeout_s: float) -> None:
+        """Wait for parts to stop, side by side, and end them: one that is away now too, lest it begin again."""
+        calls = []
+        for part in parts:
+            actor = self.fabric.find(part.name)
+            if actor is not None:
+                calls.append((part, actor, actor.stop.remote(True)))
+        until_s = time.monotonic() + timeout_s
+        for part, actor, call in calls:
+            here = part.resource in self.fabric.nodes()
+            left_s = until_s - time.monotonic() if here else _ANSWER_TIMEOUT_S
+            doing = "stopped"
+            try:
+                if undone := self.fabric.answer(call, max(0.0, left_s)):
+                    doing = f"stopped, but for {'; '.join(undone)}"
+            except (UnreachableError, PartDiedError) as error:
+                ended = "was ended before it had stopped in order" if here else "was not reached, nor stopped in order"
+                doing = f"{ended}: {str(error).splitlines()[0]}"
+            except Exception as error:
+                doing = f"stopped with {type(error).__name__}: {error}"
+            self.fabric.end(actor)
+            self.say(f"{part.name} {doing}")
+        until_s = time.monotonic() + _AWAY_S
+        while any(self.fabric.find(part.name) is not None for part, _, _ in calls) and time.monotonic() < until_s:
+            time.sleep(0.1)
+
+    def _step(self, what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except (OSError, UserError) as error:
+            self.say(f"{what}: not ended in order: {type(error).__name__}: {error}")
 
 
-def up(
-    config: FleetConfig,
-    address: str | None,
-    say: Say,
-    make_host: dict[str, Any] | None = None,
-    *,
-    lives_with: int | None = None,
-) -> Fleet:
-    """Find the fleet that runs, or start it: on the Ray cluster at `address`, which this host is in; left out, where it
-    was started, or on one of this host's own.
+def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
+    """Find the fleet that runs, or start it: on the Ray cluster at `address`, whose first host is this one; left out,
+    where it was started, or on a Ray of this host's own. `make_host` are further arguments of the hosts' actors.
 
-    `make_host` are further arguments of the hosts' actors. `lives_with` is a process of this host, after whose end,
-    however it ends, the fleet goes down by itself. Raises UserError.
+    Raises UserError.
     """
-    folder = places.state_folder(config)
-    remembered = memory.read(folder)
-    if remembered is not None:
-        memory.check_fits(remembered, config)
+    fleet_memory = FleetMemory(config)
+    remembered = fleet_memory.read()
     if not config.hosts and (remembered is None or remembered.kept):
-        # Of hosts that the file names, each is checked there.
+        # Before anything is written. Of hosts that the file names, each is checked there.
         preflight.check(config)
         if (notice := preflight.notice(config)) is not None:
             say(notice)
-    address = address or _ray_address(config)
-    if address is None:
-        if len(config.hosts) > 1:
-            raise _unknown_ray(config)
-        say("starting Ray")
-        # All parts of the fleet are started by what starts here.
-        raise_file_limit()
-        address = local_ray.start(folder)
-    fabric = _join(config, address, say)
-    first = places.hosts(config)[0]
-    keeper = fabric.find(KEEPER)
-    if keeper is not None and _wait_end(fleet := Fleet(config, fabric, keeper, say)):
-        _end_keeper(fleet)
-        keeper = None
-    if keeper is None:
-        resource = places.resource(first, fabric.node_address)
-        if resource not in fabric.nodes():
-            raise DeploymentError(
-                f"no Ray node has {resource!r}, by which host {first.name!r} is known: start Ray there, with "
-                f"`ray start --address={address}`, or correct its `address` or `resource`"
-            )
-        # A host that is known by a resource may be another than this one.
-        first_address = first.address or (None if first.resource else fabric.node_address)
-        start_id, ray_address = secrets.token_hex(8), "" if local_ray.find(folder) == address else fabric.address
-        arguments = (plan_json.dump(config), first_address, make_host, lives_with, start_id, ray_address)
-        return Fleet(config, fabric, fabric.place(KEEPER, Keeper, *arguments, resource=resource), say)
-    say(f"fleet {config.name!r} runs: what is well is left as it is")
-    if not _has_file(fleet):
-        say("its fleet file has changed since: `rose down --keep-runs` and up again makes that hold")
+    with fleet_memory.alone(say):
+        remembered = fleet_memory.read()
+        if remembered is not None:
+            memory.check_fits(remembered, config)
+        address = address or _ray_address(config)
+        if address is None:
+            if len(config.hosts) > 1:
+                raise _unknown_ray(config)
+            say("starting Ray")
+            # All parts of the fleet are started by what starts here.
+            raise_file_limit()
+            address = local_ray.start(fleet_memory.folder)
+        fabric = _join(config, address, say)
+        _check_first_host(config, fabric)
+        if remembered is not None and remembered.ending:
+            say(f"fleet {config.name!r} was being put down: that is completed first")
+            Fleet(_recorded(remembered) or config, fabric, remembered, say).end(keep_runs=False)
+            remembered = fleet_memory.read()
+        runs = remembered is not None and any(fabric.find(name) is not None for name in _names(config, remembered))
+        if remembered is not None and runs:
+            say(f"fleet {config.name!r} runs: what is well is left as it is")
+            recorded = _recorded(remembered) or config
+            if recorded.model_dump_json() != config.model_dump_json():
+                say("its fleet file has changed since: `rose down --keep-runs` and up again makes that hold")
+            fleet = Fleet(recorded, fabric, remembered, say, make_host)
+        else:
+            fleet = Fleet(config, fabric, _begin(config, fabric), say, make_host)
+        fleet.place()
     return fleet
 
 
@@ -147,72 +266,196 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
     """Put the fleet down, in the order that leaves the ledger whole; a Ray of its own ends with it. Returns whether one
     ran. With `keep_runs` its fleet run does not end, and the next `up` goes on with its RL runs.
 
-    Raises DeploymentError if it does not end, and UserError if this host does not know where a fleet of several is.
+    Raises UserError; whoever is interrupted leaves the rest to the next `down`.
     """
-    folder = places.state_folder(config)
-    address = address or _ray_address(config)
-    if address is None:
-        local_ray.stop(folder)
-        return False
-    fabric = _join(config, address, say)
-    try:
-        keeper = fabric.find(KEEPER)
-        if keeper is not None:
-            end(Fleet(config, fabric, keeper, say), keep_runs=keep_runs)
-    finally:
-        fabric.leave()
-    # Not of a fleet that is still being put down: that is Ray's to carry until the end.
-    local_ray.stop(folder)
-    return keeper is not None
+    fleet_memory = FleetMemory(config)
+    ran = False
+    with fleet_memory.alone(say):
+        address = address or _ray_address(config)
+        if address is not None:
+            fabric = _join(config, address, say)
+            try:
+                _check_first_host(config, fabric)
+                remembered = fleet_memory.read()
+                found = [name for name in _names(config, remembered) if fabric.find(name) is not None]
+                if ran := bool(found) or (remembered is not None and bool(remembered.ending)):
+                    known = remembered or Remembered(run_id="")
+                    Fleet(_recorded(known) or config, fabric, known, say).end(keep_runs=keep_runs)
+            finally:
+                fabric.leave()
+        local_ray.stop(fleet_memory.folder)
+    return ran
 
 
-def end(fleet: Fleet, *, keep_runs: bool = False) -> None:
-    """Put down a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
-    fleet.ask("stop", keep_runs)
-    _wait_stopped(fleet)
-    _end_keeper(fleet)
-
-
-def restart(config: FleetConfig, address: str | None, part: str, say: Say) -> None:
+def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> None:
     """Start the process of a host or the controller anew, with what is installed there now.
 
     Raises UserError.
     """
     hosts = [host.name for host in places.hosts(config)]
     known = [*hosts, CONTROLLER]
-    if part not in known:
+    if name not in known:
         raise UserError(
-            f"fleet {config.name!r} has no part {part!r}{did_you_mean(part, known)}: give a host's name, or "
+            f"fleet {config.name!r} has no part {name!r}{did_you_mean(name, known)}: give a host's name, or "
             f"`{CONTROLLER}`"
         )
     address = address or _ray_address(config)
-    if address is None:
-        raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it")
+    fleet_memory = FleetMemory(config)
+    remembered = fleet_memory.read()
+    if address is None or remembered is None:
+        raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it, on its first host")
     fabric = _join(config, address, say)
     try:
-        keeper = fabric.find(KEEPER)
-        if keeper is None:
-            raise DeploymentError(f"fleet {config.name!r} does not run: `rose up` starts it")
+        fleet = Fleet(_recorded(remembered) or config, fabric, remembered, say)
         # A host of that name comes first.
-        name = host_part(part) if part in hosts else part
-        try:
-            fabric.ask(keeper, "restart", name, timeout_s=_STOP_TIMEOUT_S)
-        except (UnreachableError, PartDiedError) as error:
-            raise DeploymentError(
-                f"the keeper does not say whether {name} was started anew ({error}): `rose status` shows how it is"
-            ) from None
-        Fleet(config, fabric, keeper, say).wait_ready(say, part=name)
+        part = host_part(name) if name in hosts else name
+        with fleet_memory.alone(say):
+            actor = fabric.find(part)
+            if actor is None or part not in {known.name for known in fleet.parts}:
+                raise DeploymentError(
+                    f"the fleet that runs has no {part}: a changed fleet file holds after `rose down --keep-runs` and "
+                    "`rose up`"
+                )
+            say(f"{part} is started anew")
+            try:
+                fabric.ask(actor, "stop", False, timeout_s=_STOP_HOST_TIMEOUT_S)
+            except (UnreachableError, PartDiedError) as error:
+                say(f"{part} was ended before it had stopped in order: {str(error).splitlines()[0]}")
+            finally:
+                fabric.end(actor, again=True)
+        fleet.wait_ready(say, part=part)
     finally:
         fabric.leave()
 
 
+def host_part(host: str) -> str:
+    """Return the name of a host's part."""
+    return f"host {host}"
+
+
+def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
+    """Return the fleet run that goes on, or a new one, once it is on disk and on record. Raises UserError."""
+    fleet_memory, hosts = FleetMemory(config), places.hosts(config)
+    preflight.check_archive(config)
+    try:
+        remembered = fleet_memory.begin()
+        remembered.kept, remembered.ending = False, ""
+        remembered.ray_address = "" if local_ray.find(fleet_memory.folder) == fabric.address else fabric.address
+        remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
+        address = _first_address(config, fabric)
+        if len(hosts) == 1:
+            address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
+        remembered.url = (
+            f"http://[{address}]:{remembered.port}" if ":" in address else f"http://{address}:{remembered.port}"
+        )
+        remembered.gateway_token = config.gateway.token
+        remembered.hosts = [host.name for host in hosts]
+        # A host that the fleet file has no more has no token.
+        remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in hosts[1:]}
+        fleet_memory.write(remembered)
+        with _writer(config, remembered.run_id) as writer:
+            fleet_memory.end_former(remembered.run_id, writer.record)
+            config_json = config.model_dump_json(exclude={"gateway": {"token"}})
+            if not remembered.recorded or config_json != remembered.config_json:
+                reason = "goes on with a changed fleet file" if remembered.recorded else None
+                writer.record(fleet_event(config, "started", reason))
+        remembered.recorded, remembered.config_json = True, config_json
+        fleet_memory.write(remembered)
+    except OSError as error:
+        raise DeploymentError(f"fleet {config.name!r} cannot begin: {error}") from None
+    return remembered
+
+
+def _writer(config: FleetConfig, run_id: str) -> LedgerWriter:
+    first = places.hosts(config)[0]
+    name = writer_name(first.name if config.hosts else config.host, "deployment")
+    return LedgerWriter.open(places.make_ledger(config), name, run_id)
+
+
+def _recorded(remembered: Remembered) -> FleetConfig | None:
+    """Return the fleet file that the fleet run goes by; None if it has none on record that this version reads."""
+    try:
+        file = json.loads(remembered.config_json)
+        file["gateway"]["token"] = remembered.gateway_token
+        return FleetConfig.model_validate(file)
+    except (ValueError, KeyError):
+        return None
+
+
+def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
+    """Return the names of all parts that there may be."""
+    hosts = [host.name for host in places.hosts(config)] + ([] if remembered is None else remembered.hosts)
+    return [CONTROLLER, *map(host_part, dict.fromkeys(hosts))]
+
+
+def _first_address(config: FleetConfig, fabric: Fabric) -> str:
+    """Return where the other hosts find the first one, which is this one."""
+    return places.hosts(config)[0].address or fabric.node_address
+
+
+def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_host: dict[str, Any]) -> list[Part]:
+    """Return the controller and the hosts of a fleet run."""
+    hosts, folder = places.hosts(config), places.state_folder(config)
+    first, *others = hosts
+    names = {host.name for host in hosts}
+
+    def former(host: HostConfig) -> set[str]:
+        """The names that the host at this address, or of this resource, has had: it may have events of theirs."""
+        return {name for place in (host.address, host.resource) if place for name in remembered.names.get(place, ())}
+
+    controller = ControllerPlan(
+        config=config,
+        run_id=remembered.run_id,
+        port=remembered.port or 0,
+        state=folder / remembered.run_id,
+        logs=folder / "logs",
+        ledger=places.ledger(config),
+        host=first.name if config.hosts else config.host,
+        agent_token=remembered.agent_token,
+        host_tokens={
+            host.name: (remembered.tokens[host.name], (host.name, *sorted(former(host) - names)))
+            for host in others
+            if host.name in remembered.tokens
+        },
+        cores=tuple(first.cores),
+    )
+    address = _first_address(config, fabric)
+    resource = places.resource(first, address)
+    parts = [Part(name=CONTROLLER, cls=ControllerActor, arguments=(process.dump(controller),), resource=resource)]
+    for host in hosts:
+        plan = HostPlan(
+            config=config,
+            host=host.name,
+            run_id=remembered.run_id,
+            controller_url=remembered.url,
+            address=None if host is first else host.address,
+            ledger_token="" if host is first else remembered.tokens.get(host.name, ""),
+            agent_token=remembered.agent_token,
+        )
+        arguments = (process.dump(plan), *make_host.values())
+        resource = places.resource(host, address)
+        parts.append(Part(name=host_part(host.name), cls=HostActor, arguments=arguments, resource=resource))
+    return parts
+
+
+def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
+    """Raises DeploymentError if this host is not the fleet's first one, which has its memory and its ledger."""
+    first = places.hosts(config)[0]
+    resource = places.resource(first, fabric.node_address)
+    if resource not in fabric.own_resources():
+        raise DeploymentError(
+            f"this host is not {first.name!r}, the first of fleet {config.name!r}: no Ray node here has {resource!r}. "
+            f"Run this on host {first.name!r}, or correct its `address` or `resource`"
+        )
+
+
 def _ray_address(config: FleetConfig) -> str | None:
-    """Where the Ray of a fleet is that was named none: this host's own, or the cluster that it was started on, as its
-    first host remembers; None if it runs on neither.
+    """Return where the Ray of a fleet is that was named none: this host's own, or the cluster that it was started on,
+    as its first host remembers; None if it runs on neither.
 
     Raises UserError where that cannot be told from here.
     """
-    fleet_memory = memory.FleetMemory(config)
+    fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address
     remembered = fleet_memory.read()
@@ -232,59 +475,20 @@ def _unknown_ray(config: FleetConfig) -> UserError:
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
+    """Join the Ray cluster at `address`. Raises UserError, also where the fleet runs on another one."""
     say(f"joining Ray at {address}")
     fabric = Fabric(places.namespace(config))
     fabric.join(address)
+    remembered = FleetMemory(config).read()
+    own = local_ray.find(places.state_folder(config))
+    before = own or ("" if remembered is None or remembered.kept else remembered.ray_address)
+    if before and before != fabric.address and listens(before):
+        fabric.leave()
+        raise UserError(
+            f"--address {address!r}: fleet {config.name!r} runs on the Ray at {before}. Leave --address out, or end "
+            "it there by `rose down`"
+        )
     return fabric
-
-
-def _has_file(fleet: Fleet) -> bool:
-    """Whether the keeper goes by the fleet file as it is now."""
-    if fleet.ask("config") != recorded_config(fleet.config):
-        return False
-    return bool(fleet.ask("has_token", fleet.config.gateway.token))
-
-
-def _wait_end(fleet: Fleet) -> bool:
-    """Whether the fleet was put down, or is being put down: then returns at its end."""
-    state = fleet.state()
-    if not (state.stopped or state.ending):
-        return False
-    fleet.say(f"fleet {fleet.config.name!r} is being put down: its end is waited for")
-    _wait_stopped(fleet)
-    return True
-
-
-def _wait_stopped(fleet: Fleet) -> None:
-    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-    shown = {part.name: part.doing or "is at work" for part in fleet.state().parts}
-    while not (state := fleet.state()).stopped:
-        _show(state, shown, fleet.say)
-        if time.monotonic() > deadline_s:
-            raise DeploymentError(f"fleet {fleet.config.name!r} did not stop within {_STOP_TIMEOUT_S:.0f} s: try again")
-        time.sleep(_LOOK_S)
-    _show(state, shown, fleet.say)
-
-
-def _end_keeper(fleet: Fleet) -> None:
-    """End the keeper of a fleet that was put down; returns once its name is free."""
-    fleet.fabric.end(fleet.keeper)
-    deadline_s = time.monotonic() + _AWAY_S
-    while fleet.fabric.find(KEEPER) is not None and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-
-
-def _is_ready(state: FleetState, part: str | None) -> bool:
-    return state.ready or any(known.ready for known in state.parts if known.name == part)
-
-
-def _show(state: FleetState, shown: dict[str, str], say: Say) -> None:
-    """Say what is new about the parts."""
-    for part in state.parts:
-        text = part.doing or "; ".join(["is at work", *map(_fault, part.faults.items())])
-        if shown.get(part.name) != text:
-            shown[part.name] = text
-            say(f"{part.name}: {text}")
 
 
 def _fault(item: tuple[str, str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rose import client
 from rose.client.address import AWAY_S
-from rose.client.readiness import wait_ready
+from rose.client.control import wait_ready
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, TrainingConfig
 from rose.errors import UserError, did_you_mean
 from rose.events import Step

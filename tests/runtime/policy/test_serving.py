@@ -32,6 +32,22 @@ def test_only_the_last_requests_count():
     assert after(*looks[:6]).late_alone_share == 1
 
 
+def test_slow_traffic_that_is_in_time_again_is_lent_beside_after_a_minute():
+    """One request every two seconds: a hundred of them would take three minutes."""
+    history = after(count(0, 0), count(40, 40))
+    for seconds in range(2, 60, 2):
+        history = history.observe(count(40 + seconds // 2, 40, running=1), seconds * 1_000_000_000)
+        assert history.late_alone_share > 0.5
+    for seconds in range(60, 66, 2):
+        history = history.observe(count(40 + seconds // 2, 40, running=1), seconds * 1_000_000_000)
+    assert history.late_alone_share == 0
+
+
+def test_fewer_requests_than_say_something_are_kept_however_old_they_are():
+    history = after(count(0, 0), count(10, 10, running=1)).observe(count(20, 20, running=1), 10 * FORGET_NS)
+    assert history.observe(count(25, 20, running=1), 20 * FORGET_NS).late_alone_share == 20 / 25
+
+
 def test_serving_that_starts_anew_or_says_nothing_has_no_history():
     assert after(count(0, 0), count(50, 50), count(3, 0)).late_alone_share == 0
     assert after(count(0, 0), count(50, 50), None) == ServingHistory()

@@ -298,5 +298,5 @@ def test_each_figure_of_the_controller_is_documented_and_no_other():
             return (await figures(session))[1]
 
     made = {name for name in asyncio.run(scenario()) if name.startswith("rose_")}
-    named = re.findall(r"`(rose_\w+)`", (Path(__file__).parents[3] / "docs" / "runs.md").read_text())
+    named = re.findall(r"`(rose_\w+)`", (Path(__file__).parents[3] / "docs" / "fleet.md").read_text())
     assert {name.removesuffix("_total") for name in named} == made

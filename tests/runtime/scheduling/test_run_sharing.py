@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rose.runtime.policy import sharing
-from rose.runtime.scheduling.engines import load
+from rose.runtime.scheduling.engines import assignment
 from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish, until
 
@@ -16,7 +16,7 @@ from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, p
 def _quick(monkeypatch):
     monkeypatch.setattr(sharing, "HOLD_MIN_NS", 200_000_000)
     monkeypatch.setattr(sharing, "HOLD_SWITCHES", 1)
-    monkeypatch.setattr(load, "PEAK_NS", 100_000_000)
+    monkeypatch.setattr(assignment, "PEAK_NS", 100_000_000)
     monkeypatch.setattr(turns, "AVOID_NS", 50_000_000)
 
 

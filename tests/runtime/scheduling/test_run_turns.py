@@ -8,7 +8,7 @@ import pytest
 
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling.engines import load
+from rose.runtime.scheduling.engines import assignment
 from rose.runtime.scheduling.gateway import turns
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turn_service
@@ -93,7 +93,7 @@ def test_a_turn_that_gets_nowhere_says_why_also_when_it_is_streamed(monkeypatch)
 
 
 def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
-    monkeypatch.setattr(load, "PEAK_NS", 100_000_000)
+    monkeypatch.setattr(assignment, "PEAK_NS", 100_000_000)
 
     async def scenario():
         async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.scheduling import devices
+from rose.runtime.scheduling import collector, devices
+from rose.runtime.scheduling.controller import excused_ns
 from rose.runtime.scheduling.engines import workers
-from rose.runtime.scheduling.stalls import excused_ns
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, open_run, play, serve, until
 
 STALL_S = 4.0
@@ -110,3 +112,35 @@ def test_nobody_is_silent_for_longer_than_while_it_was_heard_and_nobody_is_excus
     assert excused >= at_ns
     assert max(0, now_ns - excused) == max(0, now_ns - at_ns - late_ns)
     assert excused <= max(at_ns, now_ns)
+
+
+@pytest.fixture
+def own_collector() -> Iterator[None]:
+    """A collector whose settings are put back."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+class _Cycle:
+    """What only the collector frees."""
+
+    freed = 0
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        type(self).freed += 1
+
+
+@pytest.mark.usefixtures("own_collector")
+def test_what_was_loaded_is_left_alone_and_what_turns_leave_is_freed_in_time():
+    gc.collect()
+    collector.spare()
+    assert gc.get_freeze_count() > 10_000
+    made = 4 * gc.get_threshold()[0]
+    for _ in range(made):
+        _Cycle()
+    assert 0 < made - _Cycle.freed <= 2 * gc.get_threshold()[0]

@@ -1,4 +1,4 @@
-"""A keeper whose Ray is this process: the controller is the real one, and hosts only say that they are well."""
+"""A fleet whose Ray is this process: the controller is the real one, and hosts only say that they are well."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rose import config
 from rose.config import FleetConfig
 from rose.runtime.engines.ports import free_port
-from rose.runtime.service import keeper
+from rose.runtime.service import up
 from rose.runtime.service.controller import ControllerActor
 from rose.runtime.service.fabric import UnreachableError
-from rose.runtime.service.parts import HostReport
+from rose.runtime.service.process import Report
 from tests.test_config import MINIMAL
 
 TOKEN = "a-token-of-the-tests"
@@ -48,8 +50,10 @@ class Part:
     #: What it could not end in order.
     undone: tuple[str, ...] = ()
 
-    def report(self) -> HostReport:
-        return HostReport(ready=True, doing="", pid=1)
+    doing = ""
+
+    def report(self) -> Report:
+        return Report(doing=self.doing, pid=1)
 
     def stop(self, serving: bool = True) -> list[str]:
         if self.let_go is not None:
@@ -78,7 +82,8 @@ class Method:
 class Here:
     """In place of `Fabric`."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self) -> None:
+        self.joined: list[str] = []
         self.actors: dict[str, Actor] = {}
         self._places: dict[str, Callable[[], Any]] = {}
         #: How long was waited for each answer.
@@ -90,6 +95,15 @@ class Here:
         return self.actors[name]
 
     node_address, address = "127.0.0.1", "127.0.0.1:6379"
+
+    def join(self, address: str) -> None:
+        self.joined.append(address)
+
+    def leave(self) -> None:
+        pass
+
+    def own_resources(self) -> set[str]:
+        return {"node:127.0.0.1"}
 
     def find(self, name: str) -> Actor | None:
         found = self.actors.get(name)
@@ -122,13 +136,26 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def started(fleet: FleetConfig, monkeypatch: Any, *, start_id: str | None = None) -> keeper.Keeper:
-    monkeypatch.setattr(keeper, "Fabric", Here)
-    made = keeper.Keeper(fleet, "127.0.0.1", start_id=start_id)
-    until(lambda: made.state().ready)
-    return made
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The Ray that `rose up` and the others join, whatever address they are given."""
+    here = Here()
+    monkeypatch.setattr(up, "Fabric", lambda _: here)
+    monkeypatch.setattr(up, "listens", lambda _: True)
+    monkeypatch.setattr(up.preflight, "check", lambda _: None)
+    monkeypatch.setattr(up.preflight, "notice", lambda _: None)
+    monkeypatch.setattr(up, "_LOOK_S", 0.02)
+    return here
 
 
-def stopped(made: keeper.Keeper, *, keep_runs: bool = False) -> None:
-    made.stop(keep_runs)
-    until(lambda: made.state().stopped)
+def started(config: FleetConfig, say: Callable[[str], None] = print) -> up.Fleet:
+    fleet = up.up(config, Here.address, say)
+    fleet.wait_ready(say)
+    return fleet
+
+
+def stopped(config: FleetConfig, *, keep_runs: bool = False) -> list[str]:
+    """What is said of the end."""
+    said: list[str] = []
+    assert up.down(config, Here.address, said.append, keep_runs=keep_runs)
+    return said

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rose import config
+from rose.config import ConfigError
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.scheduling.messages import OpenRun
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State, StateError
-from rose.runtime.service import memory
+from rose.runtime.service import memory, places
+from rose.runtime.service.host import HostRunner
 from rose.runtime.service.memory import FleetMemory, Remembered
-from tests.runtime.service import fleet_here
+from rose.runtime.service.places import HostPlan
+from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from tests import strangers
+from tests.runtime.service import fleet_here, own_serving
+from tests.runtime.service.own_serving import until
+from tests.runtime.service.test_two_hosts import FLEET
 from tests.test_config import MINIMAL
 
 
@@ -203,3 +213,142 @@ def test_tokens_of_a_fleet_run_that_ended_open_nothing_once_another_begins(tmp_p
     alone.write(former)
     alone.forget()
     assert alone.begin().tokens == {}
+
+
+TWO = config.parse(FLEET, "two")
+
+
+def test_a_fleet_that_names_no_host_has_one():
+    fleet = config.parse(MINIMAL, "one")
+    (host,) = places.hosts(fleet)
+    assert [device.id for device in places.devices(fleet, host.name)] == ["a", "b"]
+    assert places.resource(host, "10.1.2.3") == "node:10.1.2.3"
+    plan = HostPlan(config=fleet, host=host.name, run_id="r", controller_url="u")
+    assert plan.own.host == ""
+    # What its agents say to the controller is the plan's name of it.
+    assert places.hosts_by_device(fleet) == {"a": plan.host, "b": plan.host}
+
+
+def test_each_host_has_its_own_devices_and_a_name_before_its_writers():
+    assert [[d.id for d in places.devices(TWO, host.name)] for host in places.hosts(TWO)] == [["s1"], ["s2", "r2"]]
+    assert places.hosts_by_device(TWO) == {"s1": "one", "s2": "other", "r2": "other"}
+    plan = HostPlan(config=TWO, host="other", run_id="r", controller_url="u")
+    assert (plan.own.host, plan.own.hosts) == ("other", [])
+    assert plan.memory != HostPlan(config=TWO, host="one", run_id="r", controller_url="u").memory
+
+
+def test_where_versions_may_be_published_is_as_the_file_says():
+    assert places.origin_rules(TWO) == STRICT
+    named = config.parse(f'{FLEET}\n[origins]\nfiles = true\nhosts = ["trainer", "169.254.7.0/24"]\n', "two")
+    assert places.origin_rules(named) == OriginRules(files=True, hosts=("trainer", "169.254.7.0/24"))
+    for host in ("http://trainer", "trainer/store", ""):
+        with pytest.raises(ConfigError, match=r"origins\.hosts"):
+            config.parse(f'{FLEET}\n[origins]\nhosts = ["{host}"]\n', "two")
+
+
+def test_a_host_is_known_by_its_resource_before_its_address():
+    host = places.hosts(TWO)[1]
+    assert places.resource(host, "10.0.0.9") == "node:10.77.0.2"
+    assert places.resource(host.model_copy(update={"resource": "rack"}), "10.0.0.9") == "rack"
+
+
+def test_what_lies_between_a_host_and_an_origin_is_by_where_the_origin_is():
+    zoned = config.parse(FLEET.replace('address = "10.77.0.2"', 'address = "10.77.0.2"\nzone = "b"'), "two")
+    routes = {
+        (host, url): places.route_to(zoned, host, url)
+        for host in ("one", "other")
+        for url in ("http://10.77.0.1:9", "http://10.77.0.2:9", "http://192.0.2.1:9")
+    }
+    assert [key for key, route in routes.items() if route == "inter-zone"] == [
+        ("one", "http://10.77.0.2:9"),
+        ("other", "http://10.77.0.1:9"),
+        ("other", "http://192.0.2.1:9"),
+    ]
+    assert routes["other", "http://10.77.0.2:9"] == "intra-zone"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('name = "other"', 'name = "one"', "no two hosts may have one name, got ['one', 'one']"),
+        ('address = "10.77.0.2"', 'address = "10.77.0.1"', "no two hosts may have one address"),
+        ('address = "10.77.0.2"', "", "host 'other' has neither `address` nor `resource`"),
+        ('id = "r2"\nhost = "other"', 'id = "r2"', "device 'r2' names no host, and there are 2"),
+        ('id = "r2"\nhost = "other"', 'id = "r2"\nhost = "x"', "on host 'x', and there is no [[host]] of that name"),
+        ('host = "0.0.0.0"', 'host = "127.0.0.1"', "gateway.host is '127.0.0.1', which the other hosts do not reach"),
+        ("cores = [1]", "cores = [0]", "core 0 belongs to both 's2' and 'r2'"),
+        ("port = 30100", "port = 30000", "serving_url of device 's1' and gateway.port are both port 30000"),
+    ],
+)
+def test_hosts_that_do_not_go_together_are_refused(old, new, named):
+    assert old in FLEET
+    with pytest.raises(ConfigError) as caught:
+        config.parse(FLEET.replace(old, new), "fleet.toml")
+    assert named in str(caught.value)
+
+
+def test_a_device_on_a_host_without_a_table_is_refused():
+    with pytest.raises(ConfigError, match=r"device 'a' is on host 'x', and there is no \[\[host\]\] table"):
+        config.parse(MINIMAL.replace('id = "a"', 'id = "a"\nhost = "x"'), "fleet.toml")
+
+
+@pytest.fixture
+def home(monkeypatch):
+    with strangers.everybodys_folder() as folder:
+        monkeypatch.setattr(places, "_SHARED_MEMORY", folder)
+        yield folder
+
+
+@pytest.fixture
+def plan(home, tmp_path):
+    """A host that begins, and then waits for a trace that is not there."""
+    plan = own_serving.plan_of(tmp_path)
+    traffic = plan.config.traffic.model_copy(update={"trace": str(tmp_path / "trace.csv")})
+    return replace(plan, config=plan.config.model_copy(update={"traffic": traffic}))
+
+
+def begin_and_end(plan):
+    runner = HostRunner(plan)
+    running = threading.Thread(target=runner.run)
+    running.start()
+    try:
+        until(lambda: runner.report().doing.startswith("cannot read trace"), 60.0)
+    finally:
+        runner.stop(leave=True)
+        running.join()
+
+
+def test_a_host_that_starts_again_has_the_folder_and_the_pages_that_it_had(plan):
+    begin_and_end(plan)
+    memory = plan.memory
+    page = ArbiterPage.create(memory / "s" / "page")
+    page.close()
+    begin_and_end(plan)
+    assert plan.memory == memory
+    again = ArbiterPage.create(memory / "s" / "page")
+    assert again.inode == page.inode
+    again.close()
+    plan.remove_memory()
+    assert not memory.exists()
+    begin_and_end(plan)
+    assert plan.memory == memory
+
+
+@strangers.needs_another_user
+@pytest.mark.parametrize(
+    "trap", ["mkdir -m 0777 {memory} && ln -s {victim} {memory}/host.lock", "ln -s {decoy} {memory}"]
+)
+def test_one_whose_folder_another_user_made_takes_another_and_empties_no_file(plan, home, tmp_path, trap):
+    victim, decoy = tmp_path / "victim", home / "decoy"
+    victim.write_text("precious")
+    decoy.mkdir(mode=0o700)
+    begin_and_end(plan)
+    memory = plan.memory
+    plan.remove_memory()
+    assert strangers.succeeds(trap.format(memory=memory, victim=victim, decoy=decoy))
+    begin_and_end(plan)
+    assert plan.memory != memory
+    assert plan.memory.parent == home
+    assert (plan.memory / "host.lock").is_file()
+    assert victim.read_text() == "precious"
+    assert list(decoy.iterdir()) == []

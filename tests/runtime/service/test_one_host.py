@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.runtime.service import hosts
-from tests.runtime.service.hosts import Host, Network
-from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
+from tests.runtime import hosts
+from tests.runtime.hosts import Host, Network
+from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, RAY, SHAPE, TOKEN, json
 
 pytestmark = [
     pytest.mark.hosts,
@@ -58,11 +58,11 @@ def host(tmp_path_factory) -> Iterator[Host]:
 def test_who_starts_it_may_be_killed_in_the_middle(host):
     with (host.disk / "up.log").open("w") as log:
         starting = host.start(*UP, output=log)
-    until(lambda: running(host, "ray::Keeper") != [] or starting.poll() is not None)
+    until(lambda: running(host, "ray::ControllerActor") != [] or starting.poll() is not None)
     host.call("pkill", "-9", "-f", "stand_ins up")
     assert starting.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
-    assert len(running(host, "raylet/raylet")) == len(running(host, "ray::Keeper")) == 1
+    assert len(running(host, "raylet/raylet")) == len(running(host, "ray::HostActor")) == 1
     status = json.loads(host.call(sys.executable, "-m", "rose.cli", "status", "-c", "/srv/fleet.toml", "--json"))
     assert {device["device_id"] for device in status["devices"]} == {"s1", "r2"}
 
@@ -86,16 +86,15 @@ def run_of(host: Host) -> dict:
     return run
 
 
-def test_whoever_stays_waits_for_a_keeper_that_dies_and_puts_the_fleet_down_with_its_runs_kept(host):
+def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept(host):
     opened = json.loads(host.python(OPEN, TOKEN, URL))
     host.call(*ROSE, "drain", "s1", "--reason", "new driver", "-c", "/srv/fleet.toml")
     with (host.disk / "stay.log").open("w") as log:
         staying = host.start(*ROSE, "up", "-c", "/srv/fleet.toml", "--stay", "--down-on-stop", output=log)
     until(lambda: "controller at" in (host.disk / "stay.log").read_text())
-    (keeper,) = running(host, "ray::Keeper")
-    host.call("kill", "-9", keeper)
-    until(lambda: running(host, "ray::Keeper") not in ([], [keeper]))
-    time.sleep(3)  # It asks every second.
+    (agents,) = running(host, "ray::HostActor")
+    host.call("kill", "-9", agents)
+    until(lambda: running(host, "ray::HostActor") not in ([], [agents]))
     assert staying.poll() is None
     host.call("pkill", "-TERM", "-f", "rose.cli up")
     assert staying.wait(240) == 0, (host.disk / "stay.log").read_text()
@@ -126,16 +125,14 @@ def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
     assert engine in host.processes(pids=True)
 
 
-def test_down_ends_it_and_its_ray_and_no_serving_though_its_keeper_dies_in_the_middle(host):
+def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving(host):
     with (host.disk / "down.log").open("w") as log:
         ending = host.start(*ROSE, "down", "-c", "/srv/fleet.toml", output=log)
     remembered = host.disk / "state" / "two" / "fleet.json"
     until(lambda: json.loads(remembered.read_text())["ending"] == "end")
-    host.call("pkill", "-9", "-f", "ray::Keeper")
-    assert ending.wait(240) == 0, (host.disk / "down.log").read_text()
-    said = (host.disk / "down.log").read_text()
-    assert "the keeper is away" in said
-    assert "fleet 'two' was put down" in said
+    host.call("pkill", "-9", "-f", "rose.cli down")
+    assert ending.wait(10) != 0
+    assert "fleet 'two' was put down" in host.call(*ROSE, "down", "-c", "/srv/fleet.toml")
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
@@ -145,3 +142,47 @@ def test_down_ends_it_and_its_ray_and_no_serving_though_its_keeper_dies_in_the_m
     ended = [(event["rl"], event["action"], event["reason"]) for event in json.loads(events)[-2:]]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
     assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")
+
+
+#: A part whose work goes on for ever; it prints its process.
+PLACE = """
+import os, time
+from pathlib import Path
+import ray
+from rose.runtime.service import process
+from rose.runtime.service.fabric import Fabric
+class Part:
+    def __init__(self):
+        self.thread = process.start_part("work", lambda: time.sleep(3600), Path("/srv/part.log"))
+    def pid(self):
+        return os.getpid()
+fabric = Fabric("fleet")
+fabric.join("10.77.0.1:6379")
+part = fabric.place("part", Part, resource=f"node:{fabric.node_address}")
+print(fabric.ask(part, "pid", timeout_s=60))
+"""
+
+
+@pytest.fixture
+def set_clock_host(tmp_path) -> Iterator[Host]:
+    with Network(tmp_path) as network:
+        yield network.add(clock_is_set=True)
+
+
+@pytest.mark.skipif(hosts.clock_library() is None, reason="no C compiler: no host can have a clock of its own")
+def test_a_part_ends_with_its_ray_node_though_the_wall_clock_was_set_back(set_clock_host):
+    host = set_clock_host
+    where = ["--head", "--port=6379", "--include-dashboard=false", f"--node-ip-address={host.address}"]
+    host.call(RAY, "start", *where, "--disable-usage-stats", "--num-cpus=2")
+    pid = host.python(PLACE).strip()
+    # Ray's own timers go by it: what they are set to meanwhile is an hour away afterwards.
+    host.set_clock(3600)
+    time.sleep(5)
+    host.set_clock(0)
+    assert pid in host.call("pgrep", "-f", "ray::Part").split()
+    host.call("pkill", "-9", "raylet")
+    deadline = time.monotonic() + 30
+    while "ray::Part" in "".join(host.processes()):
+        assert time.monotonic() < deadline, "it lives on without a node"
+        time.sleep(0.2)
+    assert "its Ray node has ended" in (host.disk / "part.log").read_text()

@@ -17,7 +17,7 @@ import pytest
 
 from rose.runtime import serving
 from rose.runtime.service import owner
-from rose.runtime.service.own_serving import OwnServing
+from rose.runtime.service.host import OwnServing
 from rose.runtime.service.places import HostPlan
 from tests.runtime.service import own_serving
 from tests.runtime.service.own_serving import failing, record, until, waiting

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.service import hosts
-from tests.runtime.service.hosts import Host, Network
+from tests.runtime import hosts
+from tests.runtime.hosts import Host, Network
 
 pytestmark = [
     pytest.mark.hosts,
@@ -177,7 +177,7 @@ class TwoHosts:
         found = {}
         for host in (self.one, self.other):
             for line in host.call("ps", "-eo", "pid,args", "--no-headers").splitlines():
-                if match := re.match(r" *(\d+) ray::(Keeper|ControllerActor|HostActor)", line):
+                if match := re.match(r" *(\d+) ray::(ControllerActor|HostActor)", line):
                     found[f"{match[2]} on {host.name}"] = match[1]
         return found
 
@@ -213,7 +213,6 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
     assert json.loads(fleet.one.python(TURN, TOKEN, "4")) == [[3, 4, 5, 6], ["r2-rollout"]]
     assert set(fleet.pids()) == {
-        "Keeper on host-1",
         "ControllerActor on host-1",
         "HostActor on host-1",
         "HostActor on host-2",
@@ -222,7 +221,7 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
 
 def test_parts_begin_with_no_niceness_on_a_ray_that_was_started_without_a_word_of_it(fleet):
     lines = fleet.one.call("ps", "-eo", "ni,args", "--no-headers").splitlines()
-    assert [line.split()[0] for line in lines if "ray::Keeper" in line] == ["0"]
+    assert [line.split()[0] for line in lines if "ray::HostActor" in line] == ["0"]
 
 
 def test_an_engine_asks_other_hosts_for_a_token_and_has_nothing_for_them_but_turns(fleet):

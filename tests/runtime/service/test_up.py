@@ -1,223 +1,405 @@
-"""Whoever waits for a fleet, while its keeper is started again or gone."""
+"""What `rose up`, `rose down` and `rose restart` do, what of a fleet run outlives them, and what another one mends."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import threading
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rose.config_demo import demo
 from rose.errors import UserError
-from rose.runtime.errors import DeploymentError, PartDiedError
-from rose.runtime.service import up
-from rose.runtime.service.fabric import UnreachableError
+from rose.ledger import catalog
+from rose.runtime import preflight
+from rose.runtime.errors import DeploymentError
+from rose.runtime.scheduling.runs.state import State
+from rose.runtime.service import local_ray, memory, places, process, up
+from rose.runtime.service.console import ControllerClient
+from rose.runtime.service.demo import run as run_demo
 from rose.runtime.service.memory import FleetMemory
-from rose.runtime.service.parts import FleetState, PartState
-from rose.runtime.service.up import Fleet
-from tests.runtime.service.fleet_here import TOKEN, Actor, Here, fleet, started, stopped
-from tests.runtime.service.test_keeper import TWO_HOSTS
+from tests.runtime.service.fleet_here import MODEL, TOKEN, Here, Part, cluster, fleet, started, stopped
+from tests.test_config import MINIMAL
 
-WELL = FleetState(run_id="r", url="http://x", parts=[PartState(name="controller", ready=True, doing="")])
+__all__ = ["cluster"]
 
-
-class Answers:
-    """A keeper's, in order; the last for ever."""
-
-    def __init__(self, *answers: Any) -> None:
-        self._answers = list(answers)
-
-    def ask(self, _keeper: object, _method: str, *_: object, timeout_s: float) -> Any:
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+TWO_HOSTS = """
+[[host]]
+name = "one"
+address = "127.0.0.1"
+[[host]]
+name = "other"
+address = "127.0.0.2"
+""" + MINIMAL.replace('id = "a"', 'id = "a"\nhost = "one"').replace('id = "b"', 'id = "b"\nhost = "other"')
+RUN_EVENTS = "SELECT action, reason, fleet_run_id FROM event WHERE kind = 'run' AND run_id = '{}' ORDER BY seq"
 
 
-def made(folder, *answers) -> tuple[Fleet, list[str]]:
-    said: list[str] = []
-    return Fleet(fleet(folder), Answers(*answers), None, said.append), said
+def call(begun: up.Fleet, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(
+        begun.remembered.url + path,
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch):
-    monkeypatch.setattr(up, "_LOOK_S", 0.01)
+def open_run(begun: up.Fleet) -> dict[str, Any]:
+    return call(begun, "POST", "/runs", {"name": "grpo", "model": MODEL, "expires_s": 3600})
 
 
-def test_a_keeper_that_is_started_again_is_waited_for_and_that_is_said_once(tmp_path):
-    away = UnreachableError("it is being started again, or its host is away")
-    waiting, said = made(tmp_path, away, away, away, WELL)
-    assert waiting.goes_on()
-    assert said == ["the keeper is away (it is being started again, or its host is away): it is waited for"]
-    waiting, said = made(tmp_path, away, away, WELL)
-    assert waiting.wait_ready(lambda _: None) == WELL
-    assert len(said) == 1
+def console(begun: up.Fleet) -> ControllerClient:
+    return ControllerClient(begun.remembered.url, TOKEN)
 
 
-@pytest.mark.parametrize("gone", [UnreachableError("it did not answer"), PartDiedError("it died\nthere")])
-def test_one_that_stays_away_is_lost_unless_the_fleet_was_put_down(tmp_path, monkeypatch, gone):
-    monkeypatch.setattr(up, "_AWAY_S", 0.05)
-    waiting, _ = made(tmp_path, gone)
-    memory = FleetMemory(waiting.config)
-    remembered = memory.begin()
-    with pytest.raises(
-        DeploymentError, match=r"keeper of fleet 'f' cannot be asked: it d\w+( not answer)?; .*keeper.log"
-    ):
-        waiting.goes_on()
-    remembered.kept = True
-    memory.write(remembered)
-    assert not waiting.goes_on()
-    memory.forget()
-    assert not waiting.goes_on()
+def recorded(folder: Path, run_id: str) -> list[tuple[Any, ...]]:
+    with catalog.connect(folder / "ledger") as connection:
+        return connection.execute(RUN_EVENTS.format(run_id)).fetchall()
 
 
-class Joined(Here):
-    """A cluster without fleets."""
-
-    def __init__(self, namespace: str) -> None:
-        super().__init__(namespace)
-        self.joined: list[str] = []
-
-    def join(self, address: str) -> None:
-        self.joined.append(address)
-
-    def leave(self) -> None:
-        pass
+def remembered(folder: Path) -> memory.Remembered | None:
+    return memory.read(folder / "state" / "f")
 
 
-def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked_for_elsewhere(tmp_path, monkeypatch):
-    clusters: list[Joined] = []
-    monkeypatch.setattr(up, "Fabric", lambda namespace: clusters.append(Joined(namespace)) or clusters[-1])
+def test_a_fleet_run_that_is_kept_goes_on_with_its_runs_and_drains_and_a_changed_file(tmp_path, cluster):
+    config = fleet(tmp_path)
+    first = started(config)
+    run, run_id = open_run(first), first.remembered.run_id
+    console(first).drain("b", "new driver")
+    stopped(config, keep_runs=True)
+
+    changed = fleet(tmp_path, 'tags = { project = "lake" }')
+    second = started(changed)
+    assert second.remembered.run_id == run_id
+    assert second.remembered.url != first.remembered.url  # As the file says now.
+    (known,) = console(second).runs()
+    assert (known["run_id"], known["state"], known["fence"]) == (run["run_id"], "open", 1)
+    call(second, "POST", f"/runs/{run['run_id']}/versions", {"fence": 1, "version": 0, "url": "http://store"})
+    with pytest.raises(UserError, match="there is no device 'c'"):
+        console(second).undrain("c")
+    console(second).undrain("b")
+    stopped(changed)
+    reason = "goes on with a changed fleet file"
+    assert recorded(tmp_path, run_id) == [("started", None, None), ("started", reason, None), ("ended", None, None)]
+
+
+def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_leaves_its_drains_and_no_token(tmp_path, cluster):
+    config, folder = fleet(tmp_path), tmp_path / "state" / "f"
+    first = started(config)
+    run, run_id = open_run(first), first.remembered.run_id
+    version = {"fence": 1, "version": 0, "url": "http://store", "token": "of-the-store"}
+    call(first, "POST", f"/runs/{run['run_id']}/versions", version)
+    console(first).drain("b", "new driver")
+    assert (folder / run_id).exists()
+    assert stopped(config)[1:3] == ["host local stopped", "controller stopped"]
+    assert recorded(tmp_path, run["run_id"]) == [("started", None, run_id), ("ended", "the fleet was ended", run_id)]
+    assert recorded(tmp_path, run_id)[-1] == ("ended", None, None)
+    assert [path for path in folder.rglob("*") if path.is_file() and b"of-the-store" in path.read_bytes()] == []
+
+    second = started(config)
+    assert second.remembered.run_id != run_id
+    assert console(second).runs() == []
+    stopped(config)
+    third = started(config)
+    console(third).undrain("b")
+    stopped(config)
+
+
+@pytest.mark.parametrize("change", [{"model": "another"}, {"ledger": "elsewhere"}])
+def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, cluster, change):
+    run_id = started(fleet(tmp_path)).remembered.run_id
+    stopped(fleet(tmp_path), keep_runs=True)
+    (name,) = change
+    with pytest.raises(UserError, match=f"{name}.* is .*{change[name]}'.* fleet run {run_id} goes on with"):
+        up.up(fleet(tmp_path, **change), None, print)
+    kept = remembered(tmp_path)
+    assert kept is not None
+    assert (kept.run_id, kept.kept) == (run_id, True)
+
+
+def test_it_ends_though_its_ledger_refuses_and_the_next_run_tells_it(tmp_path, cluster):
+    config, folder = fleet(tmp_path), tmp_path / "state" / "f"
+    begun = started(config)
+    run, former = open_run(begun), begun.remembered.run_id
+    shutil.rmtree(tmp_path / "ledger")
+    (tmp_path / "ledger").write_text("no folder")
+    assert any("the event of the end: not ended in order: FolderError" in text for text in stopped(config))
+    assert remembered(tmp_path) is None
+    state = State(folder / former)
+    state.close()
+    (tmp_path / "ledger").unlink()
+    started(config)
+    stopped(config)
+    ended = "SELECT run_id, fleet_run_id FROM event WHERE kind = 'run' AND action = 'ended' AND run_id = ?"
+    with catalog.connect(tmp_path / "ledger") as ledger:
+        assert ledger.execute(ended, [run["run_id"]]).fetchall() == [(run["run_id"], former)]
+    assert not (folder / former).exists()
+
+
+def test_what_a_host_did_not_end_in_order_is_named_and_one_that_hangs_is_ended(tmp_path, cluster, monkeypatch):
     config = fleet(tmp_path, TWO_HOSTS)
-    for act in (lambda: up.down(config, None, print), lambda: up.restart(config, None, "one", print)):
-        with pytest.raises(UserError, match="has 2 hosts: name their Ray cluster by --address"):
-            act()
-    memory = FleetMemory(config)
-    remembered = memory.begin()
-    remembered.ray_address = "10.0.0.1:6379"
-    memory.write(remembered)
-    assert not up.down(config, None, print)
-    with pytest.raises(DeploymentError, match="does not run: `rose up` starts it"):
-        up.restart(config, None, "one", print)
-    assert [cluster.joined for cluster in clusters] == [["10.0.0.1:6379"]] * 2
+    started(config)
+    monkeypatch.setattr(Part, "undone", ("its own serving: not ended in order: it hangs",))
+    assert "host one stopped, but for its own serving: not ended in order: it hangs" in stopped(config)
+    started(config)
+    monkeypatch.setattr(up, "_STOP_HOST_TIMEOUT_S", 0.3)
+    let_go = threading.Event()
+    monkeypatch.setattr(Part, "let_go", let_go)
+    cluster.timeouts_s.clear()
+    said = stopped(config)
+    let_go.set()
+    # Side by side, before the controller.
+    assert sum(cluster.timeouts_s[:2]) <= 0.6
+    for name in ("one", "other"):
+        assert any(text.startswith(f"host {name} was ended before it had stopped in order") for text in said)
+    assert all(actor.ended for actor in cluster.actors.values())
+
+
+def test_nothing_is_started_while_nothing_can_be_archived_to_where_the_file_says(tmp_path, cluster):
+    table = f'[archive]\nto = "{tmp_path}/ledger/cold"\nafter_days = 30\n'
+    with pytest.raises(UserError, match=f"archive.to '{tmp_path}/ledger/cold': .*lies in the ledger"):
+        up.up(fleet(tmp_path, TWO_HOSTS + table), Here.address, print)
+    assert cluster.actors == {}
+
+
+def test_a_fleet_whose_trace_is_gone_ends_on_record(tmp_path, cluster):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,12,3\n")
+    made = fleet(tmp_path)
+    made = made.model_copy(update={"traffic": made.traffic.model_copy(update={"trace": str(trace)})})
+    run_id = started(made).remembered.run_id
+    trace.unlink()
+    stopped(made)
+    with catalog.connect(tmp_path / "ledger") as connection:
+        query = "SELECT status, trace, trace_keep_share FROM run WHERE run_id = ?"
+        assert connection.execute(query, [run_id]).fetchall() == [("ended", "trace", 1.0)]
+
+
+def test_the_part_that_is_named_is_started_anew_and_knows_its_runs(tmp_path, cluster, monkeypatch):
+    config = fleet(tmp_path, TWO_HOSTS)
+    begun = started(config)
+    run = open_run(begun)
+    for name, part in (("other", "host other"), ("controller", "controller")):
+        before = {name: actor._body for name, actor in cluster.actors.items()}
+        up.restart(config, Here.address, name, print)
+        assert [name for name, actor in cluster.actors.items() if actor._body is not before[name]] == [part]
+    call(begun, "POST", f"/runs/{run['run_id']}/renew", {"fence": 1})
+    with pytest.raises(UserError, match="fleet 'f' has no part 'third'"):
+        up.restart(config, Here.address, "third", print)
+    with pytest.raises(DeploymentError, match=r"has no host rack-3: .* `rose down --keep-runs` and `rose up`"):
+        up.restart(fleet(tmp_path, TWO_HOSTS.replace('"other"', '"rack-3"')), Here.address, "rack-3", print)
+    # One that hangs is ended.
+    monkeypatch.setattr(up, "_STOP_HOST_TIMEOUT_S", 0.1)
+    let_go, said = threading.Event(), []
+    monkeypatch.setattr(Part, "let_go", let_go)
+    before = cluster.actors["host one"]._body
+    up.restart(config, Here.address, "one", said.append)
+    assert cluster.actors["host one"]._body is not before
+    assert any("was ended before it had stopped in order: it did not answer" in text for text in said)
+    let_go.set()
+    stopped(config)
+
+
+def test_whoever_looks_places_what_is_gone_and_starts_what_was_left_stopped(tmp_path, cluster):
+    config = fleet(tmp_path, TWO_HOSTS)
+    begun = started(config)
+    cluster.actors["host one"].ended = True
+    cluster.actors["host other"]._body.doing = process.STOPPING
+    gone, stopped_one = cluster.actors["host one"], cluster.actors["host other"]._body
+    # Not while another command has the fleet.
+    with FleetMemory(config).alone() as alone:
+        assert alone
+        assert begun.goes_on()
+        assert cluster.actors["host one"] is gone
+    assert begun.goes_on()
+    assert cluster.actors["host one"] is not gone
+    assert cluster.actors["host other"]._body is not stopped_one
+    begun.wait_ready(print)
+    stopped(config)
+    assert not begun.goes_on()
+    assert cluster.find("host one") is None
+    with pytest.raises(DeploymentError, match="fleet 'f' was put down: `rose up` starts it again"):
+        begun.wait_ready(print)
+
+
+class KilledError(BaseException):
+    """As by SIGKILL: nobody tidies up."""
+
+
+@pytest.mark.parametrize("keep_runs", [True, False])
+@pytest.mark.parametrize("again", ["up", "down"])
+def test_what_a_killed_down_has_left_the_next_command_ends(tmp_path, cluster, monkeypatch, keep_runs, again):
+    config = fleet(tmp_path, TWO_HOSTS)
+    begun = started(config)
+    run, run_id = open_run(begun), begun.remembered.run_id
+    with monkeypatch.context() as patched, suppress(KilledError):
+        # Its hosts have ended, and the controller has not.
+        end = cluster.end
+
+        def killed(actor: Any, *, again: bool = False) -> None:
+            if actor is cluster.actors["controller"]:
+                raise KilledError
+            end(actor, again=again)
+
+        patched.setattr(cluster, "end", killed)
+        up.down(config, Here.address, print, keep_runs=keep_runs)
+    assert cluster.find("controller") is not None
+    assert not begun.goes_on()
+    if again == "up":
+        assert (started(config).remembered.run_id == run_id) is keep_runs
+        last = "started" if keep_runs else "ended"
+        assert recorded(tmp_path, run["run_id"])[-1][0] == last
+        stopped(config)
+    else:
+        stopped(config)
+        kept = remembered(tmp_path)
+        assert (kept is not None and kept.kept) == keep_runs
+
+
+def test_who_starts_it_again_finds_it_and_hears_of_a_changed_file_and_no_token(tmp_path, cluster):
+    config = fleet(tmp_path)
+    started(config)
+    before, secret = dict(cluster.actors), "another-token"
+    edited = config.model_copy(update={"gateway": config.gateway.model_copy(update={"token": secret})})
+    for file, changed in ((config, False), (edited, True)):
+        said: list[str] = []
+        assert up.up(file, Here.address, said.append).config.gateway.token == TOKEN
+        assert any("runs: what is well is left as it is" in text for text in said)
+        assert any("its fleet file has changed since" in text for text in said) is changed
+        assert not any(secret in text or TOKEN in text for text in said)
+    assert cluster.actors == before
+    stopped(config)
+
+
+def test_a_fleet_is_begun_and_ended_on_its_first_host_alone(tmp_path, cluster, monkeypatch):
+    config = fleet(tmp_path, TWO_HOSTS)
+    monkeypatch.setattr(Here, "own_resources", lambda _: {"node:127.0.0.2"})
+    for act in (up.up, up.down):
+        with pytest.raises(DeploymentError, match=r"this host is not 'one', the first .* no Ray node here has 'node"):
+            act(config, Here.address, print)
+    assert cluster.actors == {}
+    assert remembered(tmp_path) is None
+
+
+def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked_for_elsewhere(tmp_path, cluster):
+    config = fleet(tmp_path, TWO_HOSTS)
+    with pytest.raises(UserError, match="has 2 hosts: name their Ray cluster by --address"):
+        up.down(config, None, print)
+    started(config)
+    cluster.joined.clear()
+    up.restart(config, None, "one", print)
+    assert up.down(config, None, print)
+    assert cluster.joined == [Here.address] * 2
     # Once it has ended here, that is known too.
-    memory.forget()
     assert not up.down(config, None, print)
     with pytest.raises(UserError, match="name their Ray cluster"):
         up.up(config, None, print)
-    assert len(clusters) == 2
 
 
 def test_a_fleet_on_one_host_is_found_where_it_was_started_and_goes_on_anywhere_once_it_was_put_down(
-    tmp_path, monkeypatch
+    tmp_path, cluster, monkeypatch
 ):
-    cluster, begun = Joined("f"), []
-    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
-    monkeypatch.setattr(up.preflight, "check", lambda _: None)
-    monkeypatch.setattr(up.preflight, "notice", lambda _: None)
-    monkeypatch.setattr(up.local_ray, "stop", lambda _: None)
+    begun: list[Path] = []
     monkeypatch.setattr(up.local_ray, "start", lambda folder: begun.append(folder) or "127.0.0.1:9")
     config = fleet(tmp_path)
-    memory = FleetMemory(config)
-    remembered = memory.begin()
-    remembered.ray_address = "10.0.0.1:6379"
-    memory.write(remembered)
+    started(config)
+    cluster.joined.clear()
     up.up(config, None, print)
-    assert (cluster.joined, begun) == (["10.0.0.1:6379"], [])
-    cluster.actors.clear()
-    remembered.kept = True
-    memory.write(remembered)
+    assert (cluster.joined, begun) == ([Here.address], [])
+    # A fleet of another cluster, as far as this host remembers.
+    with monkeypatch.context() as patched:
+        patched.setattr(Here, "address", "10.0.0.9:6379")
+        with pytest.raises(UserError, match=r"fleet 'f' runs on the Ray at 127.0.0.1:6379"):
+            up.up(config, "10.0.0.9:6379", print)
+    stopped(config, keep_runs=True)
     assert not up.down(config, None, print)
     up.up(config, None, print)
-    assert (cluster.joined, begun) == (["10.0.0.1:6379", "127.0.0.1:9"], [tmp_path / "state" / "f"])
+    assert begun == [tmp_path / "state" / "f"]
+    stopped(config)
 
 
-class Keeper:
-    """One whose fleet ends after it was asked how it is a few times."""
-
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
-
-    def state(self) -> FleetState:
-        self.looks -= 1
-        return FleetState(run_id="r", url="http://x", parts=[], stopped=self.looks < 0, ending=True)
-
-
-def test_a_fleet_that_is_being_put_down_is_waited_for_and_then_started(tmp_path, monkeypatch):
-    cluster = Joined("f")
-    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
-    for looks in (0, 3):
-        before = cluster.actors[up.KEEPER] = Actor(Keeper(looks))
-        said: list[str] = []
-        begun = up.up(fleet(tmp_path, TWO_HOSTS), "10.0.0.1:6379", said.append)
-        assert before.ended
-        assert begun.keeper is not before
-        assert "fleet 'f' is being put down: its end is waited for" in said
+def test_whoever_stays_hears_that_its_ray_is_lost(tmp_path, cluster, monkeypatch):
+    begun = started(fleet(tmp_path))
+    monkeypatch.setattr(up, "_AWAY_S", 0.05)
+    monkeypatch.setattr(up, "listens", lambda _: False)
+    with pytest.raises(DeploymentError, match="fleet 'f' has lost its Ray: `rose up` starts it again"):
+        begun.goes_on()
+    monkeypatch.setattr(up, "listens", lambda _: True)
+    stopped(fleet(tmp_path))
 
 
-def test_whoever_waits_for_a_fleet_hears_that_it_was_put_down(tmp_path):
-    waiting, _ = made(tmp_path, FleetState(run_id="r", url="http://x", parts=[], stopped=True))
-    with pytest.raises(DeploymentError, match="fleet 'f' was put down: `rose up` starts it again"):
-        waiting.wait_ready(lambda _: None)
+def host_tokens(cluster: Here) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """What the controller is told of the other hosts: the token of each, and the names that it has and had."""
+    return cluster.actors["controller"]._body._plan.host_tokens
 
 
-def test_one_part_is_waited_for_and_not_those_that_are_away(tmp_path):
-    away = PartState(name="host other", ready=False, doing="waits for its Ray node (b)")
-    starting = PartState(name="controller", ready=False, doing="starting")
-    states = [
-        FleetState(run_id="r", url="http://x", parts=[part, away])
-        for part in (starting, PartState(name="controller", ready=True, doing=""))
+def test_a_host_that_the_file_has_no_more_may_send_no_events_and_comes_back_with_another_token(tmp_path, cluster):
+    def told(name: str, place: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        config = fleet(tmp_path, TWO_HOSTS.replace('"other"', f'"{name}"').replace("127.0.0.2", place))
+        started(config)
+        stopped(config, keep_runs=True)
+        return host_tokens(cluster)
+
+    first, third, fourth, again = (told(name, "127.0.0.2") for name in ("other", "third", "fourth", "other"))
+    assert first["other"][0] != again["other"][0]
+    # One with another name may send what it has of its former ones.
+    assert [names for told_of in (first, third, fourth) for _, names in told_of.values()] == [
+        ("other",),
+        ("third", "other"),
+        ("fourth", "other", "third"),
     ]
-    waiting, _ = made(tmp_path, *states)
-    assert waiting.wait_ready(lambda _: None, part="controller") == states[1]
+    # Another host is no former one, and neither is one that has that name now.
+    apart = TWO_HOSTS.replace('"other"', '"third"').replace("127.0.0.2", "127.0.0.3").replace('id = "b"', 'id = "c"')
+    started(fleet(tmp_path, apart))
+    assert {host: names for host, (_, names) in host_tokens(cluster).items()} == {"third": ("third",)}
+    stopped(fleet(tmp_path, apart))
 
 
-def test_who_stops_waiting_for_the_end_leaves_the_ray_that_carries_it(tmp_path, monkeypatch):
-    cluster, stopped = Joined("f"), []
-    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
-    monkeypatch.setattr(up.local_ray, "find", lambda _: cluster.address)
-    monkeypatch.setattr(up.local_ray, "stop", stopped.append)
-    cluster.actors[up.KEEPER] = Actor(Keeper(1_000_000))
-    cluster.actors[up.KEEPER]._body.stop = lambda keep_runs: None
-
-    def interrupted(_: float) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(up.time, "sleep", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            up.down(fleet(tmp_path), None, print)
-    assert stopped == []
-    cluster.actors[up.KEEPER]._body.looks = 0
-    assert up.down(fleet(tmp_path), None, print)
-    assert stopped == [tmp_path / "state" / "f"]
+def older(text: object) -> str:
+    """As a version wrote it that did not know a field of the plan, one of the fleet file and one of its tables."""
+    told = json.loads(str(text))
+    for table, name in ((told, "cores"), (told["config"], "cache"), (told["config"]["coserving"], "heartbeat_s")):
+        table.pop(name, None)
+    return json.dumps(told)
 
 
-def test_a_part_is_started_anew_and_no_other(tmp_path, monkeypatch):
-    cluster, config = Joined("f"), fleet(tmp_path, TWO_HOSTS)
-    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
-    keeper = started(config, monkeypatch)
-    cluster.actors[up.KEEPER] = Actor(keeper)
-    parts = keeper._fabric.actors
-    before = {name: actor._body for name, actor in parts.items()}
-    up.restart(config, "10.0.0.1:6379", "other", print)
-    assert [name for name, actor in parts.items() if actor._body is not before[name]] == ["host other"]
-    stopped(keeper)
-    with pytest.raises(UserError, match="fleet 'f' has no part 'third'"):
-        up.restart(config, "10.0.0.1:6379", "third", print)
+def test_each_part_reads_what_it_is_told_with_defaults_for_the_fields_that_are_not_there(tmp_path, cluster):
+    config = fleet(tmp_path, TWO_HOSTS)
+    begun = up.Fleet(config, Here(), up._begin(config, Here()), print)
+    kinds = {"controller": up.ControllerPlan, "host one": up.HostPlan, "host other": up.HostPlan}
+    plans = {part.name: process.load(kinds[part.name], part.arguments[0]) for part in begun.parts}
+    assert plans.keys() == kinds.keys()
+    for part in begun.parts:
+        assert process.load(kinds[part.name], older(part.arguments[0])) == plans[part.name]
+    assert plans["host other"].config == plans["controller"].config == config
+    token, agents = begun.remembered.tokens["other"], begun.remembered.agent_token
+    assert (plans["host other"].ledger_token, plans["host one"].ledger_token) == (token, "")
+    assert plans["controller"].host_tokens == {"other": (token, ("other",))}
+    assert {plan.agent_token for plan in plans.values()} == {agents}
+    assert agents not in repr(plans["controller"])
 
 
-def test_a_fleet_file_whose_token_alone_has_changed_has_changed(tmp_path, monkeypatch):
-    cluster, config = Joined("f"), fleet(tmp_path)
-    monkeypatch.setattr(up, "Fabric", lambda _: cluster)
-    keeper = started(config, monkeypatch)
-    cluster.actors[up.KEEPER] = Actor(keeper)
-    secret = "another-token"
-    edited = config.model_copy(update={"gateway": config.gateway.model_copy(update={"token": secret})})
-    changed: dict[str, bool] = {}
-    for name, file in {"as it is": config, "with another token": edited}.items():
-        said: list[str] = []
-        up.up(file, "10.0.0.1:6379", said.append)
-        changed[name] = any("its fleet file has changed since" in text for text in said)
-        assert not any(secret in text or TOKEN in text for text in said)
-    assert changed == {"as it is": False, "with another token": True}
-    assert not any(secret in told for told in (keeper.config(), str(keeper.state())))
-    stopped(keeper)
+def test_the_agent_token_is_made_once_for_a_fleet_run_and_kept_for_its_user_alone(tmp_path):
+    kept = FleetMemory(fleet(tmp_path))
+    first = kept.begin()
+    kept.write(first)
+    assert len(first.agent_token) == 64
+    # As after a restart, or `rose down --keep-runs`.
+    assert kept.begin().agent_token == first.agent_token
+    assert {path.stat().st_mode & 0o077 for path in (kept.folder, kept.folder / "fleet.json")} == {0}
+    kept.forget()
+    assert kept.begin().agent_token not in ("", first.agent_token)
+
+
+def test_a_second_demo_on_a_ledger_is_refused(tmp_path, monkeypatch):
+    config = demo([0, 1], ledger=tmp_path / "ledger")
+    monkeypatch.setattr(preflight, "check", lambda _config: None)
+    monkeypatch.setattr(local_ray, "find", {places.state_folder(config): "127.0.0.1:1"}.get)
+    with pytest.raises(DeploymentError, match="runs already"):
+        run_demo(config, print, threading.Event())
+    assert not (tmp_path / "ledger").exists()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from rose.clock import monotonic_ns
 from rose.errors import UserError
-from rose.events import Event
+from rose.events import Event, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.scheduling.runs.recording import client_event, run_event, turn_event
-from rose.runtime.scheduling.runs.state import State, StateError
+from rose.runtime.scheduling.runs.registry import Runs
+from rose.runtime.scheduling.runs.state import FILE, GONE_S, State, StateError
 
 #: How long after the ledger refused the event of a run it is tried again.
 _RETRY_S = 5.0
@@ -126,3 +129,25 @@ class Recorder:
             await asyncio.to_thread(writer.record_all, made)
         except LedgerError as error:
             raise LedgerAwayError(f"the ledger refuses events: {error}; send the same ones again") from None
+
+
+FLEET_ENDED = "the fleet was ended"
+
+
+def end_runs(folder: Path, record: Record, fleet_run_id: str) -> list[str]:
+    """Close the runs that are open in the controller's state in `folder`, and record what the ledger has not heard of
+    any run yet; returns which were closed. Raises StateError, and LedgerError if the ledger refuses."""
+    if not (folder / FILE).exists():
+        return []
+    state = State(folder, GONE_S)
+    try:
+        runs = Runs(state, monotonic_ns(), records=True)
+        open_runs = [run for run in runs if run.is_open]
+        for run in open_runs:
+            runs.close(run.run_id, run.facts.fence, "ended", FLEET_ENDED)
+        for number, values in state.due():
+            record(run_event(values, fleet_run_id), durable=True)
+            state.recorded(number)
+        return [run.run_id for run in open_runs]
+    finally:
+        state.close()

@@ -12,7 +12,7 @@ from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
-from rose.runtime.scheduling.message_fields import REASON_LENGTH_MAX
+from rose.runtime.scheduling.messages import REASON_LENGTH_MAX
 from rose.runtime.scheduling.turns.turns import Turn, new_id
 
 #: What a client may record of its run.

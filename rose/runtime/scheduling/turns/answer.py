@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.scheduling.message_fields import ID_LENGTH_MAX
+from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 from rose.runtime.weight_version import parse_name, weights_name
 
 _NOTHING = msgspec.Raw(b"[]")

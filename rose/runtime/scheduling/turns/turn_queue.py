@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from rose.clock import monotonic_ns
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
 from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
-from rose.runtime.scheduling.turns.trajectories import Trajectories
-from rose.runtime.scheduling.turns.turns import Turn, new_id
+from rose.runtime.scheduling.turns.turns import Trajectories, Turn, new_id
 
 #: A turn that gets nowhere for this long is answered with an error, so that a trainer never hangs. Serving may want all
 #: of its devices for minutes; who does not wait for so long hangs up, and the turn is gone.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
 from rose.clock import utc_us
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
-from rose.runtime.scheduling.turns.prompt import Prompt
-from rose.runtime.scheduling.turns.request import Labels, TurnRequest
+from rose.runtime.scheduling.turns.request import Labels, Prompt, TurnRequest
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -191,3 +191,51 @@ def _crowded(worker: Worker, deaths: int) -> bool:
         return False
     suspects = [item.deaths for item in worker.in_flight.values() if item.deaths in _TOGETHER]
     return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
+
+
+#: Trajectories remembered at most, 5 MB; the one that had no turn for longest is forgotten first, and costs a prefill
+#: at its next turn.
+REMEMBERED_MAX = 20_000
+_AVERAGE_WEIGHT = 0.02
+
+
+@dataclass(slots=True)
+class _Seen:
+    engine_id: str | None = None
+    turns: int = 0
+
+
+class Trajectories:
+    """By trajectory id, bounded."""
+
+    def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._remembered_max = remembered_max
+        #: Share of turns that another one of their trajectory follows: as many as follow one themselves.
+        self.follow_share = 0.0
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def begin(self, trajectory_id: str) -> int:
+        """A turn of the trajectory came in; returns how many came before."""
+        seen = self._seen.get(trajectory_id)
+        self.follow_share += _AVERAGE_WEIGHT * ((seen is not None) - self.follow_share)
+        seen = self._remember(trajectory_id)
+        seen.turns += 1
+        return seen.turns - 1
+
+    def completed(self, trajectory_id: str, engine_id: str) -> None:
+        """The turn's last tokens were made on that engine, which holds the prefix of the next turn."""
+        self._remember(trajectory_id).engine_id = engine_id
+
+    def engine(self, trajectory_id: str) -> str | None:
+        seen = self._seen.get(trajectory_id)
+        return None if seen is None else seen.engine_id
+
+    def _remember(self, trajectory_id: str) -> _Seen:
+        seen = self._seen.setdefault(trajectory_id, _Seen())
+        self._seen.move_to_end(trajectory_id)
+        while len(self._seen) > self._remembered_max:
+            self._seen.popitem(last=False)
+        return seen

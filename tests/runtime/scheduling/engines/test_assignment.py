@@ -7,8 +7,7 @@ from collections import defaultdict
 import pytest
 
 from rose.runtime.policy.sharing import AWAY_NS, HOLD_MIN_NS
-from rose.runtime.scheduling.engines.assignment import Assignment
-from rose.runtime.scheduling.engines.load import PEAK_NS, Load
+from rose.runtime.scheduling.engines.assignment import PEAK_NS, Assignment, Load
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, WorkerTable
 from rose.runtime.scheduling.messages import Heartbeat, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.registry import Runs

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.scheduling.turns import request as requests
-from rose.runtime.scheduling.turns.prompt import Prompt
-from rose.runtime.scheduling.turns.request import Labels, read
+from rose.runtime.scheduling.turns.request import Labels, Prompt, read
 
 _IDS = st.lists(st.one_of(st.integers(0, 200_000), st.integers(-2, 2**64)), max_size=8)
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 2**64), st.floats(allow_nan=False), st.text(max_size=5))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rose.runtime.scheduling.turns.trajectories import Trajectories
+from rose.runtime.scheduling.turns.turns import Trajectories
 
 
 def test_the_prefix_is_where_the_last_turn_was_completed():

@@ -4,43 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rose.runtime.transfer.package.manifest import INDEX_BYTES_MAX, Chunk, Manifest, PieceEntry
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import INDEX_BYTES_MAX, Chunk, Manifest, PieceEntry, read_index
 from rose.runtime.transfer.package.tables import canonical, pack
 from tests.runtime.transfer.made_manifests import manifest
 
 #: Beyond what the process has before it reads.
 MIB_MAX = 300
-READ = """
-import pathlib, re, sys
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Manifest, read_index
+READERS: dict[str, Callable[[bytes], object]] = {"manifest": Manifest.from_bytes, "index": read_index}
 
-def peak_mib():
-    return int(re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) >> 10
 
-data = pathlib.Path(sys.argv[2]).read_bytes()
-before_mib = peak_mib()
-try:
-    {"manifest": Manifest.from_bytes, "index": read_index}[sys.argv[1]](data)
-    print("read", end=" ")
-except TransferError as error:
-    print("refused", end=" ")
-print(peak_mib() - before_mib)
-"""
+def peak_mib() -> int:
+    peak_kib = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+    assert peak_kib is not None
+    return int(peak_kib[1]) >> 10
 
 
 def read_in_a_process(kind: str, data: bytes, folder: Path) -> tuple[str, int]:
     """Whether a manifest or an index is read, and how much memory that takes at most, in MiB."""
-    path = folder / "data"
-    path.write_bytes(data)
-    command = [sys.executable, "-c", READ, kind, str(path)]
-    outcome, mib = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    answer = folder / "answer"
+    child = os.fork()
+    if child == 0:
+        # The peak of a forked process begins at what it shares with its parent.
+        before_mib = peak_mib()
+        try:
+            READERS[kind](data)
+            outcome = "read"
+        except TransferError:
+            outcome = "refused"
+        except BaseException as error:
+            outcome = type(error).__name__
+        answer.write_text(f"{outcome} {peak_mib() - before_mib}")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    outcome, mib = answer.read_text().split()
     return outcome, int(mib)
 
 
@@ -62,13 +66,11 @@ def columns_of(value: bytes, size_bytes: int, column: str = "shape") -> bytes:
 
 MANY = 80 << 20
 BOMBS = {
-    "lists": lambda: b"[" + b"[]," * (MANY // 3) + b"[]]",
     "depth": lambda: b"[" * MANY,
     "shapes": lambda: columns_of(b"[]", MANY),
     "few shapes": lambda: columns_of(b"[]", 14 << 20),
     "axes": lambda: columns_of(b"[" + b"9," * (MANY // 2) + b"9]", 1),
     "names": lambda: columns_of(b'"ab"', MANY, "name"),
-    "objects": lambda: columns_of(b'{"a":1}', MANY),
     "unknown": lambda: b'{"a":[' + b"[]," * (MANY // 3) + b"[]]}",
     "hashes": lambda: canonical(manifest()._tables()).replace(b"1" * 32, b"ab " * (MANY // 3) + b"1" * 32),
 }
@@ -120,7 +122,6 @@ def large(tensors: int, ranks: int) -> Manifest:
     return Manifest(version=0, base_version=None, encode_ns=1, chunks=chunks, pieces=pieces)
 
 
-@pytest.mark.parametrize(("tensors", "ranks"), [(723, 64), (3000, 8)])
-def test_the_manifest_of_a_large_model_is_read(tensors: int, ranks: int) -> None:
-    whole = large(tensors, ranks)
+def test_the_manifest_of_a_large_model_is_read() -> None:
+    whole = large(723, 64)
     assert Manifest.from_bytes(whole.to_bytes()) == whole

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 #: What a host has of its own in place of the machine's, all of it in memory.
 _PRIVATE = ("/dev/shm", "/tmp", "/var/tmp", "/run")
 _SUBNET = "10.77.0"

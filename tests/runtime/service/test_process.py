@@ -1,0 +1,170 @@
+"""Processes of parts: what nobody foresaw ends them and is in their log, and logs do not grow without end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+
+import duckdb
+import pytest
+
+from rose.runtime.errors import FolderError
+from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
+from rose.runtime.service import controller, process
+from rose.runtime.service.controller import ControllerActor, ControllerPlan
+from tests.runtime.service.fleet_here import fleet, until
+
+_BEGIN = """
+import sys, time
+from pathlib import Path
+from rose.config import FleetConfig
+from tests.runtime.service.fleet_here import fleet
+folder = Path(sys.argv[1])
+config = fleet(folder)
+"""
+_CONTROLLER = """
+from rose.runtime.service.controller import ControllerActor, ControllerPlan
+actor = ControllerActor(ControllerPlan(
+    config=config, run_id="r", port={port}, state={state}, logs=folder / "logs", ledger=folder / "ledger",
+    cores={cores},
+))
+"""
+_HOST = """
+from rose.runtime.service.host import HostActor, HostPlan
+actor = HostActor(HostPlan(config=config, host="local", run_id={"no text"}, controller_url=""))
+"""
+_STAY = "time.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "log"),
+    [
+        (_CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log"),
+        pytest.param(_HOST, "state/f/local/logs/host.log", marks=pytest.mark.long),
+    ],
+    ids=["controller", "host"],
+)
+def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path, program, log):
+    command = [sys.executable, "-c", _BEGIN + program + _STAY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    text = (tmp_path / log).read_text()
+    assert "Traceback" in text
+    assert "Error" in text
+
+
+@pytest.mark.long
+def test_a_controller_that_may_not_choose_its_cores_and_niceness_says_so_and_listens(tmp_path):
+    # As Ray starts its workers; without the right to go back.
+    fewer = [] if os.geteuid() else [shutil.which("setpriv"), "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"]
+    program = (
+        _BEGIN
+        + _CONTROLLER.format(port="config.gateway.port", cores=(100_000,), state='folder / "state"')
+        + textwrap.dedent("""
+        while actor.report().doing:
+            time.sleep(0.05)
+        actor.stop(False)
+    """)
+    )
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    command = [*fewer, "nice", "-n", "15", sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "logs" / "controller.log").read_text()
+    assert "cannot run on the host's cores [100000]" in text
+    assert "cannot have niceness 10" in text
+    assert f"keeps {min(before + 15, 19)}: start Ray with RAY_worker_niceness=0" in text
+    assert "listening on" in text
+
+
+def test_an_engine_s_log_is_emptied_where_it_lies_and_goes_on(tmp_path):
+    log = tmp_path / "engine.log"
+    with log.open("ab") as output:
+        program = "import sys\nfor line in sys.stdin: print(line * 100, end='', flush=True)"
+        engine = subprocess.Popen(
+            [sys.executable, "-uc", program], stdin=subprocess.PIPE, stdout=output, text=True, bufsize=1
+        )
+    assert engine.stdin is not None
+    engine.stdin.write("before\n")
+    while log.stat().st_size < 700:
+        pass
+    assert process.rotate(tmp_path, bytes_max=699) == [log]
+    assert (tmp_path / "engine.old.log").read_text() == "before\n" * 100
+    engine.stdin.write("after\n")
+    engine.stdin.close()
+    assert engine.wait() == 0
+    # It begins anew, with no hole where the old lines were.
+    assert log.read_text() == "after\n" * 100
+    assert process.rotate(tmp_path, bytes_max=699) == []
+
+
+def test_a_process_s_own_log_keeps_the_last_few(tmp_path):
+    say = process.log_to(tmp_path / "logs" / "host.log", bytes_max=200)
+    for number in range(100):
+        say(f"line {number}")
+    assert process.log_to(tmp_path / "logs" / "host.log", bytes_max=200) is not None
+    names = sorted(path.name for path in (tmp_path / "logs").iterdir())
+    assert names == ["host.log", *(f"host.log.{number}" for number in range(1, process.LOGS_KEPT + 1))]
+    assert "line 99" in (tmp_path / "logs" / "host.log").read_text()
+
+
+def test_a_folder_of_logs_that_cannot_be_made_is_named_with_the_field_that_it_is_of(tmp_path):
+    (tmp_path / "logs").touch()
+    with pytest.raises(FolderError, match=f"state: {tmp_path}/logs cannot be made .* set `state` "):
+        process.log_to(tmp_path / "logs" / "controller.log")
+
+
+TURN = {
+    "at_us": 1_800_000_000_000_000,
+    "event_id": "made/0",
+    "run_id": "r",
+    "fleet_run_id": "fleet",
+    "trajectory_id": "t",
+    "group_id": "g",
+    "step": 0,
+    "turn": 0,
+    "attempt": 0,
+    "answer_tokens": None,
+    "engine_id": "e",
+    "device_id": "d",
+    "lease_id": None,
+    "policy_version": 0,
+    "placement": "queue",
+    "outcome": "completed",
+    "prompt_tokens": 1,
+    "cached_tokens": 0,
+    "output_tokens": 1,
+    "queue_ns": 0,
+    "duration_ns": 1,
+}
+
+
+def test_a_controller_whose_port_is_taken_records_no_turn_anew_until_it_is_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller, "_AGAIN_S", 0.05)
+    config = fleet(tmp_path)
+    plan = ControllerPlan(
+        config=config,
+        run_id="fleet",
+        port=config.gateway.port,
+        state=tmp_path / "kept",
+        logs=tmp_path / "logs",
+        ledger=tmp_path / "ledger",
+    )
+    plan.state.mkdir()
+    kept = AnswerStore(plan.state)
+    kept.keep(Kept("r", "k", b"", b"{}", json.dumps([TURN]).encode()))
+    kept.close()
+    log = plan.logs / "controller.log"
+    with socket.create_server((config.gateway.host, plan.port)):
+        actor = ControllerActor(plan)
+        until(lambda: log.exists() and log.read_text().count("cannot listen on") >= 3)
+    until(lambda: not actor.report().doing)
+    actor.stop(False)
+    until(lambda: not actor._thread.is_alive())
+    rows = f"SELECT count(*) FROM read_parquet('{plan.ledger}/live/*/*/*.parquet') WHERE event_id = 'made/0'"
+    assert duckdb.execute(rows).fetchall() == [(1,)]
