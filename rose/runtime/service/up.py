@@ -340,7 +340,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
     try:
         remembered = fleet_memory.begin()
         remembered.kept, remembered.ending = False, ""
-        remembered.ray_address = "" if local_ray.find(fleet_memory.folder) == fabric.address else fabric.address
+        remembered.ray_address = fabric.address if local_ray.find(fleet_memory.folder) is None else ""
         remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
         address = _first_address(config, fabric)
         if len(hosts) == 1:
@@ -482,7 +482,7 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     remembered = FleetMemory(config).read()
     own = local_ray.find(places.state_folder(config))
     before = own or ("" if remembered is None or remembered.kept else remembered.ray_address)
-    if before and before != fabric.address and listens(before):
+    if before and before not in (address, fabric.address) and listens(before):
         fabric.leave()
         raise UserError(
             f"--address {address!r}: fleet {config.name!r} runs on the Ray at {before}. Leave --address out, or end "
