@@ -34,26 +34,15 @@ actor = ControllerActor(ControllerPlan(
     cores={cores},
 ))
 """
-_HOST = """
-from rose.runtime.service.host import HostActor, HostPlan
-actor = HostActor(HostPlan(config=config, host="local", run_id={"no text"}, controller_url=""))
-"""
 _STAY = "time.sleep(60)\n"
 
 
-@pytest.mark.parametrize(
-    ("program", "log"),
-    [
-        (_CONTROLLER.format(port=1, cores=(), state=repr("no path")), "logs/controller.log"),
-        pytest.param(_HOST, "state/f/local/logs/host.log", marks=pytest.mark.long),
-    ],
-    ids=["controller", "host"],
-)
-def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path, program, log):
+def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path):
+    program = _CONTROLLER.format(port=1, cores=(), state=repr("no path"))
     command = [sys.executable, "-c", _BEGIN + program + _STAY, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
-    text = (tmp_path / log).read_text()
+    text = (tmp_path / "logs" / "controller.log").read_text()
     assert "Traceback" in text
     assert "Error" in text
 

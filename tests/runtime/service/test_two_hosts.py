@@ -327,7 +327,6 @@ def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     until(lambda: fleet.query(made) == [{"tokens": tokens}])
 
 
-@pytest.mark.long
 def test_the_loss_of_rays_head_loses_no_fleet(fleet):
     (run_id,) = fleet.runs()
     fleet.one.call("pkill", "-9", "gcs_server")
