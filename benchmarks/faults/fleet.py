@@ -41,7 +41,6 @@ _AHEAD_S = 50_000
 _TITLES = {
     Victim.CONTROLLER: "ray::ControllerActor",
     Victim.AGENT: "ray::HostActor",
-    Victim.KEEPER: "ray::Keeper",
     Victim.WORKER: "rose.runtime.rollout.worker",
     Victim.TRAINER: "rose.cli train",
 }

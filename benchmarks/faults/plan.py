@@ -25,7 +25,6 @@ class Victim(StrEnum):
 
     CONTROLLER = "controller"
     AGENT = "agents"
-    KEEPER = "keeper"
     HEAD = "Ray's head"
     NODE = "Ray's node"
     SERVER = "rollout server"

@@ -194,7 +194,6 @@ def title_of(process: psutil.Process) -> str:
 #: The parts of a fleet, by what Ray calls their processes.
 _TITLES = {
     "ray::ControllerActor": "controller",
-    "ray::Keeper": "keeper",
     "ray::HostActor": "host agent",
 }
 
