@@ -15,7 +15,7 @@ from dashboard.data import Run
 from dashboard.link import Link
 from rose.pricing.closing.period import month_at
 from rose.pricing.spend.calendar import FORMS
-from rose.text import visible
+from rose.terminal import visible
 
 #: What the bar has; the other fields of a link are chosen in the page itself.
 CHOICES = ("period", "view", "run", "team", "tag", "provenance")

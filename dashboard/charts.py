@@ -16,7 +16,7 @@ import streamlit as st
 from dashboard import format as words
 from rose.events import BUCKETS
 from rose.pricing.figures import Figure
-from rose.text import visible
+from rose.terminal import visible
 
 #: Bucket to colour, in the order in which buckets are stacked.
 BUCKET_COLOURS: Mapping[str, str] = {

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from rose.text import visible
+from rose.terminal import visible
 
 
 def table(rows: pl.DataFrame, **options: Any) -> Any:

@@ -13,7 +13,7 @@ from csv import writer
 import polars as pl
 
 from rose.ledger.commands.output import FORMULA, csv_cells
-from rose.text import visible_lines
+from rose.terminal import visible_lines
 
 #: Characters that begin or end something in Markdown, HTML, LaTeX, and a `:name:` of Streamlit's.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")

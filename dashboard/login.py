@@ -18,7 +18,7 @@ import streamlit as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from streamlit.navigation.page import StreamlitPage
 
-from rose import secret_file
+from rose import private_files
 from rose.errors import UserError
 from rose.ledger.address import is_loopback
 
@@ -54,7 +54,7 @@ def _callback(value: str) -> str:
     return value
 
 
-_Secret = Annotated[str, Field(min_length=secret_file.TOKEN_CHARACTERS_MIN)]
+_Secret = Annotated[str, Field(min_length=private_files.TOKEN_CHARACTERS_MIN)]
 
 
 class Auth(BaseModel):

@@ -129,7 +129,7 @@ def demo(
     seconds: Annotated[float, typer.Option(help="Stop cleanly after this long.", min=1)] = 150.0,
 ) -> None:
     """A fleet on two cores of this machine, with traffic and a trainer, then its cost report."""
-    from rose.config_demo import demo as demo_fleet
+    from rose.config_example import demo as demo_fleet
 
     with _errors():
         fleet = demo_fleet(

@@ -9,19 +9,177 @@ what the fields of a kind hold together are its `rules`; an event that breaks on
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
-from rose.event_about_fleet import Clock as Clock  # noqa: PLC0414
-from rose.event_about_fleet import ScaleDown as ScaleDown  # noqa: PLC0414
-from rose.event_about_ledger import Access as Access  # noqa: PLC0414 - every kind is taken from here, and what it is of
-from rose.event_about_ledger import Ledger as Ledger  # noqa: PLC0414
-from rose.event_about_power import NOT_MEASURED as NOT_MEASURED  # noqa: PLC0414
-from rose.event_about_power import Power as Power  # noqa: PLC0414
-from rose.event_base import Event as Event  # noqa: PLC0414
-from rose.event_base import Provenance as Provenance  # noqa: PLC0414
-from rose.event_base import Record as Record  # noqa: PLC0414
-from rose.event_fields import INTERVAL, Bytes, Count, Difference, DurationNs, Id, InstantNs, InstantUs, Rule, Share
+from rose.clock import utc_us
+from rose.event_fields import (
+    INTERVAL,
+    Bytes,
+    Count,
+    Difference,
+    DurationNs,
+    Id,
+    InstantNs,
+    InstantUs,
+    OffsetNs,
+    Rule,
+    Share,
+)
+
+Provenance = Literal["live", "replay", "simulated"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """What every event carries beside the fields of its kind."""
+
+    kind: ClassVar[str]
+    #: True for kinds that must be on disk before the act they describe is acknowledged.
+    durable: ClassVar[bool] = False
+    #: Fields that are optional in other kinds.
+    needs: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    at_us: InstantUs = dataclasses.field(default_factory=utc_us)
+    #: Chosen by the client; a retried event with the same id counts once. None: the ledger makes one.
+    event_id: Id | None = None
+    #: The run it belongs to. None: the run of the writer that records it.
+    run_id: Id | None = None
+    device_id: Id | None = None
+    engine_id: Id | None = None
+    lease_id: Id | None = None
+    trajectory_id: Id | None = None
+    policy_version: Count | None = None
+
+
+class Record(typing.Protocol):
+    """Where events go: a ledger writer's `record`. `durable` None means what the event's kind says."""
+
+    def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleDown(Event):
+    """Over [t0_ns, t1_ns) of a device, what lending decided about its being there."""
+
+    kind: ClassVar[str] = "scale_down"
+    durable: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("device_id",)
+    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
+    #: `kept`: a serving device would have been given back, and was kept to be lent. `let_go`: a dedicated device was
+    #: given up, because there was borrowing in its place.
+    decision: Literal["kept", "let_go"]
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    #: The name the price book knows the device by.
+    device_class: str
+    #: Who decided, such as a person or an autoscaler.
+    decided_by: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock(Event):
+    """How far the clocks of a device's host are from the controller's; it holds until the device's next such event.
+
+    The measured offset is too low by the delay of the quickest recent message.
+    """
+
+    kind: ClassVar[str] = "clock"
+    needs: ClassVar[tuple[str, ...]] = ("device_id",)
+    #: `heard`: by a controller that had not heard of the device. `set`: one of the two wall clocks was set. `moved`:
+    #: they drifted apart, or a quicker message says so; once a minute at most.
+    action: Literal["heard", "set", "moved"]
+    #: The host's wall clock less the controller's.
+    offset_ns: OffsetNs
+    #: The clock by which the device's agent records, less the controller's wall clock: it is taken at the host's boot,
+    #: never before what was recorded of the device by then, and goes on whatever the host's wall clock is set to. None:
+    #: the agent did not say.
+    device_time_offset_ns: OffsetNs | None = None
+    host: Id | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger(Event):
+    """The ledger about itself: what a compaction merged, events it had to drop, jobs and their results."""
+
+    kind: ClassVar[str] = "ledger"
+    durable: ClassVar[bool] = True
+    action: str
+    detail_json: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access(Event):
+    """Somebody read the ledger, or was refused: who, from where, what for, and what came of it.
+
+    A gateway writes one for each query and refusal. `count` is above 1 where the same happened that often meanwhile:
+    refusals of one peer within a second, looks of one peer at how far writers are within a minute.
+    """
+
+    kind: ClassVar[str] = "access"
+    durable: ClassVar[bool] = True
+    #: The name of a token, or `user@host` for a command on the folder.
+    who: Id
+    #: `info`: views were listed, or how far writers are. `*_denied`: the token, or a scope of it, was missing.
+    action: Literal[
+        "query",
+        "info",
+        "export",
+        "verify",
+        "report",
+        "receipt",
+        "token_denied",
+        "read_denied",
+        "append_denied",
+        "admin_denied",
+    ]
+    outcome: Literal["ok", "refused", "failed", "timeout"]
+    #: Address that a call came from; None for a command on the folder.
+    peer: str | None = None
+    #: What was asked for, its first 1,000 characters; the SHA-256 is that of the whole text in UTF-8.
+    statement: str | None = None
+    statement_sha256: str | None = None
+    result_rows: Count | None = None
+    duration_ns: DurationNs | None = None
+    count: Count | None = None
+
+
+#: The `source` of a power event without power.
+NOT_MEASURED: Final = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Power(Event):
+    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts, and how it was read.
+
+    `power_mw` is None just where `source` is "not measured", and `reason` why.
+    """
+
+    kind: ClassVar[str] = "power"
+    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    power_mw: Count | None
+    source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
+    #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
+    energy_mj: Count | None = None
+    package_energy_mj: Count | None = None
+    #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
+    busy_share: Share | None = None
+    memory_used_bytes: Bytes | None = None
+    sm_clock_mhz: Count | None = None
+    #: What holds the GPU's clocks where they are, in words; empty: nothing does.
+    clock_reasons: str | None = None
+    mig_instances: Count | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.power_mw is None) != (self.source == NOT_MEASURED):
+            raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

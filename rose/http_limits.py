@@ -8,11 +8,25 @@ before the last one is answered is cut: a server would keep all that it sends.
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import Any, Literal, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from rose.file_limit import connections_max
+_CONNECTIONS_MAX = 65_536
+
+
+def raise_file_limit() -> None:
+    """Let this process, and those that it starts, open as many files as the host allows it."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connections_max() -> int:
+    """Return how many connections a server keeps: half of the files that the process may open, since an answer may
+    need a file or a connection of its own."""
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _CONNECTIONS_MAX)
+
 
 #: The head of a request must come within this, from the connection's beginning or the head's first byte.
 HEAD_S = 10.0

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rose import secret_file
+from rose import private_files
 from rose.clock import utc_us
 from rose.errors import UserError
 
@@ -145,7 +145,7 @@ class Watched:
 def read(path: Path) -> tuple[Token, ...]:
     """Return the tokens in a file. Raises TokenError if it is damaged, or open to others."""
     try:
-        content, others = path.read_bytes(), secret_file.open_to_others(path)
+        content, others = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
         raise TokenError(f"tokens {path}: {error.strerror}; `rose token create NAME --tokens FILE` makes one") from None
     if others is not None:
@@ -203,7 +203,7 @@ def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = {} if missing_ok and not path.exists() else {token.name: token for token in read(path)}
             yield tokens
-            secret_file.write(path, _File(tokens=tuple(tokens.values())).model_dump_json(indent=2) + "\n")
+            private_files.write(path, _File(tokens=tuple(tokens.values())).model_dump_json(indent=2) + "\n")
     except OSError as error:
         raise TokenError(f"tokens {path}: {error.strerror}") from error
 

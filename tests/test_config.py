@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from rose import config
 from rose.config import ConfigError, FleetConfig
-from rose.config_demo import demo
-from rose.config_example import example
+from rose.config_example import demo, example
 
 MINIMAL = """
 [[device]]

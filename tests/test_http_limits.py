@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.file_limit import raise_file_limit
+from rose.http_limits import raise_file_limit
 
 #: Files that a server may open, and connections that strangers make.
 FILES, STRANGERS = 512, 600
@@ -234,7 +234,7 @@ def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_
 
 def test_the_file_limit_is_raised_to_what_the_host_allows() -> None:
     program = (
-        "import resource; from rose.file_limit import *\n"
+        "import resource; from rose.http_limits import *\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); print(connections_max())\n"
         "raise_file_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"

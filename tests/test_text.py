@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rose import clock
 from rose.clock import Anchor, both_ns
 from rose.errors import did_you_mean
-from rose.temporary import TemporaryFolder
-from rose.text import visible, visible_lines
+from rose.private_files import TemporaryFolder
+from rose.terminal import visible, visible_lines
 
 ANYTHING = st.text(st.characters(), max_size=50)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rose import secret_file
+from rose import private_files
 from rose.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -125,4 +125,4 @@ def _last(path: Path) -> tuple[int, str]:
 
 
 def _keep(path: Path, port: int, token: str) -> None:
-    secret_file.write(path, json.dumps({"port": port, "token": token}))
+    private_files.write(path, json.dumps({"port": port, "token": token}))

@@ -22,7 +22,7 @@ from rose.client.generation import Generation, Part, judged
 from rose.client.turns import TurnClient
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
-from rose.temporary import TemporaryFolder
+from rose.private_files import TemporaryFolder
 
 if TYPE_CHECKING:
     import torch

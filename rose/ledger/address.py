@@ -6,7 +6,7 @@ import ipaddress
 import re
 
 from rose.errors import UserError
-from rose.secret_file import check_token
+from rose.private_files import check_token
 
 #: The Host header of a request: a name or an address, and a port.
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")

@@ -21,7 +21,7 @@ import duckdb
 
 import sql
 from rose.ledger import database, layout
-from rose.temporary import TemporaryFolder
+from rose.private_files import TemporaryFolder
 
 #: Older DuckDB clients can open a file of this version.
 STORAGE_VERSION = "v1.5.0"

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.event_base import Provenance
 from rose.event_columns import all_columns, columns
 from rose.event_fields import NotEmpty, Range, Rule
-from rose.events import KINDS, Event
+from rose.events import KINDS, Event, Provenance
 from rose.ledger.layout import LedgerError
 
 _ARROW: dict[str, pa.DataType] = {

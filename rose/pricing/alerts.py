@@ -22,8 +22,7 @@ from urllib.parse import unquote
 from pydantic import Field, ValidationError, model_validator
 
 from rose.clock import iso, utc_us
-from rose.config_errors import explain
-from rose.config_hosts import PathText, Section
+from rose.config import PathText, Section, explain
 from rose.errors import UserError, did_you_mean
 from rose.ledger import catalog, layout, verified
 from rose.ledger.address import is_loopback
@@ -32,7 +31,7 @@ from rose.pricing import query
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
 from rose.pricing.money import format_money
 from rose.pricing.watch import anomaly, budget
-from rose.secret_file import open_to_others
+from rose.private_files import open_to_others
 
 if TYPE_CHECKING:
     from apprise import NotifyBase

@@ -10,8 +10,7 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table as TerminalTable
 
 from rose.pricing.table import Element, Mark, Paragraph, Table
-from rose.terminal import Screen, styled
-from rose.text import visible
+from rose.terminal import Screen, styled, visible
 
 #: Of a table, in characters; wider where it needs to be and the terminal is.
 WIDTH = 100

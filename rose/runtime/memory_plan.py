@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig
-from rose.engine_arguments import more_ranks
+from rose.fleet_checks import more_ranks
 from rose.runtime.engines import cpu
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure

@@ -171,7 +171,7 @@ def test_tied_tensors_have_one_name_and_may_change_once_they_are_published(tmp_p
 #: Has a folder as a trainer that publishes, and goes on until it is killed.
 TRAINER = """
 import time
-from rose.temporary import TemporaryFolder
+from rose.private_files import TemporaryFolder
 
 folder = TemporaryFolder("rose-run-weights-")
 (folder.path / "versions").mkdir()

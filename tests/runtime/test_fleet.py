@@ -10,7 +10,7 @@ import pytest
 
 from rose import config
 from rose.clock import Anchor
-from rose.config_demo import demo
+from rose.config_example import demo
 from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config

@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from rose.text import Escapes
+from rose.terminal import Escapes
 
 #: In JSON an escape stands for the character itself; the line ends are those between values.
 _ESCAPES = Escapes(lambda char: json.dumps(char)[1:-1], kept="\n")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rose.file_limit import raise_file_limit
+from rose.http_limits import raise_file_limit
 from rose.ledger.address import is_loopback
 from rose.ledger.commands.common import read_token, until_signal
 from rose.pricing.commands.common import UnverifiedOption, clear_errors

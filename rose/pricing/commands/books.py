@@ -20,8 +20,7 @@ from rose.pricing.commands.common import (
     clear_errors,
     print_answer,
 )
-from rose.terminal import echo, echo_error
-from rose.text import visible
+from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period

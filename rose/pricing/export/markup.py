@@ -15,7 +15,7 @@ import jinja2
 from rose.pricing.export import out
 from rose.pricing.export.out import Written
 from rose.pricing.table import Table
-from rose.text import visible_lines
+from rose.terminal import visible_lines
 
 
 def page(template: str, **values: Any) -> str:

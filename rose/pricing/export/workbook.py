@@ -24,7 +24,7 @@ from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
-from rose.text import visible
+from rose.terminal import visible
 
 SUFFIXES = (".xlsx",)
 BILL, PRICES = "Bill", "Prices used"

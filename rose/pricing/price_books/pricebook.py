@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from rose.config_errors import explain
+from rose.config import explain
 from rose.pricing.price_books.entries import (
     TABLES,
     DevicePrice,

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from rose import private_folder
-from rose.private_folder import NotPrivateError
+from rose import private_files
+from rose.private_files import NotPrivateError
 from rose.runtime.coserving.words import Block, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
@@ -70,7 +70,7 @@ class ArbiterPage:
         self.path = path
         size = len(Party) * _SECTION_WORDS * 8
         try:
-            descriptor = private_folder.open_file(path, users=page_users())
+            descriptor = private_files.open_file(path, users=page_users())
         except NotPrivateError as error:
             raise PageError(f"{error}. A page has to be of the user of this process, or of {_PAGE_USER}") from None
         self._file = os.fdopen(descriptor, "r+b")
@@ -87,7 +87,7 @@ class ArbiterPage:
     def create(cls, path: Path) -> ArbiterPage:
         """The agent's page: the one that is there, or a new one. Raises PageError if another agent has it, OSError if
         there is no room for it."""
-        private_folder.make(path.parent)
+        private_files.make(path.parent)
         try:
             page = cls(path)
             if page.get(Party.AGENT, Field.MAGIC) not in (0, MAGIC):

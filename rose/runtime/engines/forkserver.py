@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
-from rose import private_folder
+from rose import private_files
 
 #: A request is one packet: arguments, environment and code.
 PACKET_BYTES_MAX = 1 << 20
@@ -58,7 +58,7 @@ class ForkServer:
         `environment` is added to this process's. An engine whose environment would have had SGLang load otherwise is
         refused. It loads on `cores`, or anywhere on the host. Raises OSError if the socket or the log cannot be made.
         """
-        private_folder.make(path.parent)
+        private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
         try:
@@ -209,7 +209,7 @@ def fork_engine(
         "code": installed_code(),
     }
     request = json.dumps(message).encode()
-    if not private_folder.is_private(path.parent):
+    if not private_files.is_private(path.parent):
         # The environment has secrets.
         raise ForkError(f"no fork server of this user's answers at {path}: its folder is gone, or open to others")
     try:

@@ -17,7 +17,7 @@ from typing import IO
 
 import psutil
 
-from rose import private_folder
+from rose import private_files
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
@@ -227,7 +227,7 @@ class HostRunner:
         plan.make_memory()
         note_run(plan.state, plan.run_id)
         self._say = process.log_to(plan.logs / "host.log")
-        self._lock = os.fdopen(private_folder.open_file(plan.memory / "host.lock", os.O_CREAT), "w")
+        self._lock = os.fdopen(private_files.open_file(plan.memory / "host.lock", os.O_CREAT), "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

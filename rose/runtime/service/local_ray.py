@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from rose import private_folder, secret_file
+from rose import private_files
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
 from rose.runtime.service import places
@@ -52,9 +52,9 @@ def start(folder: Path) -> str:
     places.make_state(folder)
     # What is left of one whose raylet or head died has the folder that is deleted below.
     stop(folder)
-    secret_file.write(folder / _TOKEN, secrets.token_hex(32))
+    private_files.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
-    private_folder.make_linked(folder / _LINK, _TEMPORARY, "rose-ray-")
+    private_files.make_linked(folder / _LINK, _TEMPORARY, "rose-ray-")
     temporary = _temporary(folder)
     # The logs of the one before were kept until now.
     shutil.rmtree(temporary, ignore_errors=True)

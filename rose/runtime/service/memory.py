@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rose import secret_file
+from rose import private_files
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.events import Record
@@ -139,7 +139,7 @@ class FleetMemory:
 
     def write(self, remembered: Remembered) -> None:
         make_state(self.folder)
-        secret_file.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
+        private_files.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
         """The run has ended. Its name is kept for the next one, which begins with its drains, and of its state what the
@@ -258,7 +258,7 @@ def engines_token(folder: Path) -> str:
     """What other hosts show to the engines of the host with this folder; made by its one process, and once."""
     file = folder / _TOKEN_FILE
     if not file.exists():
-        secret_file.write(file, secrets.token_urlsafe(24))
+        private_files.write(file, secrets.token_urlsafe(24))
     return file.read_text()
 
 

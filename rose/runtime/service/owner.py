@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rose import secret_file
+from rose import private_files
 from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
@@ -80,7 +80,7 @@ def ensure(plan: HostPlan) -> dict[str, str]:
             "host": plan.host,
             "run_id": plan.run_id,
         }
-        secret_file.write(state / _PLAN, json.dumps(planned))
+        private_files.write(state / _PLAN, json.dumps(planned))
         # Of what the one before said, this one goes on with the ports.
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_last_record(state))})
         # Forked off: whoever ends this process and its children, as Ray does, has none of it.

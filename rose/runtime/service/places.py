@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rose import private_folder, secret_file
+from rose import private_files
 from rose.config import DeviceConfig, FleetConfig, HostConfig
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
@@ -82,7 +82,7 @@ def ledger(config: FleetConfig) -> Path:
 def make_state(folder: Path) -> None:
     """Make a folder that is in the fleet's `state`, for this user alone. Raises FolderError."""
     try:
-        secret_file.make_folder(folder)
+        private_files.make_folder(folder)
     except OSError as error:
         raise FolderError(
             f"state: {folder} cannot be made ({error.strerror or error}): set `state` in the fleet file to a folder "
@@ -146,9 +146,9 @@ class HostPlan:
     def make_memory(self) -> None:
         """Make `memory`, or find the one that a former process of the host made. Raises OSError."""
         home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-        private_folder.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
+        private_files.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
 
     def remove_memory(self) -> None:
         """Remove `memory`; the next one has its name."""
-        if private_folder.is_private(folder := self.memory):
+        if private_files.is_private(folder := self.memory):
             shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from rose.config import FleetConfig, HostConfig
 from rose.errors import UserError, did_you_mean
-from rose.file_limit import raise_file_limit
+from rose.http_limits import raise_file_limit
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.engines.ports import free_port

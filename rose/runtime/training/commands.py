@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.errors import UserError
-from rose.temporary import TemporaryFolder
+from rose.private_files import TemporaryFolder
 from rose.terminal import echo, echo_data, echo_error
 
 if TYPE_CHECKING:

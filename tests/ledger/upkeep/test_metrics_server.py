@@ -16,7 +16,7 @@ from rose.ledger.address import OpenAddressError
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics_server
 from rose.ledger.writer import LedgerWriter
-from rose.secret_file import SecretError
+from rose.private_files import SecretError
 
 TOKEN = "token-of-the-tests"
 Answer = tuple[int, str]

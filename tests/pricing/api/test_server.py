@@ -14,7 +14,7 @@ from rose.ledger.layout import LedgerError
 from rose.pricing.api import app
 from rose.pricing.api.ledgers import named
 from rose.pricing.api.parameters import AllocationQuery
-from rose.secret_file import SecretError
+from rose.private_files import SecretError
 from tests.pricing.api.conftest import HOUR, Serve, Served
 from tests.pricing.closing.conftest import BILL_NANO, late_slice, write
 

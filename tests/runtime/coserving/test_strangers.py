@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rose import private_folder
+from rose import private_files
 from rose.runtime.coserving.attach import attaching
 from rose.runtime.coserving.attach.attaching import pages_in_use
 from rose.runtime.coserving.hooks import serving
@@ -33,7 +33,7 @@ def home(monkeypatch):
 
 @pytest.fixture
 def page(home):
-    private_folder.make(home / "rose-fleet")
+    private_files.make(home / "rose-fleet")
     page = ArbiterPage.create(home / "rose-fleet" / "gpu-0" / "page")
     page.set_lease(LEASE)
     yield page

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.private_folder import NotPrivateError
+from rose.private_files import NotPrivateError
 from rose.runtime.engines import forkserver, forkserver_main
 from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, ForkError, ForkServer, fork_engine, installed_code
 from rose.runtime.engines.forkserver_main import differing

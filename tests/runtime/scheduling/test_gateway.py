@@ -11,10 +11,10 @@ import pytest
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
 from rose.ledger.address import OpenAddressError
+from rose.private_files import SecretError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS
 from rose.runtime.scheduling.gateway import Gateway, answers
-from rose.secret_file import SecretError
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve, until
 
 TOKEN = "token-of-the-tests"

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.config_demo import demo
+from rose.config_example import demo
 from rose.events import BUCKETS
 from rose.ledger import catalog
 from rose.ledger.verify import verify

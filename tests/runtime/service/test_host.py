@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rose import private_folder
+from rose import private_files
 from rose.clock import utc_us
 from rose.config import FleetConfig
 from rose.events import Device, Lease, Power
@@ -344,7 +344,7 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
     if memory_kept:
         places.make_state(plan.state)
         plan.make_memory()
-        private_folder.make(plan.memory / "r")
+        private_files.make(plan.memory / "r")
         LeaseFile(plan.memory / "r" / "page", plan.run_id).write(Remembered(7, lease))
     shutil.rmtree(tmp_path / "model")
     actor = HostActor(plan)

@@ -19,7 +19,7 @@ import ray
 import typer.main
 import yaml
 
-from rose import cli, config, private_folder
+from rose import cli, config, private_files
 from rose.errors import UserError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, FolderError, PartDiedError
@@ -107,7 +107,7 @@ def test_it_goes_on_when_the_terminal_that_it_was_started_at_is_closed(tmp_path)
         time.sleep(1.0)
         assert servers(tmp_path) == ["gcs_server", "raylet"]
         # Everybody may write to the folder that Ray makes in it.
-        assert private_folder.is_private(local_ray._temporary(tmp_path).parent)
+        assert private_files.is_private(local_ray._temporary(tmp_path).parent)
     finally:
         local_ray.stop(tmp_path)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rose.config_demo import demo
+from rose.config_example import demo
 from rose.errors import UserError
 from rose.ledger import catalog
 from rose.runtime import preflight

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rose import client, config, private_folder
+from rose import client, config, private_files
 from rose.clock import Anchor
 from rose.ledger import catalog
 from rose.ledger.verify import verify
@@ -36,7 +36,7 @@ STEPS = 3
 @pytest.fixture
 def device():
     """A device whose page lies where agents of this host have theirs."""
-    folder = private_folder.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
+    folder = private_files.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
     cores = os.sched_getaffinity(0)
     yield f"device-{folder.name}", folder
     # The trainer keeps its process off the cores of serving devices.

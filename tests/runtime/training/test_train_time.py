@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rose import private_folder
+from rose import private_files
 from rose.runtime.coserving.page import ArbiterPage, Party, Span
 from rose.runtime.training.train_time import DeviceTakenError, NoPageError, TrainTime, page_of
 
@@ -14,7 +14,7 @@ from rose.runtime.training.train_time import DeviceTakenError, NoPageError, Trai
 @pytest.fixture
 def page():
     """A page where an agent of this host has its pages."""
-    folder = private_folder.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
+    folder = private_files.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
     page = ArbiterPage.create(folder / f"device-{folder.name}" / "page")
     yield page
     page.close()
@@ -41,7 +41,7 @@ def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
     with time.span():
         assert not page.path.parent.exists()
     # Between its being made and its agent's being ready.
-    private_folder.make(page.path.parent)
+    private_files.make(page.path.parent)
     page.path.touch(0o600)
     page.path.write_bytes(bytes(size))
     with time.span():

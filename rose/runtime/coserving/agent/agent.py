@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rose import private_folder
+from rose import private_files
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig
 from rose.events import Device, Engine, Event, Ledger, Record, StepTime
@@ -400,7 +400,7 @@ class DeviceAgent:
     def start(self) -> None:
         """Launch the rollout engine and return when it has answered. Raises EngineError; nothing is left then."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
-        private_folder.make(self._spec.staging)
+        private_files.make(self._spec.staging)
         self._watch_thread.start()
         self._meter.start()
         if self._engine is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose import private_folder
+from rose import private_files
 from rose.clock import Anchor, monotonic_ns, utc_us
 from rose.events import Lease
 from rose.ledger import catalog
@@ -85,7 +85,7 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
     if known is not None:
         anchor = Anchor(max(anchor.utc_minus_monotonic_ns, known.newest_ns - monotonic_ns()))
     path = _anchor_file(page)
-    private_folder.make(path.parent)
+    private_files.make(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     own = {"boot_id": boot_id(), "run_id": run_id, "utc_minus_monotonic_ns": anchor.utc_minus_monotonic_ns}
     partial.write_text(json.dumps(own))

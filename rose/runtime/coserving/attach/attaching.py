@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rose.errors import UserError
-from rose.private_folder import is_private
+from rose.private_files import is_private
 from rose.runtime.coserving.attach.attachment import STATE, EngineState, described, has_url, note_url
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
 from rose.runtime.coserving.hooks.settings import PAGE_LINK

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rose import secret_file
+from rose import private_files
 from rose.errors import UserError
 
 FILE = "controller.sqlite"
@@ -93,7 +93,7 @@ class State:
         self._lock: int | None = None
         try:
             if folder is not None:
-                secret_file.make_folder(folder)
+                private_files.make_folder(folder)
                 self._lock = _locked(folder / LOCK, wait_s)
                 _keep_private(folder / FILE)
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
@@ -194,10 +194,10 @@ class State:
 
 def _keep_private(path: Path) -> None:
     """Before SQLite opens it: tokens of version stores are in it. SQLite gives the files beside it the same mode."""
-    secret_file.create(path)
+    private_files.create(path)
     for beside in (path.with_name(f"{FILE}-wal"), path.with_name(f"{FILE}-shm")):
         if beside.exists():
-            secret_file.create(beside)
+            private_files.create(beside)
 
 
 def _locked(path: Path, wait_s: float) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rose.file_limit import raise_file_limit
+from rose.http_limits import raise_file_limit
 from rose.ledger.commands.common import fail, host_and_port, read_token, until_signal
 from rose.terminal import echo
 

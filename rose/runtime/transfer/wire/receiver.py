@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rose import private_folder
+from rose import private_files
 from rose.runtime.transfer.codec.header import HEADER_BYTES
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
@@ -75,7 +75,7 @@ class Receiver:
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
         with self._origin():  # A wrong URL is found here.
-            private_folder.make(staging)
+            private_files.make(staging)
             self._partial.mkdir(exist_ok=True)
 
     def latest(self) -> int | None:

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from aiohttp import web
 
-from rose.file_limit import connections_max
-from rose.http_limits import ACCEPTS, BODY_S
+from rose.http_limits import ACCEPTS, BODY_S, connections_max
 from rose.ledger.address import check_guarded, refusal
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package, index_bytes, plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rose import private_folder
+from rose import private_files
 from rose.runtime.coserving.attach import attaching
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, PageUse, pages_in_use
 from rose.runtime.coserving.attach.attachment import Attachment, describe
@@ -24,7 +24,7 @@ from tests.runtime.coserving.parties import OtherParty
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     monkeypatch.setattr(attaching, "FOLDERS", (tmp_path,))
-    private_folder.make(tmp_path / "rose-run")
+    private_files.make(tmp_path / "rose-run")
     page = ArbiterPage.create(tmp_path / "rose-run" / "d" / "page")
     yield page
     page.close()

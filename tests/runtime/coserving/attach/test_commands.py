@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rose import private_folder
+from rose import private_files
 from rose.cli import app
 from rose.runtime.coserving.attach import attaching, commands
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
@@ -65,7 +65,7 @@ def fails(*arguments):
 def folder(tmp_path, monkeypatch):
     """Where pages of this test are looked for."""
     monkeypatch.setattr(attaching, "FOLDERS", (tmp_path,))
-    private_folder.make(tmp_path / "rose-run")
+    private_files.make(tmp_path / "rose-run")
     return tmp_path
 
 

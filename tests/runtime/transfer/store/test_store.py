@@ -203,4 +203,6 @@ def test_each_rank_of_any_receiver_gets_its_boxes_of_any_model(model: ModelShape
                 staged = stage(store, plan(store.packages(), 2, have), Path(name) / "staged", regions)
                 prepare(staged, engine, regions).commit()
                 expected = {name: after[name][box.slices].contiguous() for name, box in regions.items()}
-                assert all(torch.equal(engine[name].view(torch.int32), expected[name].view(torch.int32)) for name in regions)
+                assert all(
+                    torch.equal(engine[name].view(torch.int32), expected[name].view(torch.int32)) for name in regions
+                )

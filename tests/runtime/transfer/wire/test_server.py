@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from rose.ledger.address import OpenAddressError
+from rose.private_files import SecretError
 from rose.runtime.transfer.package.manifest import Package, index_bytes
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import Route
 from rose.runtime.transfer.wire.server import StoreServer
-from rose.secret_file import SecretError
 
 
 class Clock:

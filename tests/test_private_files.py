@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rose import private_folder, secret_file, tokens
-from rose.private_folder import NotPrivateError
+from rose import private_files, tokens
+from rose.private_files import NotPrivateError, SecretError
 from rose.runtime.scheduling.runs.state import FILE, RunFacts, State
-from rose.secret_file import SecretError
 from rose.tokens import TokenError, UnknownTokenError
 from tests import strangers
 
@@ -46,8 +45,8 @@ def test_each_file_is_this_user_s_alone_from_its_first_byte(tmp_path, open_umask
         return descriptor
 
     monkeypatch.setattr(os, "open", looked_at)
-    secret_file.write(tmp_path / "token", "a")
-    secret_file.create(tmp_path / "empty")
+    private_files.write(tmp_path / "token", "a")
+    private_files.create(tmp_path / "empty")
     assert seen == [(".token.partial", 0o600), ("empty", 0o600)]
     assert modes(tmp_path) == {"token": 0o600, "empty": 0o600}
 
@@ -56,9 +55,9 @@ def test_a_file_or_folder_that_was_open_to_others_is_closed_and_said_to_be(tmp_p
     folder = tmp_path / "state"
     folder.mkdir(mode=0o755)
     (folder / "kept").write_text("kept")
-    secret_file.make_folder(folder)
-    secret_file.make_folder(tmp_path / "new")
-    secret_file.create(folder / "kept")
+    private_files.make_folder(folder)
+    private_files.make_folder(tmp_path / "new")
+    private_files.create(folder / "kept")
     assert ((folder / "kept").read_text(), modes(folder)) == ("kept", {"kept": 0o600})
     assert modes(tmp_path) == {"state": 0o700, "new": 0o700}
     assert [record.getMessage() for record in caplog.records] == [
@@ -70,8 +69,8 @@ def test_a_link_is_not_followed_to_another_file(tmp_path):
     (tmp_path / "other").write_text("other's")
     (tmp_path / "secret").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic link"):
-        secret_file.create(tmp_path / "secret")
-    secret_file.write(tmp_path / "secret", "mine")
+        private_files.create(tmp_path / "secret")
+    private_files.write(tmp_path / "secret", "mine")
     assert (tmp_path / "other").read_text() == "other's"
 
 
@@ -80,13 +79,13 @@ def test_a_folder_of_another_user_is_refused(tmp_path):
     (tmp_path / "state").mkdir()
     os.chown(tmp_path / "state", 65534, 65534)
     with pytest.raises(PermissionError, match=r"state belongs to user 65534: name a folder of this user"):
-        secret_file.make_folder(tmp_path / "state")
+        private_files.make_folder(tmp_path / "state")
 
 
 @root_only
 def test_another_user_reads_nothing_of_the_controller_s_state_whenever_he_looks(open_umask, monkeypatch):
     # He may enter the folder, so that the files' own modes are what is tried.
-    monkeypatch.setattr(secret_file, "make_folder", lambda path: path.mkdir(exist_ok=True))
+    monkeypatch.setattr(private_files, "make_folder", lambda path: path.mkdir(exist_ok=True))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -126,20 +125,22 @@ def test_what_an_older_version_left_open_is_closed_before_it_is_opened(tmp_path,
 
 def test_a_short_token_is_refused_and_not_shown():
     with pytest.raises(SecretError, match="the token has 5 characters and needs 16; `openssl rand -hex 32` makes one"):
-        secret_file.check_token("guess")
-    assert secret_file.check_token("0123456789abcdef") == "0123456789abcdef"
+        private_files.check_token("guess")
+    assert private_files.check_token("0123456789abcdef") == "0123456789abcdef"
     for weak in ("x" * 16, " " * 16, "0123456789 abcdef"):
-        with pytest.raises(secret_file.SecretError, match="blanks, or fewer than 6 different"):
-            secret_file.check_token(weak)
+        with pytest.raises(private_files.SecretError, match="blanks, or fewer than 6 different"):
+            private_files.check_token(weak)
 
 
 def test_a_file_that_others_may_use_is_said_to_be_so_with_the_way_out(tmp_path):
     path = tmp_path / "token"
     path.touch(mode=0o600)
-    assert secret_file.open_to_others(path) is None
+    assert private_files.open_to_others(path) is None
     for mode in (0o640, 0o604, 0o666):
         path.chmod(mode)
-        assert secret_file.open_to_others(path) == f"has mode {mode:04o}, so that others may use it; `chmod 600 {path}`"
+        assert (
+            private_files.open_to_others(path) == f"has mode {mode:04o}, so that others may use it; `chmod 600 {path}`"
+        )
 
 
 def mode(path):
@@ -147,10 +148,10 @@ def mode(path):
 
 
 def test_a_folder_is_made_for_its_user_alone_and_made_again_is_the_same(tmp_path):
-    folder = private_folder.make(tmp_path / "a" / "b")
+    folder = private_files.make(tmp_path / "a" / "b")
     (folder / "file").touch()
-    assert private_folder.make(folder) == folder
-    assert (mode(folder), private_folder.is_private(folder)) == (0o700, True)
+    assert private_files.make(folder) == folder
+    assert (mode(folder), private_files.is_private(folder)) == (0o700, True)
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
@@ -158,34 +159,34 @@ def test_an_own_folder_that_others_read_is_closed_and_one_that_others_write_to_i
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(0o755)
-    assert not private_folder.is_private(folder)
-    private_folder.make(folder)
+    assert not private_files.is_private(folder)
+    private_files.make(folder)
     assert mode(folder) == 0o700
     for open_to_others in (0o770, 0o707):
         folder.chmod(open_to_others)
         with pytest.raises(NotPrivateError, match=f"folder has mode {open_to_others:04o}: other users may use it"):
-            private_folder.make(folder)
+            private_files.make(folder)
 
 
 def test_a_link_is_no_folder(tmp_path):
     link = tmp_path / "link"
-    link.symlink_to(private_folder.make(tmp_path / "folder"))
+    link.symlink_to(private_files.make(tmp_path / "folder"))
     with pytest.raises(NotPrivateError, match="link is a link: remove it"):
-        private_folder.make(link)
-    assert not private_folder.is_private(link)
+        private_files.make(link)
+    assert not private_files.is_private(link)
 
 
 def test_a_file_is_made_once_and_opened_by_its_one_name(tmp_path):
     path = tmp_path / "file"
     with pytest.raises(FileNotFoundError, match="file"):
-        private_folder.open_file(path)
+        private_files.open_file(path)
     for _ in range(2):
-        with os.fdopen(private_folder.open_file(path, os.O_CREAT), "a") as file:
+        with os.fdopen(private_files.open_file(path, os.O_CREAT), "a") as file:
             file.write("a")
     assert (path.read_text(), mode(path)) == ("aa", 0o600)
     (tmp_path / "other").hardlink_to(path)
     with pytest.raises(NotPrivateError, match="not one regular file with one name"):
-        private_folder.open_file(path)
+        private_files.open_file(path)
 
 
 def test_what_is_no_private_file_is_refused_and_left_as_it_was(tmp_path):
@@ -198,11 +199,11 @@ def test_what_is_no_private_file_is_refused_and_left_as_it_was(tmp_path):
     os.mkfifo(pipe, 0o600)
     for path, why in ((link, "is a link"), (public, "has mode 0644"), (pipe, "not one regular file")):
         with pytest.raises(NotPrivateError, match=f"{path.name} {why}|{path.name} is {why}"):
-            private_folder.open_file(path, os.O_CREAT)
+            private_files.open_file(path, os.O_CREAT)
     assert target.read_text() == "precious"
     tmp_path.chmod(0o755)
     with pytest.raises(NotPrivateError, match="has mode 0755"):
-        private_folder.open_file(target)
+        private_files.open_file(target)
 
 
 def test_a_linked_folder_has_a_name_that_nobody_can_guess_and_keeps_it(tmp_path):
@@ -210,11 +211,11 @@ def test_a_linked_folder_has_a_name_that_nobody_can_guess_and_keeps_it(tmp_path)
     folders = []
     for home in homes:
         home.mkdir()
-        folders.append(private_folder.make_linked(home / "link", tmp_path, "rose-"))
-        assert private_folder.make_linked(home / "link", tmp_path, "rose-") == folders[-1]
+        folders.append(private_files.make_linked(home / "link", tmp_path, "rose-"))
+        assert private_files.make_linked(home / "link", tmp_path, "rose-") == folders[-1]
     assert folders[0] != folders[1]
     folders[0].rmdir()  # as a boot does
-    assert private_folder.make_linked(homes[0] / "link", tmp_path, "rose-") == folders[0]
+    assert private_files.make_linked(homes[0] / "link", tmp_path, "rose-") == folders[0]
 
 
 def test_processes_that_come_at_once_have_one_linked_folder(tmp_path):
@@ -222,7 +223,7 @@ def test_processes_that_come_at_once_have_one_linked_folder(tmp_path):
 
     def make():
         ready.wait()
-        folders.append(private_folder.make_linked(tmp_path / "link", tmp_path, "rose-"))
+        folders.append(private_files.make_linked(tmp_path / "link", tmp_path, "rose-"))
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
@@ -237,26 +238,26 @@ def test_processes_that_come_at_once_have_one_linked_folder(tmp_path):
 @pytest.mark.parametrize("trap", ["mkdir -m 0700 {}", "mkdir -m 0777 {}", "ln -s {}-elsewhere {}", "touch {}"])
 def test_what_another_user_made_in_the_place_of_a_folder_is_refused_and_a_linked_one_is_elsewhere(tmp_path, trap):
     with strangers.everybodys_folder() as home:
-        before = private_folder.make_linked(tmp_path / "link", home, "rose-")
+        before = private_files.make_linked(tmp_path / "link", home, "rose-")
         before.rmdir()
         assert strangers.succeeds(trap.format(before, before))
         with pytest.raises(OSError, match=r"belongs to user|is a link|Not a directory"):
-            private_folder.make(before)
-        folder = private_folder.make_linked(tmp_path / "link", home, "rose-")
+            private_files.make(before)
+        folder = private_files.make_linked(tmp_path / "link", home, "rose-")
         assert folder != before
-        assert private_folder.is_private(folder)
-        assert private_folder.make_linked(tmp_path / "link", home, "rose-") == folder
+        assert private_files.is_private(folder)
+        assert private_files.make_linked(tmp_path / "link", home, "rose-") == folder
 
 
 @strangers.needs_another_user
 def test_a_file_of_another_user_is_opened_only_where_that_user_is_named(tmp_path):
-    path = private_folder.make(tmp_path / "folder") / "file"
+    path = private_files.make(tmp_path / "folder") / "file"
     path.touch(0o600)
     for owned in (path, path.parent):
         os.chown(owned, strangers.UID, strangers.UID)
         with pytest.raises(NotPrivateError, match=f"belongs to user {strangers.UID}, and not to user 0"):
-            private_folder.open_file(path)
-    os.close(private_folder.open_file(path, users=[strangers.UID]))
+            private_files.open_file(path)
+    os.close(private_files.open_file(path, users=[strangers.UID]))
 
 
 @pytest.fixture

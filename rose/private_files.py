@@ -1,0 +1,230 @@
+"""Secrets and the files that hold them: long enough, whole or not there, and for their user alone."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from rose.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+#: A shorter token could be guessed.
+TOKEN_CHARACTERS_MIN = 16
+_DIFFERENT_MIN = 6
+#: What a mode gives to group and others.
+_OTHERS = 0o077
+
+
+class SecretError(UserError, ValueError):
+    """A secret cannot be used as it is; the message says why without showing it."""
+
+
+def check_token(token: str, name: str = "the token") -> str:
+    """Return `token`. Raises SecretError if it could be guessed; `name` says which one it is."""
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise SecretError(
+            f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
+        )
+    if len(set(token)) < _DIFFERENT_MIN or any(char.isspace() for char in token):
+        raise SecretError(
+            f"{name} holds blanks, or fewer than {_DIFFERENT_MIN} different characters; "
+            "`openssl rand -hex 32` makes one"
+        )
+    return token
+
+
+def write(path: Path, text: str) -> None:
+    """Put `text` at `path`, in place of what was there, and on the disk. Raises OSError."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def create(path: Path) -> None:
+    """Make an empty file for this user alone; take others' rights from one that exists. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for this user alone; take others' rights from one that exists. Raises OSError, also for a folder of
+    another user."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = path.stat()
+    if status.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to user {status.st_uid}: name a folder of this user, or `chown` it")
+    if status.st_mode & _OTHERS:
+        path.chmod(0o700)
+        logger.warning("%s was open to other users (mode %04o); now it is not", path, status.st_mode & 0o777)
+
+
+def open_to_others(path: Path) -> str | None:
+    """Say that group or others may use the file at `path`, and the way out; None if they may not. Raises OSError."""
+    mode = path.stat().st_mode
+    if not mode & _OTHERS:
+        return None
+    return f"has mode {mode & 0o777:04o}, so that others may use it; `chmod 600 {path}`"
+
+
+class NotPrivateError(OSError):
+    """Another user owns the folder or file, or may use it, or a link is in its place."""
+
+
+def make(path: Path) -> Path:
+    """Make a folder for this user alone, or close one of this user's to others that only read. Raises NotPrivateError,
+    OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, closed_to_others=0o022)
+        os.fchmod(descriptor, 0o700)
+        os.close(descriptor)
+    return path
+
+
+def make_linked(link: Path, home: Path, prefix: str) -> Path:
+    """Return the private folder that `link` leads to, made anew if it is gone.
+
+    `link` lies where this user alone may write, and keeps the name. Nobody can guess a name in `home` that is new: at
+    first, and where another user has taken the one before. Raises OSError.
+    """
+    # Two processes may come at once.
+    parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        if link.is_symlink():
+            with suppress(OSError):
+                return make(link.readlink())
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        return folder
+    finally:
+        os.close(parent)
+
+
+def is_private(folder: Path, users: Collection[int] = ()) -> bool:
+    """Whether a folder is there, and this user's or one of `users` alone."""
+    try:
+        os.close(_enter(folder, users))
+    except OSError:
+        return False
+    return True
+
+
+def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
+    """Open a private file in a private folder to read and write; with O_CREAT in `flags` a new one if there is none.
+
+    It may belong to this user or to `users`. Raises NotPrivateError, OSError.
+    """
+    folder = _enter(path.parent, users)
+    try:
+        return _open(path, os.O_RDWR | flags, users, folder)
+    finally:
+        os.close(folder)
+
+
+def _enter(folder: Path, users: Collection[int]) -> int:
+    return _open(folder, os.O_RDONLY | os.O_DIRECTORY, users)
+
+
+def _open(
+    path: Path,
+    flags: int,
+    users: Collection[int] = (),
+    folder: int | None = None,
+    closed_to_others: int = 0o077,
+) -> int:
+    """Open what lies at `path` and check that it is private. `folder` is a descriptor of its folder."""
+    name = path if folder is None else path.name
+    try:
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except OSError as error:
+        if path.is_symlink():
+            raise NotPrivateError(f"{path} is a link: remove it") from None
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    try:
+        _check(path, os.fstat(descriptor), users, closed_to_others)
+    except NotPrivateError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to_others: int) -> None:
+    if status.st_uid != os.geteuid() and status.st_uid not in users:
+        raise NotPrivateError(f"{path} belongs to user {status.st_uid}, and not to user {os.geteuid()}")
+    if status.st_mode & closed_to_others:
+        raise NotPrivateError(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: other users may use it")
+    if stat.S_ISDIR(status.st_mode):
+        return
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise NotPrivateError(f"{path} is not one regular file with one name: remove it")
+
+
+#: A folder is locked by then, or its process was killed.
+_LOCKED_S = 10
+
+
+class TemporaryFolder:
+    """A folder for this process, until `close`. What killed processes of this user left under its `prefix` is removed.
+
+    It lies in `home`, by default where temporary files do. A context manager, which gives its path.
+    """
+
+    def __init__(self, prefix: str, home: Path | None = None) -> None:
+        home = home or Path(tempfile.gettempdir())
+        for leftover in home.glob(f"{prefix}*"):
+            with suppress(OSError):
+                _remove_unlocked(leftover)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
+        # The kernel lets go of it when the process ends.
+        self._descriptor = _opened(self.path)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Remove a folder of this user that no process has. Raises OSError."""
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < _LOCKED_S:
+        return
+    descriptor = _opened(folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
