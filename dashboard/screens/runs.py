@@ -53,8 +53,6 @@ def show(ledger: Path, runs: list[Run]) -> None:
         made = frame.priced(ledger, ask, f"run-{run.run_id}")
     if made is None:
         return
-    for provenance in run.provenances:
-        frame.banner(provenance)
     frame.stamp(made.stamp)
     _take(made, run)
     frame.elements(tables.tables(made), "`rose report`")
@@ -69,6 +67,9 @@ def _list(ledger: Path) -> bool:
     if table.is_empty():
         st.info("No run has begun yet.")
         return False
+
+    for provenance in table["provenance"].unique().sort().to_list():
+        frame.banner(str(provenance))
 
     def pick(row: int | None) -> None:
         bar.choose(run=None if row is None else table["run_id"][row])
