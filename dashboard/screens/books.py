@@ -230,7 +230,7 @@ def _alerts(ledger: Path) -> None:
 
 frame.ledger_page(
     "Books",
-    "What is closed, what was corrected since, is anything out of line, and which files can you take?",
+    "What is closed, what was corrected since, will budgets hold, and which files can you take?",
     show,
     uses=("period", "provenance"),
 )

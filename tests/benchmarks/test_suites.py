@@ -17,7 +17,6 @@ from benchmarks import shared
 from benchmarks.coverage import __main__ as coverage
 from benchmarks.coverage.shown import Shown
 from benchmarks.dashboard import browser
-from benchmarks.faults import claims
 from benchmarks.ledger import scale
 from benchmarks.traffic import MIX, Fleet, close_epochs
 from rose.accept.report import ROOT, Report
@@ -175,14 +174,6 @@ def test_times_on_the_dashboard_s_page_are_those_of_the_kept_report() -> None:
         )
         assert [overview, slowest, news, choice, sessions] == [f"{value:.2f} s" for value in expected]
     assert len(rows) == 2
-
-
-def test_the_table_of_faults_on_a_page_is_that_of_the_kept_report() -> None:
-    text = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
-    (name,) = re.findall(r"benchmarks/results/(faults-[\w-]+\.json)", text)
-    rows = claims.cells(json.loads((RESULTS / name).read_text(encoding="utf-8"))["detail"]["by_cause"])
-    assert len(rows) > 15
-    assert [row[0] for row in rows if f"| {' | '.join(row)} |" not in text] == []
 
 
 def test_every_kept_result_is_named_in_the_documents_or_the_newest_of_its_suite_and_machine() -> None:
