@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -62,6 +63,16 @@ def commands_made_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
+
+
+@pytest.fixture(autouse=True)
+def niceness() -> Iterator[None]:
+    """Give this process back the niceness that a command which ran in it, such as `rose train`, has changed."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    if os.getpriority(os.PRIO_PROCESS, 0) != before:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def pytest_configure(config: pytest.Config) -> None:
