@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -65,11 +66,16 @@ def commands_made_once() -> Iterator[None]:
         yield
 
 
+#: Streamlit's AppTest puts the page that it draws in its place, and processes that start later would run that page.
+MAIN = sys.modules["__main__"]
+
+
 @pytest.fixture(autouse=True)
-def niceness() -> Iterator[None]:
-    """Give this process back the niceness that a command which ran in it, such as `rose train`, has changed."""
+def own_process() -> Iterator[None]:
+    """Give this process back its niceness, which `rose train` changes where it runs, and its main module."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
+    sys.modules["__main__"] = MAIN
     if os.getpriority(os.PRIO_PROCESS, 0) != before:
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, before)

@@ -1,5 +1,5 @@
 -- Records that do not count, since another record has their event_id: the record that the roll-ups count; if they count
--- none with the id, the first one by the writer's place, its name and seq. No sender can choose these, as it can a time.
+-- none with the id, the first one by the writer's place, its name and seq. No sender can choose these, unlike a time.
 -- `first_writer` and `first_seq` name the record that counts.
 SELECT
     run_id, kind, event_id, stored.writer, stored.seq,

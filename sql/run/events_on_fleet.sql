@@ -29,7 +29,11 @@ timed AS (
 SELECT * FROM event
 WHERE run_id = getvariable('run_id') AND NOT (kind = 'scale_down' AND coalesce(decision = 'let_go', false))
 UNION ALL BY NAME
-SELECT * REPLACE (getvariable('run_id') AS run_id, run_id AS fleet_run_id)
+SELECT * REPLACE (
+    getvariable('run_id') AS run_id, run_id AS fleet_run_id,
+    -- A lease that was granted for nobody is the fleet's, though the run had a part of it.
+    CASE WHEN kind = 'lease' THEN coalesce(rl_run_id, run_id) ELSE rl_run_id END AS rl_run_id
+)
 FROM shared
 WHERE CASE
     WHEN kind IN ('preemption', 'hold', 'sync') THEN rl_run_id = getvariable('run_id')

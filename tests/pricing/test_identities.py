@@ -46,7 +46,7 @@ from tests.pricing.any_ledger import (
     union_ns,
 )
 from tests.pricing.random_ledger import MIDNIGHT_NS
-from tests.pricing.recorded import HOUR_NS, Made
+from tests.pricing.recorded import HOUR_NS, Made, Recorded
 
 pytestmark = pytest.mark.usefixtures("ledgers_folder")
 
@@ -222,6 +222,31 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         assert [leases[name] for name in ("released", "preempted", "expired")] == [
             counts[name] for name in ("released", "preempted", "expired")
         ]
+
+
+def test_a_lease_that_was_granted_for_nobody_counts_for_the_fleet_alone() -> None:
+    at_us, hour_us = MIDNIGHT_NS // 1000, HOUR_NS // 1000
+    device = {"device_id": "d", "pool": "serving", "device_class": "owned"}
+    lease = {"device_id": "d", "lease_id": "L", "kv_budget_bytes": 1, "compute_share": 0.5}
+    spent = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"rollout_ns": HOUR_NS}
+    recorded = (
+        events.Run(action="started", at_us=1, name="f"),
+        events.Run(action="started", at_us=2, name="rl", run_id="rl"),
+        events.Device(action="joined", at_us=at_us, t_ns=MIDNIGHT_NS, **device),
+        events.Lease(action="granted", at_us=at_us, expires_at_us=at_us + 1, **lease),
+        events.DeviceSlice(
+            at_us=at_us + hour_us,
+            t0_ns=MIDNIGHT_NS,
+            t1_ns=MIDNIGHT_NS + HOUR_NS,
+            device_id="d",
+            lease_id="L",
+            rollout_run_id="rl",
+            **spent,
+        ),
+    )
+    made = Made(tuple(Recorded(0, "f0", "f", event) for event in recorded))
+    granted = {run_id: out["leases"]["granted"]["value"] for run_id in ("f", "rl") if (out := reported(made, run_id))}
+    assert granted == {"f": 1, "rl": 0}
 
 
 @on_any_ledger
