@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,8 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from rose.config import FleetConfig
 from rose.errors import UserError
@@ -105,14 +104,17 @@ def run(
 def _end_with(pid: int, config: FleetConfig) -> None:
     """Have a fleet put down once a process has ended, however it ended."""
     command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
-    subprocess.run(command, check=True, input=config.model_dump_json(), text=True, stdout=subprocess.DEVNULL)
+    # It outlives this process by a moment, and keeps nobody waiting who reads what this process prints.
+    text, null = config.model_dump_json(), subprocess.DEVNULL
+    subprocess.run(command, check=True, input=text, text=True, stdout=null, stderr=null)
 
 
 def main() -> None:
     """`python -m rose.runtime.service.demo PID < FLEET_JSON`: puts the fleet down after the end of process PID."""
     pid, config = int(sys.argv[1]), FleetConfig.model_validate_json(sys.stdin.read())
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait()
+    # A process that has ended counts, also while its parent has not asked for its exit code.
+    with suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if remembered is None:
