@@ -22,6 +22,7 @@ from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.coserving.agents_in_turn import until
 
 pytestmark = pytest.mark.live
 
@@ -92,7 +93,8 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
     try:
         lent.launch()
         own.launch()
-        assert {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]}
+        # A process has its cores a moment after it was forked.
+        until(lambda: {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]})
         lent.wait_ready()
         own.wait_ready()
         # The server has SGLang's libraries loaded, so engines need not.
