@@ -1,4 +1,4 @@
-"""What the suites share: options, the frame of a run, timing, child processes, and figures of rounds."""
+"""Shared by all suites: options, the frame of a run, timing, child processes, and figures of rounds."""
 
 from __future__ import annotations
 

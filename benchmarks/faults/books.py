@@ -1,4 +1,4 @@
-"""What the ledger says; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
+"""The books of a ledger; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
 
 With `asked` it does so for each line that it is sent, with `priced` with charges, with `writers` of these alone.
 """

@@ -1,4 +1,4 @@
-"""What is claimed of a fleet whose parts were struck, and of two runs of which one was killed: figures and books."""
+"""Claims on the figures and books of a fleet whose parts were killed, and of two runs of which one was killed."""
 
 from __future__ import annotations
 

@@ -217,14 +217,14 @@ class Fleet:
     # ------------------------------------------------------------------ looking
 
     def call(self, name: HostName, *arguments: str, timeout_s: float = _CALL_TIMEOUT_S) -> str:
-        """What a Python program on a host prints. Raises FleetError with its errors."""
+        """Return what a Python program prints on a host. Raises FleetError with its errors."""
         try:
             return self.hosts[name].call(_PYTHON, *arguments, timeout_s=timeout_s)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise FleetError(str(error)) from None
 
     def rose(self, *arguments: str) -> str:
-        """What a command prints on the first host. Raises FleetError with its errors."""
+        """Return what a command prints on the first host. Raises FleetError with its errors."""
         return self.call("one", *_ROSE, *arguments)
 
     def inside(self, name: HostName, path: str) -> Path:

@@ -162,7 +162,7 @@ class Round:
     # ------------------------------------------------------------------ what is seen
 
     def _told(self) -> list[dict[str, Any]]:
-        """What the controller said of its runs, each time that it answered."""
+        """The controller's answers about its runs, in order."""
         return [answer for answer in list(self._fleet.heard.controller) if answer["well"]]
 
     def _run(self, team: Team) -> dict[str, Any]:

@@ -356,7 +356,7 @@ def of_naive(frame: pd.DataFrame) -> pl.DataFrame:
 
 
 def differences(one: pl.DataFrame, other: pl.DataFrame) -> list[str]:
-    """What the two do not agree in, at most ten of it in words; empty if every row is the same."""
+    """Return at most ten differences between the two, in words; empty if every row is the same."""
     found = []
     for by in (["kind"], [*_PARTS_OF_HOUR], [*KEY]):
         sums = [each.group_by(by).agg(pl.col(name).sum() for name in AMOUNTS) for each in (one, other)]
