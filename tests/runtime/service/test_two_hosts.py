@@ -258,9 +258,8 @@ def test_parts_that_are_killed_come_back_where_they_were(fleet):
 
     def are_new() -> bool:
         pids = fleet.pids()
-        return (
-            pids.keys() == before.keys() and not pids.items() & before.items()
-        )  # Hosts number processes each by itself.
+        # Each host numbers its processes by itself, so a name belongs to the number.
+        return pids.keys() == before.keys() and not pids.items() & before.items()
 
     until(are_new)
     fleet.up()
