@@ -343,8 +343,7 @@ class TaskConfig(Section):
     frozen_share: Share = Field(default=0.8, description="Probability that a tile is ice rather than a hole.")
     slippery: bool = Field(default=False, description="Whether a move may slip sideways.")
     turns_max: PositiveInt = Field(default=10, description="A trajectory is truncated after this many turns.")
-    workers: PositiveInt = Field(default=2, description="Processes that play trajectories.")
-    trajectories_max: PositiveInt = Field(default=64, description="Trajectories that a worker plays at once.")
+    trajectories_max: PositiveInt = Field(default=128, description="Trajectories that are played at once.")
 
 
 class TrainingConfig(Section):
@@ -354,12 +353,6 @@ class TrainingConfig(Section):
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")
     clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
-    normalise_std: bool = Field(
-        default=False, description="Divide a group's advantages by their standard deviation, as GRPO did at first."
-    )
-    kl_weight: float = Field(
-        default=0.0, ge=0, description="Weight of a KL penalty toward the policy that sampled; 0 turns it off."
-    )
     minibatches: PositiveInt = Field(
         default=4, description="Optimiser steps that a step's trajectories are split into."
     )

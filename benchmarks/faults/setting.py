@@ -100,7 +100,7 @@ class Setting:
                 "rollout": model,
                 "coserving": {"holdout_share": 0},
                 "traffic": {"trace": "none"},
-                "task": {"workers": 1} | ({"size": 3, "turns_max": 4} if self.made else {}),
+                "task": {"size": 3, "turns_max": 4} if self.made else {},
                 # Steps of a few seconds.
                 "training": {
                     "staleness_max": 2,

@@ -30,17 +30,6 @@ NOT_GENERATED = -1
 STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnResult:
-    """What one output did. `move` is Gymnasium's action, None if the output was malformed."""
-
-    turn: int
-    move: int | None
-    answer_tokens: int
-    done: bool
-    reward: float
-
-
 @dataclass
 class Episode:
     """One trajectory in the making.
@@ -88,8 +77,8 @@ class Episode:
             raise ValueError(f"episode is done after {self.turns} turns: there is no next prompt")
         return list(self.ids)
 
-    def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> TurnResult:
-        """Append one turn's output, move the player and append the lake's reply.
+    def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> int | None:
+        """Append one turn's output, move the player and append the lake's reply; return Gymnasium's action, or None.
 
         `logprobs` and `versions` are per output token: the log probability under the distribution it was sampled
         from, and the policy version that made it. Raises ValueError when done or when the lengths differ.
@@ -104,13 +93,13 @@ class Episode:
         self.mask += [True] * len(output_ids)
         self.logprobs += logprobs
         self.versions += versions
-        turn, self.turns = self.turns, self.turns + 1
+        self.turns += 1
         move = parse(output_ids)
         reply = v.MALFORMED if move is None else self._move(move)
         self.answer_tokens += move is not None
         if not self.done:
             self._read([reply, v.at(*self.position)])
-        return TurnResult(turn=turn, move=move, answer_tokens=int(move is not None), done=self.done, reward=self.reward)
+        return move
 
     def around(self) -> list[int]:
         """Tokens of the tiles to the left, below, to the right and above: the true reasoning of this turn."""
@@ -144,6 +133,20 @@ def parse(output_ids: Sequence[int]) -> int | None:
     if len(output_ids) < 2 or output_ids[-1] != v.EOT or output_ids[-2] not in v.MOVES:
         return None
     return v.MOVES.index(output_ids[-2])
+
+
+def sampling_params(temperature: float) -> dict[str, object]:
+    """Return SGLang's `sampling_params` for a turn: the whole distribution at `temperature`.
+
+    Cutting it (top_p, top_k) would make the engine's logprobs those of another distribution than the trainer's.
+    """
+    return {
+        "temperature": temperature,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "stop_token_ids": list(STOP_TOKEN_IDS),
+    }
 
 
 def seed_of(*parts: int) -> int:

@@ -36,24 +36,19 @@ def train_command(
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to keep the run in after each update.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoint.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes that play trajectories.", min=1)] = None,
     device: Annotated[
         str | None, typer.Option(help="The fleet's device on this host that the trainer works on and is charged for.")
     ] = None,
     wait: Annotated[
         float, typer.Option(help="Wait for so many seconds until the fleet is ready, and begin then.", min=0)
     ] = 0.0,
-    away: Annotated[
-        float | None,
-        typer.Option(help="Ask a controller that does not answer again for so many seconds; 120 if left out.", min=1),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON on stdout for each step.")] = False,
 ) -> None:
     """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
     from rose import config as configuration
-    from rose.client.address import AWAY_S
+    from rose.runtime.fleet import BACKGROUND_NICE
     from rose.runtime.service.console import find
-    from rose.runtime.training.train import BACKGROUND_NICE, TrainError, TrainOptions, train
+    from rose.runtime.training.train import TrainError, train
 
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
@@ -64,22 +59,21 @@ def train_command(
                 raise TrainError("--resume needs --checkpoint, the folder that the run was kept in")
             fleet = None if config is None else configuration.load(config)
             controller = find(url, token, fleet)
-            options = TrainOptions(
-                url=controller.url,
-                token=controller.token,
+            train(
+                controller.url,
+                controller.token,
+                checkpoint or stack.enter_context(TemporaryFolder("rose-training-")),
+                lambda text: echo(text, err=True),
+                _print_step if as_json else lambda _: None,
                 name=name,
                 team=team,
                 fleet=fleet,
-                folder=checkpoint or stack.enter_context(TemporaryFolder("rose-training-")),
                 kept=checkpoint is not None,
                 resume=resume,
                 steps=steps,
-                workers=workers,
                 device=device,
                 wait_s=wait,
-                away_s=AWAY_S if away is None else away,
             )
-            train(options, lambda text: echo(text, err=True), _print_step if as_json else _ignore)
     except UserError as error:
         echo_error(error)
         raise typer.Exit(error.exit_code) from None
@@ -91,7 +85,3 @@ def train_command(
 def _print_step(event: Step) -> None:
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     echo_data(json.dumps({name: value for name, value in values.items() if value is not None}))
-
-
-def _ignore(_event: Step) -> None:
-    pass

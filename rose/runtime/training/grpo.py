@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 
-def advantages(rewards: Sequence[float], groups: Sequence[str], *, normalise_std: bool = False) -> list[float]:
-    """Each reward minus the mean of its group, divided by the group's standard deviation if `normalise_std`.
+def advantages(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
+    """Return each reward minus the mean of its group.
 
     A group of equal rewards gives zeros: it says nothing about which trajectory was better.
     """
@@ -25,11 +25,9 @@ def advantages(rewards: Sequence[float], groups: Sequence[str], *, normalise_std
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)
     mean = {group: statistics.fmean(of_group) for group, of_group in members.items()}
-    spread = {group: statistics.pstdev(of_group) for group, of_group in members.items()}
-    return [
-        0.0 if spread[group] == 0 else (reward - mean[group]) / (spread[group] if normalise_std else 1.0)
-        for reward, group in zip(rewards, groups, strict=True)
-    ]
+    # A mean of equal numbers may be off by a rounding.
+    equal = {group for group, of_group in members.items() if min(of_group) == max(of_group)}
+    return [0.0 if group in equal else reward - mean[group] for reward, group in zip(rewards, groups, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,22 +48,20 @@ def token_loss(
     *,
     clip_low: float,
     clip_high: float,
-    kl_weight: float = 0.0,
 ) -> TokenLoss:
     """The clipped surrogate of each generated token, summed.
 
     All tensors are [tokens]: `logprobs` under the policy being trained (with gradient), `behaviour` as the engine
     returned them when it sampled, `advantage` of the token's trajectory. The ratio is clipped to
-    [1 - clip_low, 1 + clip_high]; `kl_weight` adds a k3 penalty for leaving the behaviour policy.
+    [1 - clip_low, 1 + clip_high].
     """
     log_ratio = logprobs - behaviour
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
-    k3 = ratio - 1 - log_ratio
     return TokenLoss(
-        loss=(kl_weight * k3 - surrogate).sum(),
-        kl=k3.detach().sum(),
+        loss=-surrogate.sum(),
+        kl=(ratio - 1 - log_ratio).detach().sum(),
         clipped=(clipped_ratio * advantage < ratio * advantage).detach().sum(),
     )
 

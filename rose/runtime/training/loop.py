@@ -12,27 +12,23 @@ A trajectory that was lost is played again: while no engine is lent, no step is 
 
 from __future__ import annotations
 
-import os
+import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from rose.client import Run, Trajectory
 from rose.clock import monotonic_ns
 from rose.config import TrainingConfig
 from rose.events import Step, Verdict
-from rose.runtime.rollout.agent import trajectory_event
-from rose.runtime.rollout.groups import groups_of
+from rose.runtime.rollout.agent import trajectory_event, verdict
+from rose.runtime.rollout.players import Played, Players, first_name, games_of
 from rose.runtime.rollout.trajectory import Trajectory as PlayedTrajectory
-from rose.runtime.rollout.worker import Game, Played
-from rose.runtime.rollout.workers import Workers, first_name
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
-from rose.runtime.training.reporting import StepTimes, step_event, step_line, verdicts
 from rose.runtime.training.train_time import TrainTime
-from rose.runtime.training.trainer import Trainer
+from rose.runtime.training.trainer import StepStats, Trainer
 
 _WAIT_S = 0.2
 _PROGRESS_S = 5.0
@@ -106,19 +102,17 @@ class TrainLoop:
         run: Run,
         training: TrainingConfig,
         trainer: Trainer,
-        workers: Workers,
+        players: Players,
         checkpoint: Checkpoint,
         *,
         train_time: TrainTime,
-        nice: int,
         say: Callable[[str], None],
         done: Callable[[Step], None],
     ) -> None:
         self._run, self._training, self._trainer = run, training, trainer
-        self._workers, self._checkpoint, self._train_time = workers, checkpoint, train_time
+        self._players, self._checkpoint, self._train_time = players, checkpoint, train_time
         self._say, self._done = say, done
-        # The update gives way to what feeds engines; the thread that tends workers and the run does not.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-train", initializer=_give_way, initargs=(nice,))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-train")
         #: Trajectories of a client before this one that were not trained are in the ledger under other names.
         self._prefix = run.run_id if run.fence <= 1 else f"{run.run_id}-r{run.fence}"
         self._rollouts: dict[int, _Rollouts] = {}
@@ -126,7 +120,7 @@ class TrainLoop:
         self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
-        """Play the steps that are left. Raises what the run's client and its workers raise, and CheckpointError."""
+        """Play the steps that are left. Raises what the run's client raises, and CheckpointError."""
         try:
             self._begin()
             while self._trainer.version < self._training.steps:
@@ -166,18 +160,9 @@ class TrainLoop:
 
     def _play(self, step: int) -> None:
         """Have the rollouts of a step played. Their staleness counts from the version that will be trained on them."""
-        games = [
-            Game(
-                trajectory_id=f"{group.group_id}-{number}",
-                group_id=group.group_id,
-                map_seed=group.map_seed,
-                number=number,
-            )
-            for group in groups_of(step, self._training, self._prefix)
-            for number in range(group.size)
-        ]
+        games = games_of(step, self._training, self._prefix)
         self._rollouts[step] = _Rollouts(step, len(games), monotonic_ns())
-        self._workers.play(step, self._version_min(step), games)
+        self._players.play(step, self._version_min(step), games)
 
     def _version_min(self, step: int) -> int:
         return max(0, step - self._training.staleness_max)
@@ -191,12 +176,12 @@ class TrainLoop:
                 assert loss is not None
                 again = f"{len(lost)} of {rollouts.games} trajectories were lost and are played again"
                 self._say(f"step {step + 1}: {again}: {loss.reason}")
-                self._workers.play_again(step, self._version_min(step), [played.game for played in lost])
+                self._players.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
-        """Take what workers have played, have it recorded, and say how far it is."""
+        """Take the games that are over, have it recorded, and say how far it is."""
         self._run.check()
-        for played in self._workers.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
+        for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             self._take(played)
         now = time.monotonic()
         if now - self._recorded >= _RECORD_S:
@@ -230,15 +215,15 @@ class TrainLoop:
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
         with self._train_time.span():
             stats = self._trainer.update(trajectories)
-            times = StepTimes(
+            event = step_event(
+                rollouts.step,
+                stats,
+                trajectories,
                 rollout_ns=(rollouts.ended_ns or began_ns) - rollouts.began_ns,
                 train_ns=monotonic_ns() - began_ns,
-                sync_ns=0,
                 total_ns=monotonic_ns() - rollouts.began_ns,
             )
-            updated = _Updated(
-                verdicts(stats, trajectories), step_event(rollouts.step, stats, trajectories, times), publish_ns=0
-            )
+            updated = _Updated(verdicts(stats, trajectories), event, publish_ns=0)
             self._checkpoint.save_update(self._trainer, rollouts.step, stats, updated.verdicts, updated.step)
         return replace(updated, publish_ns=self._publish())
 
@@ -260,7 +245,7 @@ class TrainLoop:
         self._run.record(*updated.verdicts, event)
         if rollouts is not None:
             tokens = sum(trajectory.output_tokens for trajectory in rollouts.trajectories)
-            self._say(step_line(event, self._training.steps, tokens, f"v{event.policy_version} published"))
+            self._say(step_line(event, self._training.steps, tokens))
         self._done(event)
 
 
@@ -269,7 +254,58 @@ def _place(trajectory_id: str) -> tuple[str, ...]:
     return tuple(part.zfill(6) for part in first_name(trajectory_id).split("-"))
 
 
-def _give_way(nice: int) -> None:
-    """Of this thread alone, and of those that it starts."""
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
+def step_event(
+    step: int,
+    stats: StepStats,
+    trajectories: Sequence[PlayedTrajectory],
+    *,
+    rollout_ns: int,
+    train_ns: int,
+    total_ns: int,
+) -> Step:
+    """Return the step that the update `stats` closed. Lost trajectories are no part of it: nobody judged them.
+
+    The times are of the step's rollouts, of its update, and from the begin of the first to the end of the second.
+    """
+    trajectories = _not_lost(trajectories)
+    return Step(
+        policy_version=stats.version,
+        step=step,
+        groups=len({trajectory.group_id for trajectory in trajectories}),
+        trajectories=len(trajectories),
+        trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
+        reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
+        # An update that diverged is no reason to stop the run that has to show it.
+        loss=_finite(stats.loss),
+        entropy=_finite(stats.entropy),
+        kl=_finite(stats.kl),
+        grad_norm=_finite(stats.grad_norm),
+        tokens_trained=stats.tokens_trained,
+        rollout_ns=rollout_ns,
+        train_ns=train_ns,
+        sync_ns=0,
+        total_ns=total_ns,
+    )
+
+
+def verdicts(stats: StepStats, trajectories: Sequence[PlayedTrajectory]) -> list[Verdict]:
+    """Return one for each trajectory that was not lost, whether the update took it or dropped it for age."""
+    stale = set(stats.stale)
+    return [verdict(trajectory, stale=trajectory.trajectory_id in stale) for trajectory in _not_lost(trajectories)]
+
+
+def step_line(event: Step, steps: int, output_tokens: int) -> str:
+    """Return one line on a step that is over."""
+    return (
+        f"step {event.step + 1}/{steps}: {event.trajectories_accepted}/{event.trajectories} accepted, "
+        f"{output_tokens} tokens in {event.rollout_ns / 1e9:.1f} s, update {event.train_ns / 1e9:.1f} s, "
+        f"v{event.policy_version} published"
+    )
+
+
+def _not_lost(trajectories: Sequence[PlayedTrajectory]) -> list[PlayedTrajectory]:
+    return [trajectory for trajectory in trajectories if trajectory.outcome != "lost"]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -76,11 +76,7 @@ class Trainer:
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         kept = [t for t in trajectories if t.trajectory_id not in dropped]
-        gains = advantages(
-            [t.reward for t in kept],
-            [t.group_id for t in kept],
-            normalise_std=self._training.normalise_std,
-        )
+        gains = advantages([t.reward for t in kept], [t.group_id for t in kept])
         samples = [(t, gain) for t, gain in zip(kept, gains, strict=True) if gain != 0.0 and t.output_tokens]
         order = np.random.default_rng(seed_of(self._training.seed, self.version)).permutation(len(samples))
         samples = [samples[index] for index in order]
@@ -150,14 +146,7 @@ class Trainer:
             sampled = [lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made]
             behaviour = torch.tensor(sampled, device=self.policy.device)
             gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)], device=self.policy.device)
-            part = token_loss(
-                logprobs,
-                behaviour,
-                gain,
-                clip_low=training.clip_low,
-                clip_high=training.clip_high,
-                kl_weight=training.kl_weight,
-            )
+            part = token_loss(logprobs, behaviour, gain, clip_low=training.clip_low, clip_high=training.clip_high)
             (part.loss / tokens).backward()  # type: ignore[no-untyped-call]
             sums += torch.stack([part.loss.detach(), part.kl, part.clipped, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRAD_NORM_MAX)

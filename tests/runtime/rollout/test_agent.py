@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -89,9 +88,8 @@ def test_verdict_follows_the_goal(stale: bool) -> None:
     assert not verdict(lost, stale=stale).accepted
 
 
-def test_trajectory_travels_by_pickle_and_refuses_uneven_lists() -> None:
+def test_a_trajectory_refuses_uneven_lists() -> None:
     trajectory = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
-    assert pickle.loads(pickle.dumps(trajectory)) == trajectory
     with pytest.raises(ValueError, match="they must match"):
         replace(trajectory, logprobs=[])
 
@@ -100,5 +98,5 @@ def test_rollout_side_loads_no_torch() -> None:
     import subprocess
     import sys
 
-    script = "import rose.runtime.rollout.agent, rose.runtime.rollout.sampling, sys; sys.exit('torch' in sys.modules)"
+    script = "import rose.runtime.rollout.players, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

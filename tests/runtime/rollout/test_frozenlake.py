@@ -47,9 +47,9 @@ def test_episode_invariants(task: TaskConfig, seed: int, data: st.DataObject) ->
         prompt = episode.prompt_ids()
         assert prompt[: len(before)] == before
         output = data.draw(outputs)
-        result = episode.apply(output, [-float(i) for i in range(len(output))], [number] * len(output))
-        assert result.turn == number
-        assert result.move == parse(output)
+        move = episode.apply(output, [-float(i) for i in range(len(output))], [number] * len(output))
+        assert episode.turns == number + 1
+        assert move == parse(output)
         generated += output
         before = prompt + output
         assert episode.ids[: len(before)] == before
@@ -59,7 +59,7 @@ def test_episode_invariants(task: TaskConfig, seed: int, data: st.DataObject) ->
             (version == NOT_GENERATED) != made for version, made in zip(episode.versions, episode.mask, strict=True)
         )
         assert all(0 <= i < v.SIZE for i in episode.ids)
-        if result.done:
+        if episode.done:
             break
     assert episode.done
     tile = episode.board[episode.position[0]][episode.position[1]]

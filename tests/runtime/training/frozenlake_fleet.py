@@ -17,7 +17,7 @@ device = [
 ]
 tags = {{ team = "research" }}
 rollout = {{ model = "{model}" }}
-task = {{ size = 3, turns_max = 4, workers = 1 }}
+task = {{ size = 3, turns_max = 4 }}
 training = {{ steps = {steps}, groups_per_step = 2, group_size = 4, minibatches = 1 }}
 """
 

@@ -9,8 +9,8 @@ import pytest
 
 from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.training.checkpoint import Checkpoint
+from rose.runtime.training.loop import step_event
 from rose.runtime.training.policy_model import Policy, PolicyShape
-from rose.runtime.training.reporting import StepTimes, step_event
 from rose.runtime.training.trainer import Trainer
 
 
@@ -45,8 +45,7 @@ def test_what_is_kept_lasts_through_a_power_cut(tmp_path: Path, monkeypatch: pyt
     assert disk.has("run.json")
     for step in range(2):
         stats = trainer.update([])
-        times = StepTimes(rollout_ns=0, train_ns=0, sync_ns=0, total_ns=0)
-        event = step_event(step, stats, [], times)
+        event = step_event(step, stats, [], rollout_ns=0, train_ns=0, total_ns=0)
         kept.save_update(trainer, step, stats, [], event)
         assert disk.has("trainer.pt")
         kept.save_step(event)

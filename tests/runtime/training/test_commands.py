@@ -1,4 +1,4 @@
-"""`rose train` as its user runs it: a process with workers, killed and resumed."""
+"""`rose train` as its user runs it: a process, killed and resumed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -17,11 +16,9 @@ from rose import cli
 from rose.ledger import catalog, layout
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.training import train as training
-from rose.runtime.training.train import train
 from tests.client.fleet import fleet
 from tests.runtime.training.frozenlake_fleet import FILE, engine
-from tests.runtime.training.test_loop import options
+from tests.runtime.training.test_loop import learn
 
 
 def start(url, folder):
@@ -50,7 +47,7 @@ def wait_for(condition, seconds=120.0):
 
 
 @pytest.mark.long
-def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_workers_end(tmp_path, tiny_policy):
+def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny_policy):
     ledger = tmp_path / "ledger"
     layout.create(ledger)
     # More steps than it is let.
@@ -63,7 +60,6 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_worker
         runs = there.gateway.controller.runs
         killed = start(there.url, tmp_path)
         wait_for(lambda: any(run.facts.version for run in runs))
-        workers = psutil.Process(killed.pid).children()
         os.kill(killed.pid, signal.SIGKILL)
         killed.communicate()
         (run,) = runs
@@ -77,10 +73,8 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_worker
         assert (run.facts.fence, run.is_open) == (2, True)
         assert [json.loads(line)["step"] for line in output.splitlines()][-1] <= run.facts.version - 1
         steps = run.facts.version + 1
-        train(options(tmp_path, there.url, tiny_policy, steps=steps), lambda _: None, lambda _: None)
+        learn(tmp_path, there.url, tiny_policy, steps=steps)
         assert (run.facts.fence, run.facts.state, run.facts.version) == (3, "closed", steps)
-    assert workers
-    assert psutil.wait_procs(workers, timeout=10)[1] == []
     assert verify(ledger).ok, verify(ledger).problems
     with catalog.connect(ledger) as connection:
         recorded = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()
@@ -104,21 +98,12 @@ def test_options_that_do_not_go_together_are_named(arguments, message):
     assert message in done.output
 
 
-@pytest.mark.parametrize("below", [".", "folder"])
-def test_a_checkpoint_that_cannot_be_made_is_named_before_a_run_is_opened(tmp_path, below):
+def test_a_checkpoint_that_cannot_be_made_is_named_before_a_run_is_opened(tmp_path):
     (tmp_path / "file").touch()
-    folder = tmp_path / "file" / below
+    folder = tmp_path / "file" / "folder"
     done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9", "--checkpoint", str(folder)])
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
     assert f"--checkpoint {folder} cannot be used (" in done.output
-
-
-@pytest.mark.parametrize(("arguments", "away_s"), [([], 120.0), (["--away", "900"], 900.0)])
-def test_a_fleet_that_is_away_is_waited_for_as_long_as_is_given(monkeypatch, arguments, away_s):
-    given = []
-    monkeypatch.setattr(training, "train", lambda options, *_: given.append(options.away_s))
-    done = CliRunner().invoke(cli.app, ["train", "--url", "http://127.0.0.1:9", *arguments])
-    assert (done.exit_code, given) == (0, [away_s])
 
 
 def test_a_fleet_that_is_not_there_is_said_before_a_model_is_made(monkeypatch, tmp_path):

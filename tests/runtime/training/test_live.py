@@ -23,12 +23,11 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.training.policy_model import Policy
-from rose.runtime.training.train import train
 from tests.client.fleet import AGENT_TOKEN, Fleet
 from tests.examples.test_plain_loop import PROGRAM
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.training.frozenlake_fleet import FILE
-from tests.runtime.training.test_loop import options
+from tests.runtime.training.test_loop import learn
 
 STEPS = 3
 
@@ -97,10 +96,8 @@ def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_serve
         try:
             agent.start()
             text = FILE.format(cache=tmp_path, model=tiny_policy, steps=STEPS).replace('"r"', f'"{device[0]}"')
-            wanted = options(
-                tmp_path, there.url, tiny_policy, steps=STEPS, device=device[0], fleet=config.parse(text, "the test's")
-            )
-            built_in = train(wanted, print, lambda _: None)
+            fleet_file = config.parse(text, "the test's")
+            built_in = learn(tmp_path, there.url, tiny_policy, steps=STEPS, device=device[0], fleet=fleet_file)
             command = [sys.executable, PROGRAM, there.url, tiny_policy, "1"]
             plain = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             assert plain.returncode == 0, plain.stderr

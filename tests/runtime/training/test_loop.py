@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,12 +14,13 @@ import pytest
 from rose import config
 from rose.client import Run
 from rose.events import Step
+from rose.runtime.rollout.players import Game, Played
 from rose.runtime.rollout.trajectory import Loss, Trajectory
-from rose.runtime.rollout.worker import Game, Played
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
-from rose.runtime.training.train import TrainOptions, train
+from rose.runtime.training.train import train
+from rose.runtime.training.trainer import StepStats
 from tests.client.fleet import Engine, Fetching, fleet
 from tests.long_form import usual
 from tests.runtime.training.frozenlake_fleet import FILE, Recorded, engine, moves
@@ -39,11 +42,10 @@ POINTS = [
 ]
 
 
-def options(folder, url, model, *, steps, **more):
-    text = FILE.format(cache=folder, model=model, steps=steps)
-    fields = {"token": None, "name": "train", "team": None, "kept": True, "resume": True, "steps": None}
-    fields |= {"workers": None, "device": None, "fleet": config.parse(text, "the test's")}
-    return TrainOptions(url=url, folder=folder / "kept", **fields | more)
+def learn(folder, url, model, *, steps, say=lambda _: None, done=lambda _: None, **more):
+    """`train` in a small setting, kept in a folder and resumed from there unless `more` has it otherwise."""
+    fleet_file = config.parse(FILE.format(cache=folder, model=model, steps=steps), "the test's")
+    return train(url, None, folder / "kept", say, done, **{"fleet": fleet_file, "kept": True, "resume": True} | more)
 
 
 def end_at(monkeypatch, owner, name, when, call):
@@ -67,21 +69,19 @@ def end_at(monkeypatch, owner, name, when, call):
 def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_path, tiny_policy, monkeypatch):
     points = usual(POINTS[2:4], long=POINTS)
     steps = len(points) + 1
-    recorded, said = Recorded(), []
-    rollouts = engine(tmp_path / "staging")
+    recorded, rollouts = Recorded(), engine(tmp_path / "staging")
     # Who is killed says nothing to the controller.
     monkeypatch.setattr(Run, "__exit__", lambda run, *_: run.leave())
     with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there:
         run_ids = set()
         for point in [*points, None]:
             with monkeypatch.context() as patched:
-                wanted = options(tmp_path, there.url, tiny_policy, steps=steps)
                 if point is None:
-                    run_ids.add(train(wanted, said.append, lambda _: None))
+                    run_ids.add(learn(tmp_path, there.url, tiny_policy, steps=steps))
                 else:
                     end_at(patched, *point)
                     with pytest.raises(Killed):
-                        train(wanted, said.append, lambda _: None)
+                        learn(tmp_path, there.url, tiny_policy, steps=steps)
         facts = there.gateway.controller.runs.get(*run_ids).facts
     assert (facts.version, facts.step) == (steps, steps - 1)
     assert [(step.step, step.policy_version) for step in recorded.of("step")] == [(n, n + 1) for n in range(steps)]
@@ -103,8 +103,7 @@ def check(recorded, rollouts, steps):
 def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy):
     recorded, rollouts, done = Recorded(), engine(tmp_path / "staging", pause_s=0.02), []
     with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there:
-        wanted = options(tmp_path, there.url, tiny_policy, steps=3, kept=False, resume=False)
-        run_id = train(wanted, lambda _: None, done.append)
+        run_id = learn(tmp_path, there.url, tiny_policy, steps=3, done=done.append, kept=False, resume=False)
         run = there.gateway.controller.runs.get(run_id).facts
     assert (run.state, run.outcome, run.team, run.version, run.task) == ("closed", "ended", "research", 3, "frozenlake")
     assert [step.step for step in done] == [0, 1, 2]
@@ -135,8 +134,7 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(turn_queue, "QUEUE_MAX_S", 0.05)
-                wanted = options(tmp_path, there.url, tiny_policy, steps=2)
-                training = pool.submit(train, wanted, said.append, lambda _: None)
+                training = pool.submit(learn, tmp_path, there.url, tiny_policy, steps=2, say=said.append)
                 while not training.done() and sum(line.startswith("step 1:") and why in line for line in said) < 3:
                     time.sleep(0.02)
             (run,) = there.gateway.controller.runs
@@ -199,13 +197,38 @@ def test_a_game_that_no_engine_takes_is_never_given_up():
 
 def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(tmp_path, tiny_policy):
     kept = Checkpoint(tmp_path / "kept")
-    begun = options(tmp_path, "http://127.0.0.1:9", tiny_policy, steps=3, resume=False)
+    url = "http://127.0.0.1:9"
     with pytest.raises(CheckpointError, match="another trainer works in"):
-        train(begun, lambda _: None, lambda _: None)
-    kept.begin("run-1", begun.fleet.task, begun.fleet.training.model_copy(update={"seed": 3}))
+        learn(tmp_path, url, tiny_policy, steps=3, resume=False)
+    fleet_file = config.parse(FILE.format(cache=tmp_path, model=tiny_policy, steps=3), "the test's")
+    kept.begin("run-1", fleet_file.task, fleet_file.training.model_copy(update={"seed": 3}))
     kept.close()
     with pytest.raises(CheckpointError, match="holds run run-1: give --resume"):
-        train(begun, lambda _: None, lambda _: None)
-    resumed = options(tmp_path, "http://127.0.0.1:9", tiny_policy, steps=3)
+        learn(tmp_path, url, tiny_policy, steps=3, resume=False)
     with pytest.raises(CheckpointError, match=r"training\.seed is 0 and the run .* was begun with 3"):
-        train(resumed, lambda _: None, lambda _: None)
+        learn(tmp_path, url, tiny_policy, steps=3)
+
+
+def test_a_step_counts_neither_lost_trajectories_nor_numbers_of_an_update_that_diverged():
+    fields = dict.fromkeys(("entropy", "kl", "clipped_share"), 0.0)
+    stats = StepStats(
+        version=3,
+        loss=math.nan,
+        grad_norm=math.inf,
+        tokens_trained=4,
+        trajectories_trained=2,
+        stale=["t1"],
+        lost=["t2"],
+        duration_ns=1,
+        **fields,
+    )
+    trajectories = [
+        replace(played(f"t{number}", lost=number == 2).trajectory, reward=reward, correct=reward > 0)
+        for number, reward in enumerate((1.0, 0.0, 0.0))
+    ]
+    event = loop.step_event(2, stats, trajectories, rollout_ns=2_000_000_000, train_ns=3, total_ns=9)
+    assert (event.groups, event.trajectories, event.trajectories_accepted, event.reward_mean) == (1, 2, 1, 0.5)
+    assert (event.loss, event.grad_norm, event.entropy) == (None, None, 0.0)
+    judged = [(verdict.trajectory_id, verdict.stale) for verdict in loop.verdicts(stats, trajectories)]
+    assert judged == [("t0", False), ("t1", True)]
+    assert loop.step_line(event, 10, 7) == "step 3/10: 1/2 accepted, 7 tokens in 2.0 s, update 0.0 s, v3 published"

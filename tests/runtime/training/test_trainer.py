@@ -188,7 +188,7 @@ def test_a_trainer_trains_on_its_device_and_publishes_from_the_cpu(raw: Path, tm
 
 
 def test_every_tensor_of_an_update_is_made_where_the_policy_is(raw: Path) -> None:
-    trainer = Trainer(raw, TrainingConfig(kl_weight=0.1), "cpu")
+    trainer = Trainer(raw, TrainingConfig(), "cpu")
     sampled = rewarded(rollouts(trainer.policy, 2, 4), [1, 0, 1, 0] * 2)
     # AdamW makes its counters at the first step, where torch makes tensors by itself.
     trainer.update(sampled)

@@ -43,7 +43,7 @@ def test_digest_follows_what_decides_the_weights() -> None:
     ]
     assert len({settings.digest() for settings in (TINY, *others)}) == 6
     # Who plays the task does not change the weights.
-    assert replace(TINY, task=TaskConfig(size=3, turns_max=5, workers=4)).digest() == TINY.digest()
+    assert replace(TINY, task=TaskConfig(size=3, turns_max=5, trajectories_max=4)).digest() == TINY.digest()
 
 
 def test_the_imitated_player_wins_without_noise_and_less_with_it() -> None:
