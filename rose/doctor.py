@@ -187,10 +187,5 @@ def _gpu_power() -> Finding:
 
 
 def _cores_power() -> Finding:
-    from rose.runtime.coserving.meter import meter_cores
-
-    how = meter_cores.survey(sorted(os.sched_getaffinity(0)))
-    detail = f"busy share and resident memory of a device's cores are recorded; {how}"
-    if "not measured" in how:
-        return Finding("power", "absent", detail, "the price book's figure is assumed; nothing to do")
-    return Finding("power", "ok", f"{detail}, for a device that has all cores of its packages")
+    detail = "busy share and resident memory of a device's cores are recorded; power is not measured"
+    return Finding("power", "absent", detail, "the price book's figure is assumed; nothing to do")

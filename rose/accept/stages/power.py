@@ -6,6 +6,7 @@ import os
 import time
 from itertools import pairwise
 
+import numpy as np
 import pynvml
 
 from rose.accept.stage import Scope, StageReport
@@ -13,7 +14,6 @@ from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import Event, Power
 from rose.runtime.coserving.meter.meter import DeviceMeter
-from rose.runtime.coserving.meter.meter_gpu import mean_mw
 
 _SIDE = 4096
 _ERROR_MAX = 0.05
@@ -83,7 +83,8 @@ def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, 
         return
     length_ns = sum(event.t1_ns - event.t0_ns for event in steady)
     counter_mw = sum(event.energy_mj or 0 for event in steady) * 1e9 / length_ns
-    power_mw = mean_mw(samples)
+    times_ns, powers_mw = np.array(samples, dtype=float).T
+    power_mw = float(np.trapezoid(powers_mw, times_ns) / (times_ns[-1] - times_ns[0]))
     report.fact("power at work, W", {"energy counter": counter_mw / 1000, "readings of power": power_mw / 1000})
     apart = abs(counter_mw - power_mw) / power_mw
     report.claim("power: energy counter and readings of power apart", apart, "share", _ERROR_MAX, "lower")

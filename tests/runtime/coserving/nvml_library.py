@@ -17,7 +17,6 @@ class Card:
 
     uuid: str
     energy_mj: int | None = 0
-    power_mw: int | None = 100_000
     busy_percent: int | None = 0
     memory_used_bytes: int = 0
     sm_clock_mhz: int = 1980
@@ -152,7 +151,6 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetMigDeviceHandleByIndex": _mig_by_index,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetUtilizationRates": _utilization,
-    "nvmlDeviceGetPowerUsage": _number("power_mw"),
     "nvmlDeviceGetTotalEnergyConsumption": _number("energy_mj"),
     "nvmlDeviceGetClockInfo": _number("sm_clock_mhz"),
     "nvmlDeviceGetCurrentClocksEventReasons": _number("clock_bits"),

@@ -14,8 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 from rose.config import DeviceConfig
-from rose.runtime.coserving.meter.meter_gpu import GpuInstrument
-from rose.runtime.coserving.meter.meter_reading import UnreadableError
+from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 from rose.runtime.engines.gpu import mps
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"

@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
+
+import psutil
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import NOT_MEASURED, Power, Record
 from rose.ledger.layout import LedgerError
-from rose.runtime.coserving.meter.meter_cores import CoresInstrument
-from rose.runtime.coserving.meter.meter_gpu import GpuInstrument
-from rose.runtime.coserving.meter.meter_reading import Instrument
+from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 
 #: A device that cannot be read is tried again at least this often.
 RETRY_S_MAX = 60.0
@@ -28,8 +30,92 @@ SHORTEST_S = 0.2
 _JOIN_S = 5.0
 
 
+#: Which processes are bound to cores is looked up once in so many readings.
+_LOOK_EVERY = 10
+
+
+class Instrument(Protocol):
+    """Reads one device. Used by one thread; `open` and `read` may raise UnreadableError."""
+
+    def open(self) -> int:
+        """Find the device; return the time from which the first reading counts, monotonic nanoseconds."""
+
+    def read(self) -> Power:
+        """Return what the device did since the reading before, or since `open`; its times are monotonic."""
+
+    def close(self) -> None:
+        """Let go of the device; it can be opened again."""
+
+
+class CoresInstrument:
+    """Reads cores of this host: how busy they are, and the memory of the processes that may run on no others.
+
+    Cores have no power meter of their own.
+    """
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        self._cores = frozenset(cores)
+        self._t0_ns, self._readings = 0, 0
+        self._busy_s = self._total_s = 0.0
+        self._bound: list[psutil.Process] = []
+
+    def open(self) -> int:
+        self._busy_s, self._total_s = self._times_s()
+        self._t0_ns = monotonic_ns()
+        return self._t0_ns
+
+    def read(self) -> Power:
+        if self._readings % _LOOK_EVERY == 0:
+            self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
+        self._readings += 1
+        busy_s, total_s = self._times_s()
+        t0_ns, t1_ns = self._t0_ns, monotonic_ns()
+        length_s = total_s - self._total_s
+        share = min(1.0, max(0.0, (busy_s - self._busy_s) / length_s)) if length_s > 0 else None
+        self._t0_ns, self._busy_s, self._total_s = t1_ns, busy_s, total_s
+        return Power(
+            t0_ns=t0_ns,
+            t1_ns=t1_ns,
+            power_mw=None,
+            source=NOT_MEASURED,
+            busy_share=share,
+            memory_used_bytes=sum(map(_resident_bytes, self._bound)),
+            reason="CPU cores have no power meter of their own",
+        )
+
+    def close(self) -> None:
+        pass
+
+    def _times_s(self) -> tuple[float, float]:
+        """(busy, total) seconds of the cores, ever."""
+        times = psutil.cpu_times(percpu=True)
+        if missing := [core for core in sorted(self._cores) if core >= len(times)]:
+            raise UnreadableError(f"cores {missing} are off, or not of this host")
+        busy_s = total_s = 0.0
+        for core in self._cores:
+            one = times[core]
+            # What guests took is in user already.
+            total = one.user + one.nice + one.system + one.idle + one.iowait + one.irq + one.softirq + one.steal
+            total_s += total
+            busy_s += total - one.idle - one.iowait - one.steal
+        return busy_s, total_s
+
+    def _is_bound(self, process: psutil.Process) -> bool:
+        """Return whether a process may run on no other cores."""
+        with suppress(psutil.Error, OSError):
+            return self._cores.issuperset(os.sched_getaffinity(process.pid))
+        return False
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    """Return 0 for a process that has ended."""
+    with suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
+
+
 def instrument_for(device: DeviceConfig) -> Instrument:
-    """What reads this device: NVML for a GPU, else the host's own counters for its cores."""
+    """Return what reads this device: NVML for a GPU, else the host's own counters for its cores."""
     if device.gpu is not None:
         return GpuInstrument(device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return CoresInstrument(device.cores)
@@ -85,8 +171,7 @@ class DeviceMeter:
             try:
                 self._until_ns = self._opened(self._instrument.open())
                 while True:
-                    due_ns = self._until_ns + int(self._period_s * 1e9)
-                    last = self._wait_until(due_ns)
+                    last = self._stopping.wait(max(0.0, self._period_s - (monotonic_ns() - self._until_ns) / 1e9))
                     if last and monotonic_ns() - self._until_ns < SHORTEST_S * 1e9:
                         break
                     self._take(self._instrument.read())
@@ -102,16 +187,6 @@ class DeviceMeter:
                 pause_s = min(2 * pause_s, max(RETRY_S_MAX, self._period_s))
         if self._unreadable is not None and monotonic_ns() - self._until_ns > SHORTEST_S * 1e9:
             self._gap(monotonic_ns(), self._unreadable)
-
-    def _wait_until(self, due_ns: int) -> bool:
-        """Wait, taking the instrument's samples; True if the meter is to stop."""
-        while (left_s := (due_ns - monotonic_ns()) / 1e9) > 0:
-            sample_s = self._instrument.sample_s
-            if self._stopping.wait(left_s if sample_s is None else min(left_s, sample_s)):
-                return True
-            if sample_s is not None and monotonic_ns() < due_ns:
-                self._instrument.sample()
-        return self._stopping.is_set()
 
     def _opened(self, from_ns: int) -> int:
         if self._unreadable is not None:

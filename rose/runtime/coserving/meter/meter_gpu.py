@@ -1,26 +1,27 @@
 """Reads a GPU, or one MIG instance of it, through NVML.
 
-Energy is the difference of the card's own counter. Drivers that have none report power, which is then summed over
-time. The card's meter knows nothing of MIG instances: where several share a card, none of them is measured.
+Energy is the difference of the card's own counter. The card's meter knows nothing of MIG instances: where several
+share a card, none of them is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 import pynvml
 
 from rose.clock import monotonic_ns
 from rose.events import NOT_MEASURED, Power
-from rose.runtime.coserving.meter.meter_reading import UnreadableError
 
-#: Power is read this often where there is no energy counter.
-SAMPLE_S = 0.1
 #: No device draws more; a counter that says so was reset or is broken.
 POWER_MW_MAX = 2_500_000
+
+
+class UnreadableError(Exception):
+    """The device cannot be read now; the message says why. It may be readable later."""
+
 
 #: What NVML answers for a figure that this GPU, driver or user does not get; other errors are the card's.
 _NOT_OFFERED = frozenset(
@@ -72,7 +73,6 @@ class GpuInstrument:
         self._mig_instances = 0
         self._t0_ns = 0
         self._energy_mj: int | None = None
-        self._samples: list[tuple[int, int]] = []
 
     @property
     def uuid(self) -> str:
@@ -80,11 +80,8 @@ class GpuInstrument:
         assert self._uuid is not None
         return self._uuid
 
-    @property
-    def sample_s(self) -> float | None:
-        return SAMPLE_S if self._energy_mj is None and self._samples else None
-
     def open(self) -> int:
+        """Find the device; return the time from which the first reading counts, monotonic nanoseconds."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -96,29 +93,20 @@ class GpuInstrument:
             self._mig_instances = len(_mig_instances(self._card))
             self._energy_mj = self._counter_mj()
             self._t0_ns = monotonic_ns()
-            self._samples = []
-            self.sample()
         except (pynvml.NVMLError, UnreadableError) as error:
             self.close()
             raise UnreadableError(f"GPU {self._gpu}: {error}") from error
         return self._t0_ns
 
-    def sample(self) -> None:
-        try:
-            power_mw = _offered(pynvml.nvmlDeviceGetPowerUsage, self._card)
-        except pynvml.NVMLError as error:
-            raise UnreadableError(f"GPU {self._gpu}: {error}") from error
-        if power_mw is not None:
-            self._samples.append((monotonic_ns(), int(power_mw)))
-
     def read(self) -> Power:
-        self.sample()
+        """Return what the device did since the reading before, or since `open`; its times are monotonic."""
         try:
             return self._read()
         except pynvml.NVMLError as error:
             raise UnreadableError(f"GPU {self._gpu}: {error}") from error
 
     def close(self) -> None:
+        """Let go of the device; it can be opened again."""
         if self._initialised:
             self._initialised = False
             with suppress(pynvml.NVMLError):
@@ -131,7 +119,6 @@ class GpuInstrument:
         t0_ns, t1_ns = self._t0_ns, monotonic_ns()
         power = self._power(energy_mj, t1_ns, max(instances, self._mig_instances))
         self._t0_ns, self._energy_mj, self._mig_instances = t1_ns, energy_mj, instances
-        self._samples = self._samples[-1:]
         holder = card if self._instance is None else self._instance
         utilization = _offered(pynvml.nvmlDeviceGetUtilizationRates, card)
         memory = _offered(pynvml.nvmlDeviceGetMemoryInfo, holder)
@@ -155,19 +142,12 @@ class GpuInstrument:
         unmeasured = {"power_mw": None, "source": NOT_MEASURED}
         if mig_instances > 1:
             return {**unmeasured, "reason": f"the card has one meter, and {mig_instances} MIG instances share it"}
-        why = "this driver has no energy counter"
-        if before_mj is not None and energy_mj is not None:
-            power_mw = round((energy_mj - before_mj) * 1_000_000_000 / length_ns)
-            if 0 <= power_mw <= POWER_MW_MAX:
-                return {"power_mw": power_mw, "source": "nvml-energy", "energy_mj": energy_mj - before_mj}
-            why = f"the energy counter went from {before_mj} to {energy_mj} mJ"
-        if not self._samples:
-            return {**unmeasured, "reason": f"{why}, and the GPU reports no power"}
-        return {
-            "power_mw": mean_mw(self._samples),
-            "source": "nvml-power",
-            "reason": f"{why}: the mean of {len(self._samples)} readings of power",
-        }
+        if before_mj is None or energy_mj is None:
+            return {**unmeasured, "reason": "the GPU and its driver have no energy counter"}
+        power_mw = round((energy_mj - before_mj) * 1_000_000_000 / length_ns)
+        if not 0 <= power_mw <= POWER_MW_MAX:
+            return {**unmeasured, "reason": f"the energy counter went from {before_mj} to {energy_mj} mJ"}
+        return {"power_mw": power_mw, "source": "nvml-energy", "energy_mj": energy_mj - before_mj}
 
     def _counter_mj(self) -> int | None:
         counter_mj = _offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._card)
@@ -190,14 +170,6 @@ class GpuInstrument:
             if str(pynvml.nvmlDeviceGetUUID(card if instance is None else instance)).startswith(wanted):
                 return card, instance
         raise UnreadableError(f"the driver lists no {wanted}")
-
-
-def mean_mw(samples: list[tuple[int, int]]) -> int:
-    """Mean of power over time from (ns, milliwatts), straight between two samples; of the one if there is one."""
-    span_ns = samples[-1][0] - samples[0][0]
-    if span_ns == 0:
-        return samples[-1][1]
-    return round(sum((a + b) * (to_ns - from_ns) for (from_ns, a), (to_ns, b) in pairwise(samples)) / (2 * span_ns))
 
 
 def _handles() -> Iterator[tuple[Any, Any]]:
@@ -249,10 +221,8 @@ def survey() -> list[str]:
                 how = "not measured: MIG instances share its meter"
             elif _offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, card) is not None:
                 how = "by its energy counter"
-            elif _offered(pynvml.nvmlDeviceGetPowerUsage, card) is not None:
-                how = "by summing its power, the driver has no energy counter"
             else:
-                how = "not measured: it reports neither energy nor power"
+                how = "not measured: the GPU and its driver have no energy counter"
             lines.append(f"GPU {index}: {how}")
     finally:
         with suppress(pynvml.NVMLError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +25,8 @@ from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import report
 from rose.runtime.coserving.meter import meter as meter_module
-from rose.runtime.coserving.meter.meter import DeviceMeter
-from rose.runtime.coserving.meter.meter_cores import Rapl
-from rose.runtime.coserving.meter.meter_reading import UnreadableError
+from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
+from rose.runtime.coserving.meter.meter_gpu import UnreadableError
 from tests.runtime.coserving.nvml_library import Card, installed
 
 CORE = max(os.sched_getaffinity(0))
@@ -109,35 +110,8 @@ def test_a_lost_card_is_said_once_and_read_again_when_it_is_back() -> None:
     assert sum(reading.energy_mj or 0 for reading in record.power) == 0, "what it drew while lost is not made up"
 
 
-@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNKNOWN, 12345])
-def test_any_error_of_a_card_is_a_reason_and_never_more(error: int) -> None:
-    record, card = Recorded(), Card("a")
-    with installed(card):
-        meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
-        meter.start()
-        until(lambda: record.power)
-        card.error = error
-        until(lambda: record.power[-1].source == NOT_MEASURED)
-        meter.stop()
-    assert_follow_one_another(record.power)
-
-
-def test_a_host_without_the_driver_is_said_once_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter_module, "SHORTEST_S", 0.0)
-    record = Recorded()
-    with installed(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
-        meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
-        meter.start()
-        until(lambda: record.power)
-        meter.stop()
-    assert [reading.reason for reading in record.power] == ["NVML: Driver Not Loaded"] * 2
-    assert_follow_one_another(record.power)
-
-
 class Scripted:
     """An instrument whose readings are given; an exception among them is raised."""
-
-    sample_s = None
 
     def __init__(self, *script: Exception | None) -> None:
         self._script = list(script)
@@ -150,16 +124,13 @@ class Scripted:
         self._t0_ns = monotonic_ns()
         return self._t0_ns
 
-    def sample(self) -> None:
-        raise AssertionError
-
     def read(self) -> Power:
         self.hang.wait()
         failure = self._script.pop(0) if self._script else None
         if failure is not None:
             raise failure
         t0_ns, self._t0_ns = self._t0_ns, monotonic_ns()
-        return Power(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="rapl")
+        return Power(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="other")
 
     def close(self) -> None:
         self.closed += 1
@@ -169,7 +140,7 @@ def test_what_nobody_foresaw_does_not_end_the_meter_either() -> None:
     record, instrument = Recorded(), Scripted(None, ZeroDivisionError(), UnreadableError("gone"), None)
     meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, instrument)
     meter.start()
-    until(lambda: [reading.source for reading in record.power].count("rapl") >= 2)
+    until(lambda: [reading.source for reading in record.power].count("other") >= 2)
     meter.stop()
     reasons = [reading.reason for reading in record.power if reading.source == NOT_MEASURED]
     assert reasons == [
@@ -215,6 +186,29 @@ def test_a_period_of_0_reads_nothing() -> None:
     meter.start()
     meter.stop()
     assert not record.events
+
+
+def test_cores_that_work_are_busy_and_their_processes_memory_is_counted() -> None:
+    script = f"""import os, sys
+os.sched_setaffinity(0, [{CORE}])
+end = os.times().elapsed + 0.3
+while os.times().elapsed < end: pass
+memory = bytearray(64 << 20)
+print(flush=True)
+sys.stdin.read()"""
+    cores = CoresInstrument([CORE])
+    cores.open()
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    reading = cores.read()
+    child.communicate("")
+    assert reading.busy_share is not None
+    assert 0 < reading.busy_share <= 1
+    assert reading.memory_used_bytes is not None
+    assert reading.memory_used_bytes >= 64 << 20
+    with pytest.raises(UnreadableError, match=r"cores \[100000\] are off, or not of this host"):
+        CoresInstrument([CORE, 100_000]).open()
 
 
 # ------------------------------------------------------------------ in a real ledger
@@ -271,15 +265,14 @@ def _lease(device_id: str, action: Any, at_ns: int) -> Lease:
     )
 
 
-@pytest.mark.skipif(Rapl([CORE]).obstacle is None, reason="this host meters the core by itself")
 def test_cores_of_this_host_are_recorded_and_their_power_stays_assumed(tmp_path: Path) -> None:
     root, lent = tmp_path / "ledger", device("serving-0")
     with LedgerWriter.open(root, "agent", "run") as writer:
-        meter = DeviceMeter(lent, writer.record, ANCHOR, 0.1)
+        meter = DeviceMeter(lent, writer.record, ANCHOR, 0.05)
 
         def metered() -> None:
             meter.start()
-            time.sleep(0.75)
+            time.sleep(0.4)
             meter.stop()
 
         whole_run(writer.record, metered, lent)

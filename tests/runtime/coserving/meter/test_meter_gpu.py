@@ -10,8 +10,7 @@ import pynvml
 import pytest
 
 from rose.runtime.coserving.meter import meter_gpu
-from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, clock_reasons, mean_mw
-from rose.runtime.coserving.meter.meter_reading import UnreadableError
+from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError, clock_reasons
 from tests.runtime.coserving.nvml_library import Card, installed
 
 ROOT = Path(__file__).parents[4]
@@ -29,7 +28,6 @@ def test_energy_is_the_difference_of_the_cards_counter() -> None:
     with installed(card):
         gpu = GpuInstrument(0)
         opened_ns = gpu.open()
-        assert gpu.sample_s is None, "a counter needs no sampling"
         card.energy_mj = 5_000_040
         first = gpu.read()
         card.energy_mj = 5_000_090
@@ -60,68 +58,31 @@ def test_the_readings_of_a_real_card_come_out_as_they_were_recorded(monkeypatch:
             assert {name: getattr(reading, name) for name in event} == event
 
 
-def test_power_is_the_counter_over_the_time() -> None:
-    card = Card("a", energy_mj=1000, busy_percent=73, memory_used_bytes=9 << 30, clock_bits=0x4 | 0x20)
-    with installed(card):
-        gpu = GpuInstrument(0)
-        gpu.open()
-        card.energy_mj += 350_000
-        reading = gpu.read()
-    seconds = (reading.t1_ns - reading.t0_ns) / 1e9
-    assert reading.power_mw == round(350_000 / seconds)
-    assert (reading.busy_share, reading.memory_used_bytes, reading.sm_clock_mhz) == (0.73, 9 << 30, 1980)
-    assert reading.clock_reasons == "power cap; thermal, by software"
-    assert reading.mig_instances is None
-
-
-@pytest.mark.parametrize("how", ["not supported", "no such function"])
-def test_a_driver_without_the_counter_has_its_power_summed_over_time(how: str) -> None:
-    card = Card("a", energy_mj=None if how == "not supported" else 7, power_mw=100_000)
-    with installed(card, without={"nvmlDeviceGetTotalEnergyConsumption"} if how == "no such function" else None):
-        gpu = GpuInstrument(0)
-        gpu.open()
-        assert gpu.sample_s is not None
-        gpu.sample()
-        reading = gpu.read()
-        assert (reading.power_mw, reading.source, reading.energy_mj) == (100_000, "nvml-power", None)
-        assert reading.reason == "this driver has no energy counter: the mean of 3 readings of power"
-        assert gpu.read().reason == "this driver has no energy counter: the mean of 2 readings of power"
-
-
-def test_the_mean_of_power_weighs_by_time() -> None:
-    assert mean_mw([(0, 100), (10, 100), (40, 400)]) == round((10 * 100 + 30 * 250) / 40)
-    assert mean_mw([(5, 7)]) == 7
-
-
 @pytest.mark.parametrize("counter_mj", [3, 10**9])
 def test_a_counter_that_was_reset_or_leapt_is_not_believed(counter_mj: int) -> None:
-    card = Card("a", energy_mj=1000, power_mw=250_000)
+    card = Card("a", energy_mj=1000)
     with installed(card):
         gpu = GpuInstrument(0)
         gpu.open()
         card.energy_mj = counter_mj
         reading = gpu.read()
-        assert (reading.power_mw, reading.source, reading.energy_mj) == (250_000, "nvml-power", None)
+        assert (reading.power_mw, reading.source, reading.energy_mj) == (None, "not measured", None)
         assert f"the energy counter went from 1000 to {counter_mj} mJ" in str(reading.reason)
         card.energy_mj = counter_mj + 1
         assert gpu.read().energy_mj == 1, "believed again from there on"
 
 
-def test_a_gpu_that_reports_neither_is_not_measured() -> None:
-    with installed(Card("a", energy_mj=None, power_mw=None, busy_percent=12)):
+@pytest.mark.parametrize("older", [False, True])
+def test_a_card_without_a_counter_is_not_measured_and_all_else_of_it_is(older: bool) -> None:
+    card = Card("a", energy_mj=None, busy_percent=73, memory_used_bytes=9 << 30, clock_bits=0x4 | 0x20)
+    with installed(card, without={"nvmlDeviceGetCurrentClocksEventReasons"} if older else None):
         gpu = GpuInstrument(0)
         gpu.open()
-        assert gpu.sample_s is None
         reading = gpu.read()
-    assert (reading.power_mw, reading.source, reading.busy_share) == (None, "not measured", 0.12)
-    assert reading.reason == "this driver has no energy counter, and the GPU reports no power"
-
-
-def test_an_older_driver_names_clock_reasons_otherwise() -> None:
-    with installed(Card("a", clock_bits=0x1), without={"nvmlDeviceGetCurrentClocksEventReasons"}):
-        gpu = GpuInstrument(0)
-        gpu.open()
-        assert gpu.read().clock_reasons == "idle"
+    assert (reading.power_mw, reading.source) == (None, "not measured")
+    assert reading.reason == "the GPU and its driver have no energy counter"
+    assert (reading.busy_share, reading.memory_used_bytes, reading.sm_clock_mhz) == (0.73, 9 << 30, 1980)
+    assert reading.clock_reasons == "power cap; thermal, by software"
 
 
 def test_clock_reasons_are_named_and_unknown_ones_numbered() -> None:
@@ -232,12 +193,11 @@ def test_an_interval_in_which_another_instance_came_or_went_is_not_measured() ->
 
 
 def test_a_survey_says_how_each_gpu_will_be_read() -> None:
-    cards = [Card("a"), Card("b", energy_mj=None), Card("c", energy_mj=None, power_mw=None), Card("d", mig=[1, 2])]
+    cards = [Card("a"), Card("b", energy_mj=None), Card("d", mig=[1, 2])]
     with installed(*cards) as library:
         assert meter_gpu.survey() == [
             "GPU 0: by its energy counter",
-            "GPU 1: by summing its power, the driver has no energy counter",
-            "GPU 2: not measured: it reports neither energy nor power",
-            "GPU 3: not measured: MIG instances share its meter",
+            "GPU 1: not measured: the GPU and its driver have no energy counter",
+            "GPU 2: not measured: MIG instances share its meter",
         ]
         assert library.references == 0
