@@ -21,10 +21,9 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-
-from rose.runtime.engines.forkserver import UNKNOWN_EXIT, installed_version
 
 if TYPE_CHECKING:
     from rose.runtime.engines.sglang import EngineSpec
@@ -59,6 +58,8 @@ def start_detached(arguments: Sequence[str], environment: Mapping[str, str], log
     return int(started.stdout)
 
 
+#: `DetachedProcess.poll` of a process that has ended: only its parent could know more.
+UNKNOWN_EXIT = 256
 _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0
@@ -70,6 +71,16 @@ _MEASURED = "--mem-fraction-static="
 #: What an engine may differ in and still be the one that was asked for.
 _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
 
+
+def installed_version(package: str) -> str:
+    """Return the version of a package; empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+#: As this process first saw it.
 _version = functools.cache(installed_version)
 
 

@@ -10,32 +10,24 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
 from rose import private_files
+from rose.runtime.engines.adoption import DetachedProcess, installed_version
 
 #: A request is one packet: arguments, environment and code.
 PACKET_BYTES_MAX = 1 << 20
 #: How long to wait for an answer: the server may still be loading SGLang, beside others that do, and a fresh process
 #: would have to load it as well and slow both down. A server that ends is heard of at once.
 _ANSWER_TIMEOUT_S = 300.0
-#: How long an engine's exit code may be under way after the engine has ended.
-_EXIT_TIMEOUT_S = 5.0
 _STOP_GRACE_S = 5.0
-
-#: `ForkedProcess.poll` of an engine that ended after its server did, which alone could know more.
-UNKNOWN_EXIT = 256
 
 
 class ForkError(Exception):
@@ -115,14 +107,6 @@ def installed_code() -> dict[str, str]:
     return {"ROSE": rose, "SGLang": installed_version("sglang")}
 
 
-def installed_version(package: str) -> str:
-    """Empty where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
 def server_environment() -> dict[str, str]:
     """What a server for engines on CPU cores loads SGLang under.
 
@@ -138,54 +122,6 @@ def start_cores(cores: Sequence[int]) -> dict[str, str]:
     return {"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))} if cores else {}
 
 
-class ForkedProcess:
-    """An engine's first process, as far as `subprocess.Popen` has the same: it is no child of this process."""
-
-    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
-        self.pid = pid
-        self._pidfd = pidfd
-        self._connection = connection
-        self._exit: int | None = None
-        weakref.finalize(self, os.close, pidfd)
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal, or `UNKNOWN_EXIT`; None while it runs."""
-        try:
-            return self.wait(0)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
-        if self._exit is None:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            if not poller.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(f"engine process {self.pid}", timeout or 0.0)
-            self._exit = self._exit_code()
-        return self._exit
-
-    def send_signal(self, number: int) -> None:
-        """Signal it, or nothing if it has ended."""
-        try:
-            signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
-            pass
-
-    def close(self) -> None:
-        """Let the server forget an engine that has ended: until then nothing else can get its process id."""
-        self.wait()
-        self._connection.close()
-
-    def _exit_code(self) -> int:
-        self._connection.settimeout(_EXIT_TIMEOUT_S)
-        try:
-            answer = self._connection.recv(PACKET_BYTES_MAX)
-        except OSError:
-            return UNKNOWN_EXIT
-        return int(json.loads(answer)["exit"]) if answer else UNKNOWN_EXIT
-
-
 def fork_engine(
     path: Path,
     arguments: Sequence[str],
@@ -194,7 +130,7 @@ def fork_engine(
     timeout_s: float | None = None,
     *,
     own_session: bool = False,
-) -> ForkedProcess:
+) -> DetachedProcess:
     """Have the server at `path` fork an engine with these SGLang arguments and this whole environment.
 
     It writes to `log`, and is killed with its children when this process ends, unless it is told to outlive it.
@@ -216,22 +152,19 @@ def fork_engine(
         requester = os.pidfd_open(os.getpid())
     except OSError as error:
         raise ForkError(f"this kernel gives no handle of a process ({error})") from None
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.settimeout(_ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
-        connection.connect(str(path))
-        socket.send_fds(connection, [request], [requester, log.fileno()])
-        packet, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
+            connection.connect(str(path))
+            socket.send_fds(connection, [request], [requester, log.fileno()])
+            packet, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 1)
     except OSError as error:
-        connection.close()
         raise ForkError(f"no fork server answers at {path} ({error})") from None
     finally:
         os.close(requester)
     if not packet:
-        connection.close()
         raise ForkError(f"the fork server at {path} ended")
     answer = json.loads(packet)
     if "refused" in answer:
-        connection.close()
         raise ForkError(f"the fork server at {path} refused: {answer['refused']}")
-    return ForkedProcess(answer["pid"], received[0], connection)
+    return DetachedProcess(answer["pid"], received[0])

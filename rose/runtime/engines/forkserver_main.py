@@ -21,7 +21,6 @@ import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +47,6 @@ LOADED = (
 )
 #: A requester sends at once after it connects.
 _REQUEST_TIMEOUT_S = 5.0
-
-
-@dataclass(slots=True)
-class _Engine:
-    pid: int
-    pidfd: int
-    connection: socket.socket | None
-    ended: bool = False
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
@@ -134,17 +125,17 @@ class Server:
             self._become(request, requester, log)
         if not request.get("own_session"):
             os.setpgid(pid, pid)
-        engine = _Engine(pid, os.pidfd_open(pid), connection)
-        self._selector.register(engine.pidfd, selectors.EVENT_READ, lambda: self._ended(engine))
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._forgotten(engine))
+        # Once it has ended its number could be another's; the handle stays that of this process.
+        pidfd = os.pidfd_open(pid)
         try:
-            socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [engine.pidfd])
+            socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [pidfd])
         except OSError:  # nobody waits for it any more
             os.killpg(pid, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+            connection.close()
 
     def _refusal(self, request: dict[str, Any]) -> str | None:
-        if "engine_arguments" not in request:
-            return "no arguments"
         other = [name for name, code in self._code.items() if request.get("code", {}).get(name) != code]
         if other:
             return f"another {' and '.join(other)} is installed since it was started"
@@ -157,32 +148,6 @@ class Server:
             return "more than one thread runs in it"
         return None
 
-    def _ended(self, engine: _Engine) -> None:
-        """Say how it ended. It is not reaped while its requester may signal it: its number would be free."""
-        self._selector.unregister(engine.pidfd)
-        engine.ended = True
-        status = os.waitid(os.P_PIDFD, engine.pidfd, os.WEXITED | os.WNOWAIT)
-        assert status is not None
-        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
-        if engine.connection is None:
-            self._reap(engine)
-            return
-        with suppress(OSError):
-            engine.connection.send(json.dumps({"exit": code}).encode())
-
-    def _forgotten(self, engine: _Engine) -> None:
-        """The requester has let go of it, or has ended; then the engine ends by itself."""
-        assert engine.connection is not None
-        self._selector.unregister(engine.connection)
-        engine.connection.close()
-        engine.connection = None
-        if engine.ended:
-            self._reap(engine)
-
-    def _reap(self, engine: _Engine) -> None:
-        os.waitpid(engine.pid, 0)
-        os.close(engine.pidfd)
-
     def _close(self) -> None:
         """Close what is the server's alone, in the process of an engine."""
         for key in list(self._selector.get_map().values()):
@@ -193,6 +158,7 @@ class Server:
         """Be an engine from here on, in the process that was forked for it. Never returns."""
         code = 1
         try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             if request.get("own_session"):
                 os.setsid()
             else:
@@ -267,6 +233,8 @@ def main() -> None:
     # Before the environment changes: the first call looks for the room that titles are written to.
     setproctitle.setproctitle(f"rose.runtime.engines.forkserver {path}")
     launch.use_start_cores()
+    # Engines are nobody's to wait for: who asked for one has a handle of it.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         Server(socket.socket(fileno=listening), creator).run()
     finally:

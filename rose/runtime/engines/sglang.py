@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,45 +25,10 @@ from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
-from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
+from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
 
-#: A process that waits for others, or hangs, does less than this in that time: seconds of processor time, or bytes
-#: read, of which a large model on a slow disk has many.
-WINDOW_S = 30.0
-_COMPUTED_S, _READ_BYTES = 1.5, 10 << 20
-
-
-class Loading:
-    """`processes` gives those of the engine. Times are seconds, given by the caller, who asks each minute at least."""
-
-    def __init__(self, processes: Callable[[], Iterable[psutil.Process]], now_s: float) -> None:
-        self._processes = processes
-        self._done, self._at_s = self._work(), now_s
-
-    def goes_on(self, now_s: float) -> bool:
-        """Whether it did something within the last WINDOW_S."""
-        done = self._work()
-        # What a process that ended had done is gone.
-        self._done = min(done[0], self._done[0]), min(done[1], self._done[1])
-        if done[0] - self._done[0] >= _COMPUTED_S or done[1] - self._done[1] >= _READ_BYTES:
-            self._done, self._at_s = done, now_s
-        return now_s - self._at_s < WINDOW_S
-
-    def _work(self) -> tuple[float, int]:
-        """(processor time, bytes read) of the processes that there are."""
-        computed_s, read = 0.0, 0
-        with suppress(psutil.Error):
-            for process in self._processes():
-                with suppress(psutil.Error):
-                    times, counted = process.cpu_times(), process.io_counters()
-                    computed_s += times.user + times.system
-                    # Those that are mapped are on no counter but the disk's.
-                    read += counted.read_chars + counted.read_bytes
-        return computed_s, read
-
-
-START_TIMEOUT_S = 300.0
-_LOADING_MAX = 4
+#: An engine that does not answer by then is given up; a large model on a slow disk takes long to load.
+START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
 
@@ -158,9 +123,8 @@ class EngineProcess:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.url = spec.url
-        self._process: subprocess.Popen[bytes] | ForkedProcess | DetachedProcess | None = None
+        self._process: subprocess.Popen[bytes] | DetachedProcess | None = None
         self._killed = False
-        self._segments = leftovers.Segments(spec.log)
 
     @property
     def pid(self) -> int | None:
@@ -182,7 +146,7 @@ class EngineProcess:
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self._environment()}
         leftovers.shift_logs(spec.log)
-        self._segments.remove()
+        leftovers.remove_unused()
         # To append, so that a log that was emptied while it ran begins anew.
         with spec.log.open("ab") as log:
             if spec.fork_server is not None:
@@ -216,34 +180,25 @@ class EngineProcess:
     def adopt(self, record: EngineRecord) -> bool:
         """Be the engine on record; whether it still runs. Nothing is known of how it is."""
         self._process = record.process()
-        self._note_segments()
         return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the engine has answered one generation: so long, and up to `_LOADING_MAX` times as long while it
-        goes on loading.
+        """Block until the engine has answered one generation.
 
         Raises EngineError with the end of its log, AddressInUseError if it could not bind a port.
         """
-        began = now = time.monotonic()
-        loading = Loading(self._group, now)
-        # On a busy host it may hardly get the processor, or the disk.
-        while now - began < timeout_s or (loading.goes_on(now) and now - began < _LOADING_MAX * timeout_s):
-            self._note_segments()
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
             if not self.alive:
-                code = None if self._process is None else self._process.poll()
-                known = "an unknown exit code" if code in (None, UNKNOWN_EXIT) else f"exit code {code}"
                 kind = AddressInUseError if self._met_address_in_use() else EngineError
-                raise kind(self._diagnosis(f"ended with {known} before it was ready"))
+                raise kind(self._diagnosis("ended before it was ready"))
             try:
                 self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
-                self._note_segments()
                 return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.25)
-            now = time.monotonic()
         self.stop()
-        raise EngineError(self._diagnosis(f"did not answer within {now - began:.0f} s"))
+        raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
 
     def settle(self) -> None:
         """Keep the engine to its cores, class and niceness from now on. Call it when the engine is ready."""
@@ -275,7 +230,6 @@ class EngineProcess:
         """End the engine and everything it started: politely, then not. Safe to call twice."""
         if self._process is None:
             return
-        self._note_segments()
         # To the leader alone: a child that ends before it looks to SGLang like a crash, which it stops to examine.
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
@@ -284,23 +238,15 @@ class EngineProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the process group, wait for its leader, and remove its shared memory. Safe to call twice."""
+        """SIGKILL the process group, and wait for its leader. Safe to call twice."""
         if self._process is None or self._killed:
             return
-        self._note_segments()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        if isinstance(self._process, ForkedProcess):
-            self._process.close()
-        self._segments.remove()
         self._killed = True
         if self.spec.orphan_s is not None and self.spec.plugin.page is not None:
             adoption.record_path(self.spec.plugin.page).unlink(missing_ok=True)
-
-    def _note_segments(self) -> None:
-        if self._process is not None:
-            self._segments.note(self._process.pid)
 
     def log_tail(self) -> str:
         """The last lines of the engine's log."""

@@ -13,8 +13,7 @@ import pytest
 
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import adoption
-from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, spec_sha256, start_detached
-from rose.runtime.engines.forkserver import UNKNOWN_EXIT
+from rose.runtime.engines.adoption import UNKNOWN_EXIT, DetachedProcess, EngineRecord, spec_sha256, start_detached
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
 

@@ -145,7 +145,7 @@ def test_killing_the_requester_ends_its_engines_alone(fork_server, tmp_path, tin
         engine.stop()
 
 
-def test_an_engine_whose_scheduler_is_killed_ends_and_says_how(fork_server, tmp_path, tiny_policy, gone):
+def test_an_engine_whose_scheduler_is_killed_ends(fork_server, tmp_path, tiny_policy, gone):
     engine = EngineProcess(make_spec(tmp_path, tiny_policy, fork_server)[1])
     try:
         engine.launch()
@@ -155,7 +155,7 @@ def test_an_engine_whose_scheduler_is_killed_ends_and_says_how(fork_server, tmp_
         deadline = time.monotonic() + 60
         while engine.alive and time.monotonic() < deadline:
             time.sleep(0.1)
-        with pytest.raises(EngineError, match=r"ended with exit code -?\d+ before"):
+        with pytest.raises(EngineError, match="ended before it was ready"):
             engine.wait_ready()
         assert gone(engine.pid) == []
     finally:
@@ -247,7 +247,7 @@ def test_an_engine_that_cannot_start_says_why(fork_server, tmp_path, gone):
     (broken / "config.json").write_text("{}")
     engine = EngineProcess(make_spec(tmp_path, broken, fork_server)[1])
     engine.launch()
-    with pytest.raises(EngineError, match=r"engine .*ended with exit code \d+ before"):
+    with pytest.raises(EngineError, match=r"engine .*ended before it was ready"):
         engine.wait_ready()
     assert "Traceback" in engine.spec.log.read_text()
     assert gone(engine.pid) == []
