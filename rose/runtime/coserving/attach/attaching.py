@@ -15,13 +15,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rose.errors import UserError
 from rose.private_files import is_private
-from rose.runtime.coserving.attach.attachment import STATE, EngineState, described, has_url, note_url
+from rose.runtime.coserving.attach.attachment import STATE, EngineState, described
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, page_users
@@ -103,10 +103,7 @@ class OwnedEngine:
             try:
                 with _link(page) as number:
                     self._set(number)
-                state = self._wait(view, waiting, time.monotonic() + timeout_s)
-                with suppress(OSError):  # The folder may be another user's.
-                    note_url(page, self.url, view.get(Party.SERVING, Field.PID))
-                return state
+                return self._wait(view, waiting, time.monotonic() + timeout_s)
             except BaseException:
                 with suppress(AttachError):
                     self._set(RELEASE)
@@ -124,20 +121,14 @@ class OwnedEngine:
     # ------------------------------------------------------------------ steps of attaching
 
     def _require_free(self, state: EngineState | None, wanted: Path) -> None:
-        """Not taken from an agent that is at work."""
-        page = self._noted_page() if state is None else Path(state.page) if state.attached and state.page else None
-        if page is not None and not _same(str(page), wanted) and _use(page).agent:
+        """See that the engine is not taken from an agent that is at work."""
+        if state is None or not state.attached or state.page is None or _same(state.page, wanted):
+            return
+        if _use(Path(state.page)).agent:
             raise AttachError(
-                f"the engine at {self.url} is attached to {page}, whose agent is at work: detach it first, to "
+                f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it first, to "
                 f"attach it to {wanted}"
             )
-
-    def _noted_page(self) -> Path | None:
-        """The page of an engine that does not tell, by what was noted as it was attached."""
-        for use in pages_in_use():
-            if use.serving_pid is not None and has_url(Path(use.page), self.url, use.serving_pid):
-                return Path(use.page)
-        return None
 
     def _set(self, number: int) -> None:
         try:
@@ -250,12 +241,12 @@ def _use(path: Path) -> PageUse:
         return PageUse(page=str(path), agent=False, serving_pid=None, refused=str(error))
     try:
         pid = view.get(Party.SERVING, Field.PID) if view.alive(Party.SERVING) else None
+        use = PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
         note = described(path, "serving")
-        # Of an engine before this one, if it is not the one that has the page.
-        if note is None or (pid is not None and note.pid != pid) or (pid is None and note.refused is None):
-            return PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
-        agent = view.alive(Party.AGENT)
-        return PageUse(page=str(path), agent=agent, serving_pid=pid, model=note.model, refused=note.refused)
+        # It may be of an engine before the one that has the page.
+        if note is None or (note.refused is None if pid is None else note.pid != pid):
+            return use
+        return replace(use, model=note.model, refused=note.refused)
     finally:
         view.close()
 

@@ -1,18 +1,15 @@
 """What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
 
 `<page>.detached` lies there from when the owner of a serving engine let go of the page until an engine takes it. It
-outlives the engine, and says so also where a server with two keys does not. So does `<page>.url.json`: where the engine
-answers that was attached to the page last.
+outlives the engine.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,31 +89,6 @@ def forget_detached(page: Path) -> None:
 def is_detached(page: Path) -> bool:
     """Whether an owner let go of the page and no serving engine took it since."""
     return _detached(page).exists()
-
-
-def note_url(page: Path, url: str, pid: int) -> None:
-    """The serving engine with this pid, which answers at `url`, was attached to the page."""
-    _url(page).write_text(json.dumps([url, pid]))
-
-
-def has_url(page: Path, url: str, pid: int) -> bool:
-    """Whether the serving engine with this pid was attached to the page by a URL of the server of this one."""
-    try:
-        noted, noted_pid = json.loads(_url(page).read_text())
-        return noted_pid == pid and not _addresses(noted).isdisjoint(_addresses(url))
-    except (OSError, ValueError, TypeError):
-        return False
-
-
-def _addresses(url: str) -> set[tuple[Any, ...]]:
-    """Each address and port by which the server of a URL is found. Raises OSError if its host has none."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return {address for *_, address in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)}
-
-
-def _url(page: Path) -> Path:
-    return page.with_name(f"{page.name}.url.json")
 
 
 def _detached(page: Path) -> Path:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.errors import UserError
-from rose.terminal import echo, echo_data, echo_error
+from rose.terminal import echo, echo_error
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.attach.attaching import PageUse
     from rose.runtime.coserving.attach.attachment import EngineState
 
-#: What takes longer says that it is at work.
-_QUIET_S = 2.0
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TokenOption = Annotated[
     str | None,
     typer.Option(envvar="ROSE_SERVING_TOKEN", help="The server's --admin-api-key, or else its --api-key."),
@@ -38,57 +31,35 @@ def attach_command(
     page: Annotated[Path | None, typer.Option(help="The page of the device that it serves on.")] = None,
     token: TokenOption = None,
     timeout: Annotated[float, typer.Option(min=1, help="Longest wait for the engine, seconds.")] = 60.0,
-    as_json: JsonOption = False,
 ) -> None:
-    """Join an SGLang server that runs to the page of a device; without --page, what is attached where."""
-    from rose.runtime.coserving.attach.attaching import OwnedEngine
+    """Join an SGLang server that runs to the page of a device; without --page, show what is attached where."""
+    from rose.runtime.coserving.attach.attaching import OwnedEngine, pages_in_use
 
     with _errors():
-        if page is None:
-            _show(url, token, as_json)
-            return
-        if url is None:
-            raise InputError("--page needs --url, the server that is to be attached to it")
-        with _progress(f"waiting for the engine at {url}: it takes the page between two steps"):
-            state = OwnedEngine(url, token).attach(page, timeout_s=timeout)
-    if as_json:
-        echo_data(json.dumps({"url": url, "page": str(page), "engine": _message(state)}))
-    else:
-        echo(f"attached {url} to {page}")
+        if page is not None:
+            if url is None:
+                raise InputError("--page needs --url, the server that is to be attached to it")
+            OwnedEngine(url, token).attach(page, timeout_s=timeout)
+            echo(f"attached {url} to {page}")
+        elif url is not None:
+            echo(f"{url}: {_engine_text(OwnedEngine(url, token).state())}")
+        elif pages := pages_in_use():
+            echo(*(f"{use.page}: {_page_text(use)}" for use in pages))
+        else:
+            echo("no page of this user on this host: `rose up` makes one for each device")
 
 
 def detach_command(
     url: Annotated[str, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")],
     token: TokenOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Let go of an SGLang server, which goes on serving; what was lent beside it is taken back at once."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine
 
     with _errors():
-        with _progress(f"waiting for the engine at {url}"):
-            before = OwnedEngine(url, token).detach()
+        before = OwnedEngine(url, token).detach()
     page = None if before is None or not before.attached else before.page
-    if as_json:
-        echo_data(json.dumps({"url": url, "page": page}))
-    else:
-        echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
-
-
-def _show(url: str | None, token: str | None, as_json: bool) -> None:
-    from rose.runtime.coserving.attach.attaching import OwnedEngine, pages_in_use
-
-    if url is not None:
-        state = OwnedEngine(url, token).state()
-        echo_data(json.dumps({"url": url, "engine": _message(state)}) if as_json else f"{url}: {_engine_text(state)}")
-        return
-    pages = pages_in_use()
-    if as_json:
-        echo_data(json.dumps({"pages": [asdict(use) for use in pages]}))
-    elif not pages:
-        echo("no page of this user on this host: `rose up` makes one for each device")
-    else:
-        echo(*(f"{use.page}: {_page_text(use)}" for use in pages))
+    echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
 
 
 def _engine_text(state: EngineState | None) -> str:
@@ -106,21 +77,6 @@ def _page_text(use: PageUse) -> str:
     if use.serving_pid is None:
         return f"{agent}, no serving engine" + ("" if use.refused is None else f" ({use.refused})")
     return f"{agent}, serving engine pid {use.serving_pid}" + (f" of {use.model}" if use.model else "")
-
-
-def _message(state: EngineState | None) -> dict[str, object] | None:
-    return None if state is None else state.to_message()
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[None]:
-    timer = threading.Timer(_QUIET_S, lambda: echo(text, err=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextmanager

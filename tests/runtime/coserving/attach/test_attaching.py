@@ -171,32 +171,6 @@ def test_an_engine_is_not_taken_from_an_agent_at_work(page, tmp_path):
     other.close()
 
 
-def test_nor_one_that_does_not_tell_which_page_it_has(page, tmp_path):
-    other = ArbiterPage.create(tmp_path / "rose-run" / "other" / "page")
-    with served(Owner(keys=("a", "b"))) as url:
-        engine = OwnedEngine(url, "b")
-        engine.attach(page.path)
-        with pytest.raises(AttachError, match=f"{url} is attached to {page.path}, whose agent is at work: detach it"):
-            engine.attach(other.path)
-        assert page.alive(Party.SERVING)
-        engine.detach()
-        engine.attach(other.path)
-        # Another engine has its first page.
-        with OtherParty(page.path, Party.SERVING):
-            engine.detach()
-            engine.attach(other.path)
-    other.close()
-
-
-def test_nor_is_it_another_one_by_another_name_of_its_host(page, tmp_path):
-    other = ArbiterPage.create(tmp_path / "rose-run" / "other" / "page")
-    with served(Owner(keys=("a", "b"))) as url:
-        OwnedEngine(url.replace("127.0.0.1", "localhost"), "b").attach(page.path)
-        with pytest.raises(AttachError, match=f"{url} is attached to {page.path}, whose agent is at work"):
-            OwnedEngine(url, "b").attach(other.path)
-    other.close()
-
-
 def test_pages_are_listed_with_who_has_them(page, tmp_path):
     (use,) = pages_in_use()
     assert use == PageUse(page=str(page.path), agent=True, serving_pid=None)

@@ -5,8 +5,6 @@ from rose.runtime.coserving.attach.attachment import (
     EngineState,
     describe,
     described,
-    has_url,
-    note_url,
 )
 
 
@@ -26,23 +24,6 @@ def test_a_note_of_another_version_is_none(tmp_path):
     for text in ("", "[]", '{"role": "serving", "pid": 1, "unheard": 1}'):
         (tmp_path / "page.serving.json").write_text(text)
         assert described(page, "serving") is None
-
-
-def test_an_engine_is_known_by_where_its_url_leads(tmp_path):
-    page = tmp_path / "page"
-    assert not has_url(page, "http://127.0.0.1:30000", 7)
-    note_url(page, "http://localhost:30000", 7)
-    assert has_url(page, "http://127.0.0.1:30000", 7)
-    assert has_url(page, "http://LOCALHOST:30000", 7)
-    assert not has_url(page, "http://127.0.0.1:30000", 8)
-    for another in ("http://127.0.0.1:30001", "http://127.0.0.2:30000", "http://127.0.0.1"):
-        assert not has_url(page, another, 7)
-    note_url(page, "http://localhost", 7)
-    assert has_url(page, "http://127.0.0.1:80", 7)
-    assert not has_url(page, "https://127.0.0.1", 7)
-    for text in ("", "7", "[7]"):
-        page.with_name("page.url.json").write_text(text)
-        assert not has_url(page, "http://127.0.0.1:80", 7)
 
 
 def test_a_state_survives_its_way_and_what_is_none_is_refused():
