@@ -34,6 +34,8 @@ spec, ledger, make = pickle.loads(Path(sys.argv[1]).read_bytes())
 writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
 agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
 agent.start()
+while agent._engine.fault is not None:
+    time.sleep(0.01)
 print("started", flush=True)
 time.sleep(600)
 """
@@ -99,8 +101,8 @@ class Host:
         self.process.kill()
         self.process.wait()
 
-    def next_agent(self, **changes):
-        """Start the next agent in this process."""
+    def next_agent(self, *, wait=True, **changes):
+        """Start the next agent in this process; `wait` until its engine answers."""
         spec = replace(self.spec, **changes)
         # As a process that begins anew would: its own reading of the clocks, another free port.
         spec = replace(spec, anchor=self.same_anchor(Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND)))
@@ -115,6 +117,8 @@ class Host:
             last_lease=last_lease(self.ledger, "fleet", "d0"),
         )
         self.agent.start()
+        if wait and spec.rollout is not None:
+            until(lambda: self.agent._engine.fault is None, 60.0)
 
     def same_anchor(self, anchor):
         return same_anchor(self.spec.page, self.ledger, "fleet", "d0", anchor)

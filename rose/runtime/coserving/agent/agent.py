@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rose import private_files
 from rose.clock import Anchor, monotonic_ns
@@ -24,7 +24,7 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.agent.control import Control
-from rose.runtime.coserving.agent.rollout_engine import EngineAction, EngineLives, RolloutEngine, rollout_event
+from rose.runtime.coserving.agent.rollout_engine import EngineAction, RolloutEngine, rollout_event
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
 from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.kv.activation import Move
@@ -34,9 +34,8 @@ from rose.runtime.coserving.leases.withholding import Withholding, rules
 from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.weights.sync import Via, straight
-from rose.runtime.coserving.weights.targets import Targets
-from rose.runtime.engines.adoption import is_ending
+from rose.runtime.coserving.weights.sync import Target, Via, straight
+from rose.runtime.coserving.weights.weight_keeper import WeightKeeper
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
@@ -45,6 +44,7 @@ from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import EngineReport, HostFacts
+from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,8 +287,7 @@ class DeviceAgent:
     """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say.
 
     `before` is what the agents of the device before this one left; None: the device joins. `last_lease` is what the
-    ledger has of the device's last lease. `via` gives the way to a
-    target. With `persistent` an engine that does not start is tried again, and is not waited for.
+    ledger has of the device's last lease. `via` gives the way to a target.
     """
 
     def __init__(
@@ -300,7 +299,6 @@ class DeviceAgent:
         before: Predecessor | None = None,
         via: Via = straight,
         last_lease: Remembered = Remembered(),  # noqa: B008
-        persistent: bool = False,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
@@ -324,22 +322,13 @@ class DeviceAgent:
             borrow=policy.borrow,
             guards=policy.guards,
         )
+        client = ControlClient(spec.gateway_url, spec.agent_token)
         self._control = Control(
-            spec.device.id,
-            ControlClient(spec.gateway_url, spec.agent_token),
-            coserving.heartbeat_s,
-            self._report,
-            self._answered,
-            lambda: {
-                "fault": self._not_lent(),
-                "host": spec.host,
-                "host_facts": None if spec.host_facts is None else spec.host_facts(),
-            },
-            spec.anchor,
+            spec.device.id, client, coserving.heartbeat_s, self._report, self._answered, spec.anchor
         )
         self._leasing: Leasing | None = None
-        if spec.rollout is not None and spec.device.pool == "serving":
-            engine_id = spec.rollout.engine_id
+        engine_id = None if spec.rollout is None else spec.rollout.engine_id
+        if engine_id is not None and spec.device.pool == "serving":
             self._leasing = Leasing(
                 device_id=spec.device.id,
                 engine_id=engine_id,
@@ -349,7 +338,7 @@ class DeviceAgent:
                 id_prefix=spec.run_id,
                 policy_number=NAMES.index(coserving.policy),
                 record=record,
-                take_back=lambda reason: self._control.take_back(engine_id, reason),
+                take_back=self._take_back,
                 ledger_failure=ledger_failure,
                 run=lambda: self._rollout_runs.now,
                 ended_before=None if before is None else before.leases,
@@ -363,7 +352,7 @@ class DeviceAgent:
             spec.anchor,
             self._began_ns,
             self._note,
-            engine_id=None if spec.rollout is None else spec.rollout.engine_id,
+            engine_id=engine_id,
             leases=[] if self._leasing is None else self._leasing.history,
             rollout_runs=self._rollout_runs,
             train_runs=self._train_runs,
@@ -377,39 +366,39 @@ class DeviceAgent:
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
-        self._lives = EngineLives(
-            spec,
-            self._accountant,
-            self._note,
-            assigned=self._rollout_runs,
-            swaps=lambda: self._page.get(Party.ROLLOUT, Field.SWAPS),
-            via=via,
-            changed=self._act,
-            take_out=self._take_out,
-        )
-        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to, self._lives.locate)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             self._engine = RolloutEngine(
-                spec.rollout, self._lives, make_engine, scheduling=self._has_scheduler, persistent=persistent
+                spec,
+                self._page,
+                self._accountant,
+                self._note,
+                assigned=self._rollout_runs,
+                changed=self._act,
+                via=via,
+                make=make_engine,
             )
+        self._weights = WeightKeeper(
+            spec.device.id,
+            lambda: None if self._engine is None else self._engine.sync,
+            coserving.drift_audit_s,
+            coming=lambda run_id: self._rollout_runs.change(monotonic_ns(), run_id),
+            take_out=self._take_out,
+            record=self._record_sync,
+        )
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Launch the rollout engine and return when it has answered. Raises EngineError; nothing is left then."""
+        """Return once the device has joined; its engine is started, or taken up, meanwhile."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
         private_files.make(self._spec.staging)
         self._watch_thread.start()
         self._meter.start()
         if self._engine is not None:
-            try:
-                self._engine.start()
-            except EngineError:
-                self.stop()
-                raise
-            self._targets.start()
+            self._engine.start()
+            self._weights.start()
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
@@ -424,12 +413,11 @@ class DeviceAgent:
             if self._leasing is not None:
                 self._leasing.end("the agent stops")
         self._control.stop()
-        self._targets.stop()
+        self._weights.stop()
         if self._watch_thread.is_alive():
             self._watch_thread.join()
-        self._lives.stop_guard()
         if self._engine is not None:
-            pid = None if self._lives.engine is None else self._lives.engine.pid
+            pid = None if self._engine.engine is None else self._engine.engine.pid
             if self._engine.stop(leave=leave) and not leave:
                 self._note(rollout_event(self._spec, "stopped", pid))
         self._meter.stop()
@@ -453,7 +441,7 @@ class DeviceAgent:
         """
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
-        failure = self._failure or self._control.failure or self._lives.failure or self._targets.failure or kept
+        failure = self._failure or self._control.failure or self._weights.failure or kept
         if failure is not None:
             raise EngineError(f"agent of device {device_id}: {failure}")
         reason = self._not_lent()
@@ -462,7 +450,7 @@ class DeviceAgent:
     def _not_lent(self) -> str | None:
         leasing = self._leasing
         if leasing is None:
-            return None if self._engine is None else self._engine_fault
+            return self._engine_fault
         if leasing.failure is not None:
             return leasing.failure
         with self._lock:
@@ -475,7 +463,7 @@ class DeviceAgent:
     def _facts(self, state: LeaseState) -> LeaseFacts:
         assert self._leasing is not None
         assert self._spec.rollout is not None
-        answer = self._control.answer
+        answered_ns, answer = self._control.answered_ns, self._control.answer
         wanted_ns = 0 if answer.drained else answer.wanted_ns.get(self._spec.rollout.engine_id, 0)
         fault = self._serving.fault
         load = None if fault is not None else self._page.serving_load()
@@ -483,7 +471,7 @@ class DeviceAgent:
         return LeaseFacts(
             rules=self._rules,
             state=state,
-            answered_ns=answer.answered_ns,
+            answered_ns=answered_ns,
             wanted_ns=wanted_ns,
             lease_named=self._leasing.lease_id in answer.renew,
             step=answer.step,
@@ -501,21 +489,27 @@ class DeviceAgent:
             drained=answer.drained,
         )
 
-    def _has_scheduler(self) -> bool:
-        page = self._page
-        return page.alive(Party.ROLLOUT) and not is_ending(page.get(Party.ROLLOUT, Field.PID))
-
     @property
     def _engine_fault(self) -> str | None:
-        """Why no turn can run on the rollout engine; None if one can."""
-        return self._lives.fault or (None if self._engine is None else self._engine.dying)
+        """Why no turn can run on the rollout engine; None if one can, or there is none."""
+        return None if self._engine is None else self._engine.fault
 
-    def _report(self) -> list[EngineReport]:
-        engine, leasing = self._lives.engine, self._leasing
-        if engine is None:
+    def _report(self) -> dict[str, Any]:
+        """What a heartbeat says of the device and its engine."""
+        spec = self._spec
+        return {
+            "engines": self._engine_reports(),
+            "fault": self._not_lent(),
+            "host": spec.host,
+            "host_facts": None if spec.host_facts is None else spec.host_facts(),
+        }
+
+    def _engine_reports(self) -> list[EngineReport]:
+        leasing, engine = self._leasing, None if self._engine is None else self._engine.engine
+        if self._engine is None or engine is None:
             return []
         state = None if leasing is None or not leasing.state.in_force else leasing.state
-        (run_id, version), fault = self._lives.held or ("", 0), self._engine_fault
+        (run_id, version), fault = self._engine.held or ("", 0), self._engine.fault
         report = EngineReport(
             engine_id=engine.spec.engine_id,
             device_id=self._spec.device.id,
@@ -529,7 +523,7 @@ class DeviceAgent:
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
             slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
             run_id=run_id or None,
-            failed=self._targets.failed,
+            failed=self._weights.failed,
             fault=fault,
         )
         return [report]
@@ -553,9 +547,13 @@ class DeviceAgent:
         """The controller has answered a heartbeat."""
         answer = self._control.answer
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
-        self._lives.assign(answer.rollout_run_ids)
-        if self._spec.rollout is not None:
-            self._targets.aim(answer.targets.get(self._spec.rollout.engine_id))
+        if self._engine is not None and self._spec.rollout is not None:
+            self._engine.assign(answer.rollout_run_ids)
+            target = None
+            if (wanted := answer.targets.get(self._spec.rollout.engine_id)) is not None:
+                origin_rules = OriginRules(client=wanted.client_address)
+                target = Target(wanted.run_id, wanted.version, wanted.url, wanted.token, rules=origin_rules)
+            self._weights.aim(target)
         self._act()
 
     def _act(self) -> None:
@@ -599,8 +597,8 @@ class DeviceAgent:
                 self._withholding.tell()
 
     def _moved(self, span: SpanRecord, lease_id: str | None) -> None:
-        pid = None if self._lives.engine is None else self._lives.engine.pid
-        move = Move.from_aux(span.aux)
+        engine = None if self._engine is None else self._engine.engine
+        pid, move = None if engine is None else engine.pid, Move.from_aux(span.aux)
         if move.away:
             # Of the lease that it came for; none, where it is what an engine has when it has started.
             lease_id = self._activated_for[1] if self._activated_for[0] == pid else None
@@ -613,12 +611,19 @@ class DeviceAgent:
         # It has happened; the lease that it belongs to is in the ledger already.
         self._note(event, durable=False)
 
+    def _take_back(self, reason: str) -> int:
+        assert self._spec.rollout is not None
+        return self._control.take_back(self._spec.rollout.engine_id, reason)
+
     def _take_out(self, reason: str) -> None:
         """The rollout engine's weights are not what they should be: turns on it go on elsewhere, and none comes."""
-        assert self._spec.rollout is not None
         self._act()
         self._control.beat()
-        self._control.take_back(self._spec.rollout.engine_id, reason)
+        self._take_back(reason)
+
+    def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
+        """By the device's clock, as its leases are: a sync is charged to the lease that follows."""
+        self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:
         """Record what has happened whatever the ledger says: what cannot be written now waits in the writer's queue."""

@@ -6,16 +6,12 @@ import http.client
 import logging
 import threading
 import urllib.error
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from rose.clock import Anchor, both_ns, monotonic_ns
-from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.scheduling.client import ControlClient
-from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
-from rose.runtime.scheduling.messages import Target as WantedTarget
-from rose.runtime.transfer.wire.origin_rules import OriginRules
+from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HeartbeatReply, PreemptRequest
 
 logger = logging.getLogger(__name__)
 
@@ -26,27 +22,11 @@ _HOLD_S_MAX = 10.0
 _REFUSAL_BYTES_MAX = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the gateway last wanted of the device. `answered_ns` is monotonic; 0: it never answered."""
-
-    answered_ns: int = 0
-    renew: frozenset[str] = frozenset()
-    wanted_ns: Mapping[str, int] = field(default_factory=dict)
-    step: int | None = None
-    targets: Mapping[str, Target] = field(default_factory=dict)
-    drained: bool = False
-    #: The RL run that trains on the device.
-    train_run_id: str | None = None
-    #: The run that each engine is assigned to, None: to none.
-    rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
-
-
 class Control:
     """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
 
-    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device, and `anchor`
-    is what the device's time is recorded by. A gateway that is away is asked again every `hold_s`.
+    `report` gives what a heartbeat says of the device and its engines, and `anchor` is what the device's time is
+    recorded by. A gateway that is away is asked again every `hold_s`.
     """
 
     def __init__(
@@ -54,19 +34,18 @@ class Control:
         device_id: str,
         client: ControlClient,
         hold_s: float,
-        report: Callable[[], list[EngineReport]],
+        report: Callable[[], dict[str, Any]],
         answered: Callable[[], None],
-        describe: Callable[[], dict[str, Any]] = dict,
         anchor: Anchor | None = None,
     ) -> None:
-        self.answer = Answer()
+        #: What the gateway last wanted of the device, and when it said so, monotonic; 0: never.
+        self.answer = HeartbeatReply(seq=0, renew=[], wanted_ns={}, step=None)
+        self.answered_ns = 0
         #: Why the thread ended, if it was not asked to.
         self.failure: str | None = None
-        self._device_id, self._report, self._answered, self._describe = device_id, report, answered, describe
-        self._anchor = anchor
+        self._device_id, self._report, self._answered, self._anchor = device_id, report, answered, anchor
         self._hold_s = min(hold_s, _HOLD_S_MAX)
         self._client = client
-        self._seen = 0
         self._refusal: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"control-{device_id}", daemon=True)
@@ -86,11 +65,10 @@ class Control:
         device_time_ns = None if self._anchor is None else self._anchor.utc_ns(now_ns)
         heartbeat = Heartbeat(
             device_id=self._device_id,
-            engines=self._report(),
-            seen=self._seen,
+            seen=self.answer.seq,
             hold_s=hold_s,
             clock=ClockReading(monotonic_ns=now_ns, utc_ns=utc_ns, device_time_ns=device_time_ns),
-            **self._describe(),
+            **self._report(),
         )
         try:
             reply = self._client.heartbeat(heartbeat)
@@ -100,17 +78,9 @@ class Control:
         except (OSError, http.client.HTTPException, ValueError):
             # Away, or no gateway of this version: it has asked for nothing.
             return False
-        self._seen, self._refusal = reply.seq, None
-        self.answer = Answer(
-            monotonic_ns(),
-            frozenset(reply.renew),
-            reply.wanted_ns,
-            reply.step,
-            {name: _target(wanted) for name, wanted in reply.targets.items()},
-            reply.drained,
-            reply.train_run_id,
-            reply.rollout_run_ids,
-        )
+        # In this order: an answer is never taken for a newer one.
+        self.answer, self._refusal = reply, None
+        self.answered_ns = monotonic_ns()
         return True
 
     def _log_refusal(self, refusal: str) -> None:
@@ -129,20 +99,15 @@ class Control:
     def _loop(self) -> None:
         try:
             while not self._stopping.is_set():
-                began_ns, seen = monotonic_ns(), self._seen
+                began_ns, seen = monotonic_ns(), self.answer.seq
                 answered = self.beat(self._hold_s)
                 if answered:
                     self._answered()
                 # An answer with no news that did not wait for any is that of a gateway which cannot.
-                news = answered and self._seen != seen
+                news = answered and self.answer.seq != seen
                 pause_s = (_SPACING_S if news else self._hold_s) - (monotonic_ns() - began_ns) / 1e9
                 if pause_s > 0:
                     self._stopping.wait(pause_s)
         except Exception as error:
             self.failure = f"talking with the gateway failed: {type(error).__name__}: {error}"
             raise
-
-
-def _target(wanted: WantedTarget) -> Target:
-    rules = OriginRules(client=wanted.client_address)
-    return Target(wanted.run_id, wanted.version, wanted.url, wanted.token, rules=rules)

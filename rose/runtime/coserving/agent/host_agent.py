@@ -138,7 +138,6 @@ class _Device:
             before=before,
             last_lease=self._last_lease(),
             via=self._via,
-            persistent=True,
         )
         self.ended = False
         try:

@@ -5,7 +5,6 @@ And sees afterwards that the engine still holds it.
 
 from __future__ import annotations
 
-import dataclasses
 import http.client
 import json
 import re
@@ -209,7 +208,7 @@ _NOT_TRIED = (OSError, TransferError)
 
 
 class EngineSync:
-    """The agent's side of a sync. Its methods may be called from several threads; an audit gives way to a sync.
+    """The agent's side of a sync. One thread at a time calls its methods, but for `give_up`.
 
     `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
     as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
@@ -232,8 +231,6 @@ class EngineSync:
         #: Whether the origin knows what the engine holds.
         self._told = False
         self._moved_bytes = 0
-        self._turn = threading.Lock()
-        self._sync_wanted = threading.Event()
         self._phases = Phases(engine, staging)
 
     @property
@@ -256,25 +253,22 @@ class EngineSync:
         origin refuses the acknowledgement, the engine holds something else than was published: it is not trusted from
         then on, until a later call or `bring_back` has brought it to a version from an anchor.
         """
-        with self._syncing():
-            self._asked = target
-            return self._bring_to(target)
+        self._asked = target
+        return self._bring_to(target)
 
     def locate(self, target: Target) -> None:
         """What the engine holds is fetched there from now on: audits compare with that, and one that is not trusted is
         due to be brought back from there at once."""
-        with self._syncing():
-            self._learn(target)
-            self._note(failures=0)
+        self._learn(target)
+        self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
         """Bring an engine that is not trusted to the version it should hold, from an anchor. None if it is trusted, or
         nobody said yet where that version is."""
-        with self._syncing():
-            last = self._held_from if self._standing.held else self._asked
-            if self._standing.trusted or last is None:
-                return None
-            return self._bring_to(dataclasses.replace(last, version=self.version))
+        last = self._held_from if self._standing.held else self._asked
+        if self._standing.trusted or last is None:
+            return None
+        return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
         """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
@@ -285,49 +279,43 @@ class EngineSync:
         """
         if swaps == 0:
             return None  # It is at its checkpoint, as one that was just started.
-        with self._syncing():
-            reason: str | None = "nothing is on record of the weights that it holds"
-            try:
-                with self._phases.turn():
-                    for manifest in self._record.candidates():
-                        if (reason := self._confirm(manifest)) is None:
-                            break
-            except (OSError, TransferError) as error:
-                return f"what weights it holds cannot be found out: {error}"
-            return reason
+        reason: str | None = "nothing is on record of the weights that it holds"
+        try:
+            with self._phases.turn():
+                for manifest in self._record.candidates():
+                    if (reason := self._confirm(manifest)) is None:
+                        break
+        except (OSError, TransferError) as error:
+            return f"what weights it holds cannot be found out: {error}"
+        return reason
 
-    def audit(self) -> Sync | None:
+    def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
 
         Returns the event of a drift: the engine is not trusted from then on. None if all is well, or nothing could be
-        found out: a sync was wanted meanwhile, or the engine had no time.
+        found out: `gives_way` was set meanwhile, or the engine had no time.
         """
-        with self._turn:
-            if not (self._standing.held and self._standing.trusted):
-                return None
-            began = monotonic_ns()
-            held = self._record.manifest(self.version)
-            way = self._way_to_held()
-            drift = None
-            try:
-                drift = self._drift(held, way, gives_way=True)
-                if drift is None and way is not None:
-                    self._tell(held, way)  # An origin keeps what leads on from here for so long only.
-            except RefusedError as error:
-                drift = str(error)
-            except TransferError:
-                pass
-            self._note(trusted=drift is None, looked_ns=monotonic_ns())
-            if drift is None:
-                return None
-            self._moved_bytes = 0
-            at = way or Target(self.run_id, self.version, "")
-            event = self._event(at, began, self.version, f"drift: {drift}")
-            return dataclasses.replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
-
-    def call_off(self) -> None:
-        """End an audit that goes on in another thread."""
-        self._sync_wanted.set()
+        if not (self._standing.held and self._standing.trusted):
+            return None
+        began = monotonic_ns()
+        held = self._record.manifest(self.version)
+        way = self._way_to_held()
+        drift = None
+        try:
+            drift = self._drift(held, way, gives_way=gives_way)
+            if drift is None and way is not None:
+                self._tell(held, way)  # An origin keeps what leads on from here for so long only.
+        except RefusedError as error:
+            drift = str(error)
+        except TransferError:
+            pass
+        self._note(trusted=drift is None, looked_ns=monotonic_ns())
+        if drift is None:
+            return None
+        self._moved_bytes = 0
+        at = way or Target(self.run_id, self.version, "")
+        event = self._event(at, began, self.version, f"drift: {drift}")
+        return replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def give_up(self) -> None:
         """Leave the engine to another agent: return once nothing is asked of it any more. A version that is being
@@ -335,13 +323,6 @@ class EngineSync:
         self._phases.give_up()
 
     # ------------------------------------------------------------------ a sync
-
-    @contextmanager
-    def _syncing(self) -> Iterator[None]:
-        self._sync_wanted.set()
-        with self._turn:
-            self._sync_wanted.clear()
-            yield
 
     def _bring_to(self, target: Target) -> Sync:
         began = monotonic_ns()
@@ -388,7 +369,7 @@ class EngineSync:
         if self._held_from is None:
             return None
         try:
-            return self._via(dataclasses.replace(self._held_from, version=self.version))
+            return self._via(replace(self._held_from, version=self.version))
         except _NOT_TRIED:
             return None
 
@@ -419,7 +400,7 @@ class EngineSync:
             raise
         except TransferError as error:
             reason = f"not acknowledged, and told again before the next sync: {error}"
-        return dataclasses.replace(
+        return replace(
             self._event(target, began, staged.base_version, reason),
             ok=True,
             encoding=staged.encoding,
@@ -503,7 +484,7 @@ class EngineSync:
             with self._phases.turn():
                 self._record.announce(published)
                 self._record.confirm(self.version)
-            drift = self._drift(published, target, gives_way=False)
+            drift = self._drift(published, target)
             if drift is not None:
                 raise TransferError(drift)
             self.held = (target.run_id, self.version)
@@ -528,11 +509,9 @@ class EngineSync:
         self._receiver(source).acknowledge(held.version, held.weights_sha256)
         self._told = True
 
-    def _drift(self, held: Manifest, source: Target | None, *, gives_way: bool) -> str | None:
+    def _drift(self, held: Manifest, source: Target | None, gives_way: threading.Event | None = None) -> str | None:
         """How the engine differs from `held`, or `held` from the version of that number which its source has."""
-        reports = self._phases.ask(
-            "audit", held.version, held.dense_bytes, gives_way=self._sync_wanted if gives_way else None
-        )
+        reports = self._phases.ask("audit", held.version, held.dense_bytes, gives_way=gives_way)
         drifts = [report["drift"] for report in reports if report["drift"] is not None]
         if drifts:
             return "; ".join(drifts)
@@ -567,4 +546,4 @@ class EngineSync:
         return None
 
     def _note(self, **changes: Any) -> None:
-        self._standing = dataclasses.replace(self._standing, **changes)
+        self._standing = replace(self._standing, **changes)

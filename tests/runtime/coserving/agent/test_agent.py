@@ -16,7 +16,7 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
-from rose.runtime.coserving.agent.rollout_engine import EngineLives
+from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port
@@ -78,7 +78,7 @@ class Device:
 
     @property
     def engine(self):
-        return self.agent._lives.engine
+        return self.agent._engine.engine
 
     def close(self):
         self.agent.stop()
@@ -108,6 +108,8 @@ def start(tmp_path, gateway, monkeypatch):
         if serving:
             device.serve()
         device.agent.start()
+        if device.agent._engine is not None:
+            until(lambda: device.agent._engine.fault is None)
         return device
 
     yield make
@@ -184,20 +186,20 @@ def test_an_agent_whose_engine_is_kept_no_more_has_failed(start, monkeypatch):
     def fails(*_, **__):
         raise LookupError("nowhere")
 
-    monkeypatch.setattr(device.agent._lives, "ended", fails)
+    monkeypatch.setattr(device.agent._engine, "_end", fails)
     os.kill(device.engine.pid, signal.SIGKILL)
     device.agent._engine._thread.join(30)
     with pytest.raises(EngineError, match="agent of device d0: keeping the rollout engine failed: LookupError"):
         device.agent.check()
 
 
-def test_a_rollout_engine_that_cannot_start_leaves_nothing_behind(tmp_path, gateway):
+def test_a_rollout_engine_that_cannot_start_is_said_and_leaves_nothing_behind(tmp_path, gateway):
     device = Device(tmp_path, gateway)
     broken(device.spec.rollout).touch()
-    with pytest.raises(EngineError, match="before it was ready"):
-        device.agent.start()
-    assert not device.engine.alive
+    device.agent.start()
+    until(lambda: "died (it did not start) and is started again" in (device.agent._engine.fault or ""))
     device.close()
+    assert not device.engine.alive
     assert device.rows("SELECT left_ns > joined_ns, hardware_id <> '' FROM device") == [(True, True)]
 
 
@@ -520,7 +522,7 @@ def test_what_becomes_of_an_engine_once_its_run_is_over_is_not_that_runs(start, 
 
 def test_an_engine_that_a_run_gets_again_with_its_weights_is_that_runs(start, gateway, monkeypatch):
     device = start(serving=False, pool="rollout", heartbeat_s=0.05)
-    monkeypatch.setattr(EngineLives, "held", property(lambda _: ("a", 3)))
+    monkeypatch.setattr(RolloutEngine, "held", property(lambda _: ("a", 3)))
     for run_id, expected in ((None, ""), ("b", ""), ("a", "a"), ("b", "a")):
         gateway.rollout_run_ids = {"r0": run_id}
         gateway.aim()

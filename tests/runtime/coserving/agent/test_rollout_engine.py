@@ -10,169 +10,125 @@ import threading
 
 import pytest
 
+from rose.clock import Anchor, monotonic_ns
+from rose.runtime.coserving.accounts.accountant import Accountant
+from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.adoption import EngineRecord
-from rose.runtime.engines.sglang import AddressInUseError, EngineError
+from tests.runtime.coserving.agent_of_engine import spec_of
 from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
 
 
-class Lives:
-    """Writes down what it is told, and lets a test wait for it."""
+class Kept:
+    """A device's engine; `told` is what the ledger heard of it, and `pids` whom it heard of."""
 
-    def __init__(self):
-        self.told, self._changed = [], threading.Condition()
+    def __init__(self, folder, make=StandInEngine, **changes):
+        self.page = ArbiterPage.create(folder / "page")
+        self.spec = dataclasses.replace(stand_in_spec(folder), **changes)
+        self.told, self.pids, self.changes = [], [], 0
+        accountant = Accountant("d0", self.page, Anchor(0), monotonic_ns(), self.record, engine_id="r0", leases=[])
+        self.engine = RolloutEngine(
+            spec_of(self.spec, self.page.path, folder / "staging"),
+            self.page,
+            accountant,
+            self.record,
+            assigned=Assignments(),
+            changed=self.changed,
+            via=straight,
+            make=make,
+        )
 
-    def launched(self, engine):
-        self._note("launched", engine)
+    def record(self, event, *, durable=None):
+        self.told.append(event.action if event.reason is None else event.reason)
+        self.pids.append(event.pid)
 
-    def answers(self, engine, duration_ns):
-        assert engine.alive
-        assert duration_ns > 0
-        self._note("answers", engine)
+    def changed(self):
+        self.changes += 1
 
-    def ended(self, engine, reason, *, died=True):
-        assert not engine.alive
-        self._note(reason if died else f"ended: {reason}", engine)
+    def start(self):
+        self.engine.start()
+        return self
 
-    def given_up(self):
-        pass
+    def started(self, count=1):
+        """Returns the pid of the engine that was started for the `count`th time."""
+        until(lambda: self.told.count("started") >= count)
+        return [pid for pid, what in zip(self.pids, self.told, strict=True) if what == "started"][count - 1]
 
-    def _note(self, what, engine):
-        with self._changed:
-            self.told.append((what, engine))
-            self._changed.notify_all()
-
-    @property
-    def words(self):
-        return [what for what, _ in self.told]
-
-    def wait(self, what, count=1):
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.words.count(what) >= count, 30), self.words
-            return next(engine for word, engine in reversed(self.told) if word == what)
+    def close(self):
+        self.engine.stop()
+        self.page.close()
 
 
 @pytest.fixture
-def lives():
-    return Lives()
-
-
-@pytest.fixture
-def keep(tmp_path, lives, monkeypatch):
+def keep(tmp_path, monkeypatch):
     monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
-    spec = stand_in_spec(tmp_path)
-    keeper = RolloutEngine(spec, lives, StandInEngine)
-    yield keeper, spec
-    keeper.stop()
+    made = []
+
+    def make(*arguments, **changes):
+        made.append(Kept(tmp_path, *arguments, **changes))
+        return made[0]
+
+    yield make
+    for kept in made:
+        kept.close()
 
 
-def test_an_engine_that_dies_is_started_again(keep, lives, gone):
-    keeper, _ = keep
-    keeper.start()
-    first = lives.wait("answers")
-    os.kill(first.pid, signal.SIGKILL)
-    second = lives.wait("answers", 2)
-    assert second.pid != first.pid
-    assert lives.words == ["launched", "answers", "the process ended", "launched", "answers"]
-    assert keeper.stop()
-    assert gone(second.pid) == []
-    assert lives.words[-1] == "answers", "one that is stopped did not die"
-    assert not keeper.stop()
+def test_an_engine_that_dies_is_started_again_after_ever_longer(keep, gone, monkeypatch):
+    kept = keep()
+    waits, wait = [], kept.engine._stopping.wait
+    monkeypatch.setattr(kept.engine._stopping, "wait", lambda seconds: waits.append(seconds) or wait(0.001))
+    kept.start()
+    first = kept.started()
+    assert kept.engine.fault is None
+    broken(kept.spec).touch()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: kept.told.count("it did not start") >= 3)
+    assert kept.engine.fault == "the rollout engine died (it did not start) and is started again"
+    broken(kept.spec).unlink()
+    second = kept.started(2)
+    assert second != first
+    assert kept.told[:3] == ["started", "the process ended", "it did not start"]
+    assert [seconds for seconds in waits if seconds != rollout_engine._LOOK_S][:3] == [0.01, 0.02, 0.04]
+    told = list(kept.told)
+    assert kept.engine.stop()
+    assert gone(second) == []
+    assert kept.told == told, "one that is stopped did not die"
+    assert not kept.engine.stop()
 
 
-def test_one_whose_port_was_taken_is_started_once_more_on_another(tmp_path, lives, monkeypatch):
-    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
-    spec = dataclasses.replace(stand_in_spec(tmp_path), any_port=True)
-    keeper = RolloutEngine(spec, lives, StandInEngine)
-    with taken(spec.port):
-        keeper.start()
-        assert lives.wait("answers").spec.port != spec.port
-        keeper.stop()
-    assert lives.words == ["launched", f"its port {spec.port} was taken", "launched", "answers"]
+def test_one_whose_port_was_taken_is_started_once_more_on_another_if_it_may_have_any(keep):
+    kept = keep(any_port=True)
+    with taken(kept.spec.port):
+        kept.start().started()
+        assert kept.engine.engine.spec.port != kept.spec.port
+    assert kept.told == [f"its port {kept.spec.port} was taken", "started"]
 
 
-def test_one_that_was_given_its_port_has_to_be_there(keep, lives):
-    keeper, spec = keep
-    with taken(spec.port), pytest.raises(AddressInUseError, match="in use"):
-        keeper.start()
-    assert lives.words == ["launched", "it did not start"]
-
-
-def test_one_that_never_answered_is_not_kept(keep, lives):
-    keeper, spec = keep
-    broken(spec).touch()
-    with pytest.raises(EngineError, match="before it was ready"):
-        keeper.start()
-    assert lives.words == ["launched", "it did not start"]
-    assert not keeper.stop()
-
-
-def test_one_that_answered_once_is_tried_again_however_often_it_fails(keep, lives):
-    keeper, spec = keep
-    keeper.start()
-    broken(spec).touch()
-    os.kill(lives.wait("answers").pid, signal.SIGKILL)
-    lives.wait("it did not start", 2)
-    broken(spec).unlink()
-    lives.wait("answers", 2)
-    keeper.stop()
-
-
-def test_the_wait_grows_with_each_death(keep, lives, monkeypatch):
-    keeper, spec = keep
-    waits = []
-    wait = keeper._stopping.wait
-    monkeypatch.setattr(keeper._stopping, "wait", lambda seconds: waits.append(seconds) or wait(0.001))
-    keeper.start()
-    broken(spec).touch()
-    os.kill(lives.wait("answers").pid, signal.SIGKILL)
-    lives.wait("it did not start", 3)
-    keeper.stop()
-    backed_off = [seconds for seconds in waits if seconds != rollout_engine._LOOK_S]
-    assert backed_off[:3] == [0.01, 0.02, 0.04]
-
-
-def test_an_engine_whose_scheduler_is_gone_is_dead_although_its_server_answers(tmp_path, lives, gone):
-    page = ArbiterPage.create(tmp_path / "page")
-    spec = stand_in_spec(tmp_path)
-    keeper = RolloutEngine(spec, lives, StandInEngine, scheduling=lambda: page.alive(Party.ROLLOUT))
-    scheduler = OtherParty(tmp_path / "page", Party.ROLLOUT)
-    try:
-        keeper.start()
-        first = lives.wait("answers")
-        scheduler.kill()
-        lives.wait("its scheduler ended")
-        assert gone(first.pid) == []
-        # The next one's comes when it comes.
-        assert lives.wait("answers", 2).pid != first.pid
-    finally:
-        scheduler.kill()
-        keeper.stop()
-        page.close()
-
-
-def test_that_an_engine_is_dying_is_known_before_it_is_gone(tmp_path, lives, monkeypatch):
-    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+def test_an_engine_whose_scheduler_is_gone_is_dead_and_known_to_be_before_it_is_gone(keep, tmp_path, gone):
     known = []
 
     class SlowToEnd(StandInEngine):
         def kill(self):
-            known.append(keeper.dying)
+            known.append((kept.engine.fault, kept.changes))
             super().kill()
 
-    keeper = RolloutEngine(stand_in_spec(tmp_path), lives, SlowToEnd)
-    keeper.start()
-    os.kill(lives.wait("answers").pid, signal.SIGKILL)
-    lives.wait("answers", 2)
-    assert known == ["the rollout engine died (the process ended) and is started again"]
-    assert keeper.dying is None
-    keeper.stop()
+    kept = keep(SlowToEnd)
+    with OtherParty(tmp_path / "page", Party.ROLLOUT) as scheduler:
+        first = kept.start().started()
+        before = kept.changes
+        scheduler.kill()
+        # The next one's comes when it comes.
+        assert kept.started(2) != first
+    assert kept.told[:2] == ["started", "its scheduler ended"]
+    assert known[0] == ("the rollout engine died (its scheduler ended) and is started again", before + 1)
+    assert gone(first) == []
 
 
 class DiesAsItIsSettled(StandInEngine):
@@ -208,129 +164,84 @@ class CannotWriteItsLog(StandInEngine):
         super().launch()
 
 
-@pytest.mark.parametrize(
-    ("first", "reason"),
-    [
-        (DiesAsItIsSettled, "NoSuchProcess"),
-        (SpeaksNoHttp, "BadStatusLine"),
-        (CannotWriteItsLog, "FileExistsError"),
-    ],
-)
-@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "once"])
-def test_whatever_keeps_an_engine_from_starting_is_a_start_that_failed(
-    tmp_path, lives, monkeypatch, gone, first, reason, persistent
-):
-    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
-    kinds = iter([first])
-    keeper = RolloutEngine(
-        stand_in_spec(tmp_path), lives, lambda spec: next(kinds, StandInEngine)(spec), persistent=persistent
-    )
-    try:
-        if persistent:
-            keeper.start()
-            lives.wait("answers")
-        else:
-            with pytest.raises(EngineError, match=f"engine r0 .none.: it did not start: .*{reason}"):
-                keeper.start()
-        (_, engine), (ended, _) = lives.told[:2]
-        assert ended.startswith("it did not start: ")
-        assert reason in ended
-        assert engine.pid is None or gone(engine.pid) == []
-        assert keeper.failure is None
-    finally:
-        keeper.stop()
+def test_whatever_keeps_an_engine_from_starting_is_a_start_that_failed(keep, gone):
+    kinds = iter([DiesAsItIsSettled, SpeaksNoHttp, CannotWriteItsLog])
+    kept = keep(lambda spec: next(kinds, StandInEngine)(spec))
+    kept.start().started()
+    for said, reason in zip(kept.told, ("NoSuchProcess", "BadStatusLine", "FileExistsError"), strict=False):
+        assert said.startswith("it did not start: ")
+        assert reason in said
+    assert [remains for pid in kept.pids[:2] for remains in gone(pid)] == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "once"])
-def test_what_ends_the_keeping_is_known(tmp_path, lives, gone, persistent):
-    def fails(*_):
-        raise LookupError("nowhere")
-
-    lives.answers = fails
-    keeper = RolloutEngine(stand_in_spec(tmp_path), lives, StandInEngine, persistent=persistent)
-    failure = "keeping the rollout engine failed: LookupError: nowhere"
-    if persistent:
-        keeper.start()
-        keeper._thread.join(30)
-    else:
-        with pytest.raises(EngineError, match=failure):
-            keeper.start()
-    assert keeper.failure == failure
-    assert keeper.stop()
-    assert gone(lives.told[0][1].pid) == [], "it is not left running unused"
-
-
-@pytest.fixture
-def left(tmp_path):
-    """The spec and the record of an engine that runs without an agent."""
-    page = ArbiterPage.create(tmp_path / "page")
-    spec = dataclasses.replace(stand_in_spec(tmp_path), orphan_s=600.0)
-    engine = LastingEngine(spec)
-    engine.launch()
-    engine.wait_ready()
-    yield spec, EngineRecord.read(spec.plugin.page)
-    engine.kill()
-    page.close()
+def test_what_ends_the_keeping_is_known_and_the_engine_is_not_left_running_unused(keep, gone, monkeypatch):
+    kept = keep()
+    monkeypatch.setattr(kept, "changed", lambda: {}["nowhere"])
+    kept.engine._changed = kept.changed
+    kept.start()
+    kept.engine._thread.join(30)
+    assert kept.engine.failure == "keeping the rollout engine failed: KeyError: 'nowhere'"
+    assert kept.engine.stop()
+    assert gone(kept.pids[0]) == []
 
 
 @pytest.mark.parametrize("unfit", [None, "it was called off"])
-def test_an_engine_that_is_being_taken_up_is_left_by_who_is_to_leave_it(left, lives, unfit):
-    spec, record = left
-    asked = threading.Event()
+def test_an_engine_that_is_being_taken_up_is_left_by_who_is_to_leave_it(keep, unfit, monkeypatch):
+    kept = keep(LastingEngine, orphan_s=600.0)
+    engine, asked = LastingEngine(kept.spec), threading.Event()
+    engine.launch()
+    engine.wait_ready()
+    record = EngineRecord.read(kept.page.path)
 
-    def adopted(engine):
+    def take_over(_engine):
         asked.set()
-        assert keeper._stopping.wait(30)
+        assert kept.engine._stopping.wait(30)
         return unfit
 
-    lives.adopted = adopted
-    keeper = RolloutEngine(spec, lives, LastingEngine, scheduling=lambda: True, persistent=True)
-    keeper.start()
+    monkeypatch.setattr(kept.engine, "_take_over", take_over)
+    kept.start()
     assert asked.wait(30)
-    assert keeper.stop(leave=True)
+    assert kept.engine.stop(leave=True)
     assert record.process() is not None
-    assert EngineRecord.read(spec.plugin.page) == record
-    assert lives.told == []
+    assert EngineRecord.read(kept.page.path) == record
+    assert kept.told == []
+    engine.kill()
 
 
 @pytest.fixture
-def looks(tmp_path, lives, monkeypatch):
-    """Whether serving was there, as the engine of a lent GPU was told look by look."""
-    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
-    page, seen = ArbiterPage.create(tmp_path / "page"), []
+def lent(keep, monkeypatch):
+    """The engine of a lent GPU, and whether serving was there, as it was told look by look."""
+    seen = []
     monkeypatch.setattr(rollout_engine, "has_engine", lambda path: seen.append(has_engine(path)) or seen[-1])
-    spec = dataclasses.replace(stand_in_spec(tmp_path), gpu=0)
-    keeper = RolloutEngine(spec, lives, StandInEngine, persistent=True)
-    keeper.start()
-    yield seen
-    keeper.stop()
-    page.close()
+    return keep(gpu=0).start(), seen
 
 
-def test_the_engine_of_a_lent_gpu_leaves_the_memory_to_serving_that_starts(tmp_path, looks, lives, monkeypatch, gone):
+def test_the_engine_of_a_lent_gpu_leaves_the_memory_to_serving_that_starts(tmp_path, lent, monkeypatch, gone):
     monkeypatch.setattr(rollout_engine, "AWAY_NS", 1)
+    kept, looks = lent
     until(lambda: looks[:2] == [False, False])
-    assert lives.words == []
+    assert kept.told == []
     with OtherParty(tmp_path / "page", Party.SERVING):
-        first = lives.wait("answers")
-    ended = "ended: no serving engine is on its GPU, and one that starts there comes first"
-    lives.wait(ended)
-    assert gone(first.pid) == []
+        first = kept.started()
+    ended = "no serving engine is on its GPU, and one that starts there comes first"
+    until(lambda: ended in kept.told)
+    assert gone(first) == []
     seen = len(looks)
     until(lambda: looks[seen : seen + 2] == [False, False])
     with OtherParty(tmp_path / "page", Party.SERVING):
-        lives.wait("answers", 2)
-    assert lives.words[:5] == ["launched", "answers", ended, "launched", "answers"]
+        kept.started(2)
+    assert kept.told[:3] == ["started", ended, "started"]
 
 
-def test_that_of_serving_that_was_away_for_a_moment_goes_on(tmp_path, looks, lives, monkeypatch):
+def test_that_of_serving_that_was_away_for_a_moment_goes_on(tmp_path, lent, monkeypatch):
     monkeypatch.setattr(rollout_engine, "AWAY_NS", 3_600_000_000_000)
+    kept, looks = lent
     with OtherParty(tmp_path / "page", Party.SERVING):
-        engine = lives.wait("answers")
+        kept.started()
     seen = len(looks)
     until(lambda: False in looks[seen:])
     with OtherParty(tmp_path / "page", Party.SERVING):
         until(lambda: looks[-1])
-    assert lives.words == ["launched", "answers"]
-    assert engine.alive
+    assert kept.told == ["started"]
+    assert kept.engine.engine.alive

@@ -14,10 +14,10 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice, Lease
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.rollout_engine import EngineLives
+from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
@@ -68,8 +68,8 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     time.sleep(0.5)
     host.next_agent()
     assert not page.replaced()
-    assert host.agent._lives.engine.pid == record.pid
-    assert host.agent._lives.engine.spec.port == record.port
+    assert host.agent._engine.engine.pid == record.pid
+    assert host.agent._engine.engine.spec.port == record.port
     until(lambda: page.lease().number == 2)
     turn.join()
     assert len(turns[0]["output_ids"]) == 150, "the turn went on all the while"
@@ -138,7 +138,7 @@ def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
     os.kill(record.pid, signal.SIGKILL)
     until(lambda: record.process() is None)
     host.next_agent()
-    assert host.agent._lives.engine.pid != record.pid
+    assert host.agent._engine.engine.pid != record.pid
     host.writer.flush()
     lives = host.rows("SELECT action, pid, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
     assert [life[0] for life in lives] == ["started", "died", "started"]
@@ -151,7 +151,7 @@ def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
         pytest.param(
             {"max_total_tokens": 200},
             None,
-            "it was started as another one than is wanted now",
+            "engine arguments changed since it started",
             id="another spec",
         ),
         pytest.param({}, signal.SIGSTOP, "it does not answer (timed out)", id="stopped"),
@@ -164,7 +164,7 @@ def test_one_that_cannot_be_taken_up_is_ended(host, monkeypatch, changes, signal
         os.kill(record.pid, signal_number)
     host.next_agent(rollout=replace(host.spec.rollout, **changes))
     assert record.process() is None
-    assert host.agent._lives.engine.pid != record.pid
+    assert host.agent._engine.engine.pid != record.pid
     host.writer.flush()
     ((died,),) = host.rows("SELECT reason FROM engine WHERE action = 'died'")
     assert died == reason
@@ -198,32 +198,27 @@ def test_an_engine_whose_agent_ended_as_it_brought_it_to_another_run_is_that_run
     host.agent_that_leaves()
     monkeypatch.setattr(EngineSync, "take_over", found)
     host.next_agent()
-    until(lambda: host.agent._lives.engine is not None)
+    until(lambda: host.agent._engine.engine is not None)
     assert host.agent._rollout_runs.now == "another-run"
 
 
-def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_neither_asks_nor_guards_it(host, monkeypatch):
-    record = host.agent_that_leaves()
-    swaps = [1]
-    reasons = []
-    adopted = EngineLives.adopted
+def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_asks_nothing_of_it(host, monkeypatch):
+    record, reasons = host.agent_that_leaves(), []
+    take_over = RolloutEngine._take_over
 
-    def as_it_leaves(lives, engine):
-        lives._swaps = lambda: swaps[0]
-        until(lambda: lives._given_up)
-        reasons.append(adopted(lives, engine))
-        swaps[0] = 0
-        assert adopted(lives, engine) is None
+    def as_it_leaves(engine, process):
+        engine._page.set(Party.ROLLOUT, Field.SWAPS, 1)
+        until(lambda: engine._leaving)
+        reasons.append(take_over(engine, process))
+        return reasons[0]
 
-    monkeypatch.setattr(EngineLives, "adopted", as_it_leaves)
-    starting = threading.Thread(target=host.next_agent)
-    starting.start()
-    until(lambda: host.agent is not None and host.agent._engine._engine is not None)
+    monkeypatch.setattr(RolloutEngine, "_take_over", as_it_leaves)
+    host.next_agent(wait=False)
+    until(lambda: host.agent._engine.engine is not None)
     host.agent.stop(leave=True)
-    starting.join(30)
     assert reasons == ["what weights it holds cannot be found out: its agent leaves the engine to another"]
-    assert not host.agent._lives._guard._thread.is_alive()
     assert record.process() is not None
+    assert EngineRecord.read(host.spec.page) == record
 
 
 def test_an_engine_ends_by_itself_without_an_agent_or_its_record(tmp_path, gateway):
@@ -288,16 +283,16 @@ def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_an
             gateway.aim()
             host.kill_agent()
             host.next_agent()
-            assert host.agent._lives.engine.pid == record.pid
-            assert host.agent._lives.held == ("one", 1), "found by a hash of what it holds"
-            assert host.agent._lives.fault is None
+            assert host.agent._engine.engine.pid == record.pid
+            assert host.agent._engine.held == ("one", 1), "found by a hash of what it holds"
+            assert host.agent._engine.fault is None
             until(lambda: ArbiterPage(page).lease().number == 2)
             # The end of the lease took the cache with it.
             assert [made(process) for _ in range(2)] == [("one/1", False), ("one/1", True)]
             gateway.aim(r0=("two", 1, two.url))
             gateway.wait(lambda: reported() == ("two", 1))
             assert made(process) == ("two/1", False), "the same prompt under another run's weights"
-            assert host.agent._lives.engine.pid == record.pid
+            assert host.agent._engine.engine.pid == record.pid
             host.agent.stop()
             host.writer.close()
     finally:

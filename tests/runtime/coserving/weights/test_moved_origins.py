@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rose.events import Sync
+from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.weights import relays
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.sync import EngineSync, Target, from_anywhere, straight
@@ -30,10 +31,9 @@ class TakenUp:
         self.engine, self.syncs = engine, []
         # Audits are asked for below.
         self.agent = agent_of(engine, folder, self.record, via=via, drift_audit_s=0)
-        lives = self.agent._lives
-        lives._swaps = lambda: engine.updaters[0].swaps
-        assert lives.adopted(engine) is None
-        self.agent._targets.start()
+        self.agent._page.set(Party.ROLLOUT, Field.SWAPS, engine.updaters[0].swaps)
+        assert self.agent._engine._take_over(engine) is None
+        self.agent._weights.start()
 
     def record(self, event, *, durable=None):
         if isinstance(event, Sync):
@@ -41,10 +41,10 @@ class TakenUp:
 
     @property
     def sync(self):
-        return self.agent._lives.sync
+        return self.agent._engine.sync
 
     def aim(self, url):
-        self.agent._targets.aim(Target("a", 1, url, rules=ANYWHERE))
+        self.agent._weights.aim(Target("a", 1, url, rules=ANYWHERE))
 
     def bring(self, url):
         self.aim(url)
@@ -63,8 +63,8 @@ class TakenUp:
         assert self.engine.holds(SECOND, torch.bfloat16)
 
     def close(self):
-        self.agent._targets.stop()
-        self.agent._lives.stop_guard()
+        self.agent._weights.stop()
+        self.agent._weights._thread.join()
         self.agent._page.close()
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from aiohttp import web
 
-from rose.runtime.coserving.weights import relays, targets
+from rose.runtime.coserving.weights import relays, weight_keeper
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.sync import EngineSync, Target
-from rose.runtime.coserving.weights.targets import Targets
+from rose.runtime.coserving.weights.weight_keeper import WeightKeeper
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import open_origin
@@ -75,8 +75,10 @@ def sync(made, tmp_path):
 
 @pytest.fixture
 def aimed(sync, monkeypatch):
-    monkeypatch.setattr(targets, "BACK_OFF_FIRST_S", 0.02)
-    running = Targets("d0", lambda: sync.held, sync.bring, sync.locate)
+    monkeypatch.setattr(weight_keeper, "BACK_OFF_FIRST_S", 0.02)
+    running = WeightKeeper(
+        "d0", lambda: sync, 0, coming=lambda _: None, take_out=lambda _: None, record=lambda event: None
+    )
     running.start()
     yield running
     running.stop()

@@ -1,0 +1,144 @@
+"""Keeps a device's engine at the weights that the controller wants it to hold, in a thread of its own.
+
+It brings the engine to its target, sees that it goes on holding what it acknowledged, and brings one back that does
+not. Audits take long, and give way to a new target.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from rose.clock import monotonic_ns
+from rose.events import Record, Sync
+from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.weights.sync import EngineSync, Target
+from rose.runtime.policy.drift import next_action
+
+#: Wait before a target that was missed is tried again: the first, doubled each time up to the last.
+BACK_OFF_FIRST_S = 1.0
+BACK_OFF_MAX_S = 60.0
+#: How often it looks for an engine that comes up, and for what is due.
+_LOOK_S = 0.25
+
+
+class WeightKeeper:
+    """The newest target wins: one that another took the place of meanwhile is tried no more.
+
+    `engine` gives the sync of the engine that answers, None while there is none. `coming` is told the run of the
+    weights before they are brought in. `take_out` is called with the reason once the engine is no longer trusted. Each
+    sync, drift and attempt to bring the engine back is recorded; an audit that found nothing is not.
+    """
+
+    def __init__(
+        self,
+        device_id: str,
+        engine: Callable[[], EngineSync | None],
+        audit_s: float,
+        *,
+        coming: Callable[[str], None],
+        take_out: Callable[[str], None],
+        record: Record,
+    ) -> None:
+        #: Why the engine is not at its target, if it was tried.
+        self.failed: str | None = None
+        #: Why the thread ended, if it was not asked to.
+        self.failure: str | None = None
+        self._engine, self._audit_ns = engine, int(audit_s * 1e9)
+        self._coming, self._take_out, self._record = coming, take_out, record
+        self._newest: Target | None = None
+        #: The engine that was looked at last, the target that it was told of last, and whether it was taken out.
+        self._sync: EngineSync | None = None
+        self._located: Target | None = None
+        self._taken_out = False
+        #: The target that was missed last, when it is tried again, and the wait after that.
+        self._missed: Target | None = None
+        self._retry_ns, self._back_off_s = 0, BACK_OFF_FIRST_S
+        self._stopping = False
+        #: Set by a new target and by the end: an audit gives way.
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=f"weights-{device_id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin with nothing else; a sync under way is not waited for: who gives the engine up ends it."""
+        self._stopping = True
+        self._wake.set()
+
+    def aim(self, target: Target | None) -> None:
+        """From now on the engine is to hold this; None: what it holds."""
+        if target != self._newest:
+            self._newest, self.failed = target, None
+            self._wake.set()
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.clear()
+                if not self.look(monotonic_ns()):
+                    self._wake.wait(_LOOK_S)
+        except Exception as error:
+            self.failure = f"keeping the engine's weights failed: {type(error).__name__}: {error}"
+            raise
+
+    def look(self, now_ns: int) -> bool:
+        """Do what is due first at `now_ns`, and return when it is done; False if nothing was."""
+        sync, target = self._engine(), self._newest
+        if sync is not self._sync:
+            self._sync, self._located, self._missed, self._taken_out = sync, None, None, False
+        if sync is None:
+            return False
+        if target is None or sync.held == (target.run_id, target.version):
+            self.failed = None
+            if target is not None and target != self._located:
+                # Who took the engine up does not know where that is fetched, and a trainer may move.
+                sync.locate(target)
+                self._located = target
+                return True
+        elif target != self._missed or now_ns >= self._retry_ns:
+            self._bring(sync, target)
+            return True
+        return self._guard(sync, now_ns)
+
+    def _bring(self, sync: EngineSync, target: Target) -> None:
+        self._coming(target.run_id)
+        event = sync.bring(target)
+        self._tell(event)
+        if event.ok:
+            self._missed = None
+            return
+        if target == self._newest:
+            self.failed = f"{target.name}: {event.reason}"
+        self._back_off_s = min(2 * self._back_off_s, BACK_OFF_MAX_S) if target == self._missed else BACK_OFF_FIRST_S
+        self._missed, self._retry_ns = target, monotonic_ns() + int(self._back_off_s * 1e9)
+
+    def _guard(self, sync: EngineSync, now_ns: int) -> bool:
+        standing = sync.standing
+        if standing.trusted:
+            self._taken_out = False
+        elif not self._taken_out:
+            self._take_out_for("a sync left it with weights that are not those of the version")
+        event = None
+        match next_action(standing, self._audit_ns, now_ns):
+            case "audit":
+                if (event := sync.audit(self._wake)) is not None:
+                    self._take_out_for(event.reason or "drift")
+            case "resync":
+                event = sync.bring_back()
+            case "wait":
+                pass
+        if event is not None:
+            self._tell(event)
+        return event is not None
+
+    def _take_out_for(self, reason: str) -> None:
+        self._taken_out = True
+        self._take_out(reason)
+
+    def _tell(self, event: Sync) -> None:
+        # What happened to the engine stands; an event that cannot be written now waits in the writer's queue.
+        with suppress(LedgerError):
+            self._record(event)
