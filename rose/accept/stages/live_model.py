@@ -109,7 +109,7 @@ class LiveModel:
         )
         page = ArbiterPage.create(folder / "page")
         self._runner = runner
-        self._updater = WeightUpdater(scheduler, runner, page, Party.ROLLOUT, self.staging, Ranks(), in_place=True)
+        self._updater = WeightUpdater(scheduler, runner, page, Party.ROLLOUT, self.staging, Ranks())
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._failed: BaseException | None = None

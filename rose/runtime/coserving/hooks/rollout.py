@@ -15,8 +15,8 @@ from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechani
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
-from rose.runtime.coserving.kv.activation import Activation, EngineMemory, HostPages, PoolPieces, SavedMemory
-from rose.runtime.coserving.kv.memory import KvGuard, KvPages
+from rose.runtime.coserving.kv.activation import Activation, SavedMemory
+from rose.runtime.coserving.kv.memory import KvGuard, KvPages, PoolMemory
 from rose.runtime.coserving.kv.remap import RemappedPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.weights.weights import WeightUpdater
@@ -53,15 +53,8 @@ class RolloutPlugin:
         model_runner = scheduler.tp_worker.model_runner
         if settings.gated:
             layers = len(layers_of(model_runner.model))
-            remapped = RemappedPages.of(scheduler)
-            pages = remapped or KvPages.of_cpu(scheduler)
-            memory: EngineMemory | None = SavedMemory.of_gpu(scheduler)
-            if remapped is not None:
-                grow = remapped.grow_bytes
-                memory = PoolPieces(lambda: grow(self.page.lease().kv_budget_tokens), remapped.give_back)
-            elif pages is not None:
-                memory = HostPages(pages.give_back)
-            if memory is not None:
+            pages: PoolMemory | None = RemappedPages.of(scheduler) or KvPages.of_cpu(scheduler)
+            if (memory := pages or SavedMemory.of_gpu(scheduler)) is not None:
                 self.activation = Activation(self.page, memory, lambda: self.weights.busy)
             self.guard = KvGuard(self.page, self.view, pages, self.activation)
             self.gate = RolloutGate(

@@ -3,20 +3,21 @@
 On a GPU, where `coserving.activation` is "leased", SGLang's memory saver unmaps the weights and the KV pool of an
 engine that has no lease, and keeps the weights in the host's memory meanwhile: those that it held last. A version is
 brought in where they lie on the device, so for a sync the weights alone come back until it is done, if there is room.
-On CPU cores the weights stay, being the host's memory anyway, and KV pages come as they are written.
+Elsewhere the weights stay, and memory of the pool comes and goes (`memory.PoolMemory`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.lease import ACTIVATION_NS_MAX
+
+if TYPE_CHECKING:
+    from rose.runtime.coserving.kv.memory import PoolMemory
 
 #: An engine's weights and KV pool can leave its GPU; the weights are kept in the host's memory meanwhile.
 LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
@@ -45,65 +46,8 @@ class Move:
         return cls(aux >> 2, bool(aux & 1), bool(aux & 2))
 
 
-class EngineMemory(Protocol):
-    """What is brought in and released. It is used by the scheduler's thread, between two steps."""
-
-    @property
-    def comes_at_once(self) -> bool:
-        """Whether nothing works before it was brought in; else it comes as it is used."""
-
-    @property
-    def releasable(self) -> bool:
-        """Whether the engine holds nothing in it."""
-
-    def bring(self, *, weights_alone: bool = False) -> int:
-        """Returns the bytes that came. Raises NoRoomError, and then nothing came."""
-
-    def release(self) -> int:
-        """Returns the bytes that the device has back."""
-
-
-class HostPages:
-    """A KV pool on CPU cores; `give_back` returns the pages of its free slots to the system."""
-
-    comes_at_once = False
-    releasable = True
-
-    def __init__(self, give_back: Callable[[], object]) -> None:
-        self._give_back = give_back
-
-    def bring(self, *, weights_alone: bool = False) -> int:
-        """Nothing yet: a page comes when it is written."""
-        return 0
-
-    def release(self) -> int:
-        before = _resident_bytes()
-        self._give_back()
-        return max(0, before - _resident_bytes())
-
-
-class PoolPieces:
-    """A KV pool of which pieces come, `grow`, as a lease's budget asks for them when it is first used, and go,
-    `give_back`; each returns the bytes. Weights stay."""
-
-    comes_at_once = False
-    releasable = True
-
-    def __init__(self, grow: Callable[[], int], give_back: Callable[[], int]) -> None:
-        self._grow, self._give_back = grow, give_back
-
-    def bring(self, *, weights_alone: bool = False) -> int:
-        """What there is room for, if that is less: then the budget is, too."""
-        return self._grow()
-
-    def release(self) -> int:
-        return self._give_back()
-
-
 class SavedMemory:
     """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs do too."""
-
-    comes_at_once = True
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -119,9 +63,11 @@ class SavedMemory:
 
     @property
     def releasable(self) -> bool:
+        """Whether the engine holds nothing in it."""
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
+        """Returns the bytes that came. Raises NoRoomError, and then nothing came."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
@@ -135,6 +81,7 @@ class SavedMemory:
         return free - _free_bytes()
 
     def release(self) -> int:
+        """Returns the bytes that the device has back."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
         released = 0
@@ -149,26 +96,31 @@ class SavedMemory:
 
 
 class Activation:
-    """Decides when `memory` moves, and says so on the page. `weights_needed`: a sync or an audit is under way."""
+    """Decides when memory moves, and says so on the page; used by the scheduler's thread, between two steps.
 
-    def __init__(self, page: ArbiterPage, memory: EngineMemory, weights_needed: Callable[[], bool]) -> None:
+    `memory` that is saved comes at once with a lease, and nothing works before; a pool's comes as it is used.
+    `weights_needed`: a sync or an audit is under way.
+    """
+
+    def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
+        self._saved = memory if isinstance(memory, SavedMemory) else None
         # As it is when an engine has started. All is in only where the weights are.
         self._weights_in = self._all_in = True
 
     @property
     def weights_in(self) -> bool:
         """Whether the weights can be read and written."""
-        return self._weights_in or not self._memory.comes_at_once
+        return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
         """A lease is in force. Returns whether memory had to be brought in at once, which takes a while.
 
         Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it.
         """
-        if self._all_in or not (self._memory.comes_at_once or in_use):
+        if self._all_in or not (self._saved is not None or in_use):
             return False
-        took_ns = self._move(self._memory.bring, away=False)
+        took_ns = self._move(self._bring, away=False)
         self._weights_in = self._all_in = True
         self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, 0)
         if took_ns > ACTIVATION_NS_MAX:
@@ -176,31 +128,37 @@ class Activation:
                 f"the engine's memory took {took_ns / 1e9:.1f} s to the device, more than "
                 f"{ACTIVATION_NS_MAX / 1e9:.0f} s: set coserving.activation to resident, or use a smaller model"
             )
-        return self._memory.comes_at_once
+        return self._saved is not None
 
     def deactivate(self) -> None:
         """No lease is in force, and the engine has nothing to do."""
-        at_once = self._memory.comes_at_once
-        if (
-            not (self._weights_in or self._all_in)
-            or not self._memory.releasable
-            or (at_once and self._weights_needed())
+        saved = self._saved
+        if not (self._weights_in or self._all_in) or (
+            saved is not None and (not saved.releasable or self._weights_needed())
         ):
             return
-        self._move(self._memory.release, away=True, weights_alone=not self._all_in)
+        self._move(self._release, away=True, weights_alone=not self._all_in)
         self._weights_in = self._all_in = False
-        if at_once:
+        if saved is not None:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
         """Have the weights on the device for a sync; they go again when it is done. Returns why not, None if so."""
-        if not self.weights_in:
+        if not self._weights_in and (saved := self._saved) is not None:
             try:
-                self._move(lambda: self._memory.bring(weights_alone=True), away=False, weights_alone=True)
+                self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)
             except NoRoomError as error:
                 return f"the weights are not on the device: {error}"
             self._weights_in = True
         return None
+
+    def _bring(self) -> int:
+        if isinstance(self._memory, SavedMemory):
+            return self._memory.bring()
+        return self._memory.bring(self._page.lease().kv_budget_tokens)
+
+    def _release(self) -> int:
+        return self._memory.release() if isinstance(self._memory, SavedMemory) else self._memory.give_back()
 
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
         """Returns how long it took, nanoseconds."""
@@ -221,7 +179,3 @@ def _free_bytes() -> int:
 
     free: int = torch.cuda.mem_get_info()[0]
     return free
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

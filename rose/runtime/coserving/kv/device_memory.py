@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from rose.runtime.coserving.kv.activation import NoRoomError
 from rose.runtime.coserving.kv.kv_blocks import runs
+
+if TYPE_CHECKING:
+    from rose.runtime.coserving.kv.host_memory import HostMemory
+
+    PieceMemory: TypeAlias = "CudaMemory | HostMemory"
 
 #: A piece of physical memory: the driver's handle, or a file's descriptor on the host.
 Handle = Any
@@ -24,50 +29,11 @@ class DriverError(RuntimeError):
     """A call of the driver that failed; the message names the call and its result."""
 
 
-class PieceMemory(Protocol):
-    """Physical memory in pieces, and addresses to map them at. Sizes and addresses are multiples of `granularity`."""
-
-    device: torch.device
-    granularity: int
-
-    def free_bytes(self) -> int:
-        """What the device has left, for any process."""
-
-    def reserve(self, size_bytes: int) -> int:
-        """Addresses with nothing behind them. Raises DriverError."""
-
-    def unreserve(self, address: int, size_bytes: int) -> None:
-        """Nothing may be mapped there any more. Raises DriverError."""
-
-    def create(self, size_bytes: int) -> Handle:
-        """A piece, held until it is neither mapped nor has a handle. Raises NoRoomError and DriverError."""
-
-    def release(self, handle: Handle) -> None:
-        """Let go of a handle; what is mapped stays. Raises DriverError."""
-
-    def map(self, address: int, size_bytes: int, handle: Handle) -> None:
-        """Not accessible before `allow`. Raises DriverError."""
-
-    def allow(self, address: int, size_bytes: int) -> None:
-        """Reading and writing, of pieces mapped side by side. Raises DriverError."""
-
-    def unmap(self, address: int, size_bytes: int) -> None:
-        """One piece, whole, that nothing uses. Raises DriverError."""
-
-    def synchronize(self) -> None:
-        """Return when all work that was queued on the device is done."""
-
-    def export(self, handle: Handle) -> int:
-        """A file descriptor that another process can `adopt`; the caller closes it. Raises DriverError."""
-
-    def adopt(self, descriptor: int) -> Handle:
-        """A handle to another process's piece; the descriptor stays the caller's. Raises DriverError."""
-
-
 class CudaMemory:
-    """Of a CUDA device, through cuda-bindings. `exportable`: pieces that other processes may adopt.
+    """Physical memory of a CUDA device in pieces, through cuda-bindings, and addresses to map them at.
 
-    Raises DriverError where the device or its driver cannot do it.
+    Sizes and addresses are multiples of `granularity`. `exportable`: pieces that other processes may adopt. All methods
+    raise DriverError where the device or its driver cannot do it.
     """
 
     def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
@@ -105,36 +71,47 @@ class CudaMemory:
         return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
 
     def free_bytes(self) -> int:
+        """What the device has left, for any process."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserve(self, size_bytes: int) -> int:
+        """Addresses with nothing behind them."""
         return int(self._call("cuMemAddressReserve", size_bytes, self.granularity, 0, 0))
 
     def unreserve(self, address: int, size_bytes: int) -> None:
+        """Nothing may be mapped there any more."""
         self._call("cuMemAddressFree", address, size_bytes)
 
     def create(self, size_bytes: int) -> Handle:
+        """A piece, held until it is neither mapped nor has a handle. Raises NoRoomError."""
         return self._call("cuMemCreate", size_bytes, self._properties, 0)
 
     def release(self, handle: Handle) -> None:
+        """Let go of a handle; what is mapped stays."""
         self._call("cuMemRelease", handle)
 
     def map(self, address: int, size_bytes: int, handle: Handle) -> None:
+        """Not accessible before `allow`."""
         self._call("cuMemMap", address, size_bytes, 0, handle, 0)
 
     def allow(self, address: int, size_bytes: int) -> None:
+        """Reading and writing, of pieces mapped side by side."""
         self._call("cuMemSetAccess", address, size_bytes, [self._access], 1)
 
     def unmap(self, address: int, size_bytes: int) -> None:
+        """One piece, whole, that nothing uses."""
         self._call("cuMemUnmap", address, size_bytes)
 
     def synchronize(self) -> None:
+        """Return when all work that was queued on the device is done."""
         torch.cuda.synchronize(self.device)
 
     def export(self, handle: Handle) -> int:
+        """A file descriptor that another process can `adopt`; the caller closes it."""
         return int(self._call("cuMemExportToShareableHandle", handle, self._exported, 0))
 
     def adopt(self, descriptor: int) -> Handle:
+        """A handle to another process's piece; the descriptor stays the caller's."""
         return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:

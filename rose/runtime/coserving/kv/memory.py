@@ -35,6 +35,9 @@ class PoolMemory(Protocol):
     #: As the ledger has it.
     mechanism: str
 
+    def bring(self, tokens: int) -> int:
+        """Have memory for so many slots, or what there is room for; the bytes that came."""
+
     def grow(self, tokens: int) -> int:
         """Have memory for so many slots: how many of them can be used now."""
 
@@ -258,8 +261,11 @@ class KvPages:
         plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
+    def bring(self, tokens: int) -> int:
+        """Nothing yet: a page comes when it is written."""
+        return 0
+
     def grow(self, tokens: int) -> int:
-        """A page comes when it is written."""
         return tokens
 
     def surplus(self, tokens: int) -> bool:

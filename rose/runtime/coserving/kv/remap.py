@@ -17,7 +17,7 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv.activation import NoRoomError
-from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError, PieceMemory, Reservation
+from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError, Reservation
 from rose.runtime.coserving.kv.host_memory import HostMemory
 from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
@@ -41,7 +41,7 @@ class KvBuffers:
 
     def __init__(
         self,
-        memory: PieceMemory,
+        memory: CudaMemory | HostMemory,
         *,
         slots: int,
         layers: int,
@@ -168,7 +168,7 @@ class RemappedPages:
         self._settled_slots = max(self._settled_slots, min(tokens, usable))
         return tokens if usable == blocks.slots else min(tokens, usable)
 
-    def grow_bytes(self, tokens: int) -> int:
+    def bring(self, tokens: int) -> int:
         """`grow`, and the bytes that came."""
         before = self._buffers.mapped_bytes
         self.grow(tokens)
@@ -251,7 +251,7 @@ def create_buffers(original: Any, pool: Any) -> Any:
     if refused is None:
         try:
             device = torch.device(pool.device)
-            memory: PieceMemory = HostMemory() if device.type == "cpu" else CudaMemory(device)
+            memory = HostMemory() if device.type == "cpu" else CudaMemory(device)
             key_shape, value_shape = pool._kv_buffer_shapes()
             buffers = KvBuffers(
                 memory,

@@ -1,13 +1,8 @@
-"""The engine's parameters under the published names, and a second set of them that takes their place.
-
-On the CPU a new version is written into a second set while the engine computes with the first, and the parameters are
-then made to point there: nothing is copied while the engine stands still. An accelerator has no memory for a second
-set, and graphs captured there go on reading where the parameters lay, so there a version is written in place.
-"""
+"""The engine's parameters under the published names: graphs that were captured go on reading where they lie, so a
+version is written in place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,10 +29,8 @@ class EngineWeights:
     regions: dict[str, Region] | None
 
     @classmethod
-    def of(
-        cls, model_runner: Any, manifest: Manifest, ranks: Ranks, second: Mapping[str, torch.Tensor] | None = None
-    ) -> EngineWeights:
-        """Of what the engine computes with now, or of a `second` set of it.
+    def of(cls, model_runner: Any, manifest: Manifest, ranks: Ranks) -> EngineWeights:
+        """Return what the engine computes with now.
 
         Raises TransferError if the parameters do not fit the model's own head counts.
         """
@@ -45,7 +38,7 @@ class EngineWeights:
 
         config = model_runner.model_config
         views = hf_views(
-            model_runner.model.named_parameters() if second is None else second.items(),
+            model_runner.model.named_parameters(),
             num_heads=config.num_attention_heads // ranks.size,
             num_kv_heads=max(1, config.num_key_value_heads // ranks.size),
             head_dim=config.head_dim,
@@ -63,32 +56,6 @@ class EngineWeights:
         return {name: _in_type(view, types.get(name, view.dtype), turn) for name, view in self.views.items()}
 
 
-class SecondSet:
-    """Copies of an engine's parameters in host memory, padding included; what is written there can take their place.
-
-    Takes as much memory as they do, and copies in turns.
-    """
-
-    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]], turn: Turn = nullcontext) -> None:
-        self._parameters = dict(parameters)
-        self.tensors = {name: _copy(parameter.data, turn) for name, parameter in self._parameters.items()}
-
-    def swap(self) -> None:
-        """Have the engine compute with these tensors, which it then owns. Call it between two of its steps.
-
-        The memory of a parameter that something else points to, such as a view that the model keeps of it, is copied
-        into instead. What the engine computed with before is in `tensors` then, and can be written to.
-        """
-        import torch
-
-        unshared = _pointers(torch.nn.Parameter(torch.empty(1), requires_grad=False))
-        for name, parameter in self._parameters.items():
-            if _pointers(parameter) > unshared or parameter.is_inference():
-                parameter.data.copy_(self.tensors[name])
-            else:
-                parameter.data, self.tensors[name] = self.tensors[name], parameter.data
-
-
 def _in_type(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
     return tensor if tensor.dtype == dtype else _copy(tensor, turn, dtype)
 
@@ -104,14 +71,6 @@ def _copy(tensor: torch.Tensor, turn: Turn, dtype: torch.dtype | None = None) ->
         with turn():
             target.copy_(source)
     return copied
-
-
-def _pointers(tensor: torch.Tensor) -> int:
-    """How much points to the tensor's memory: itself, its views, and what else shares it."""
-    import torch
-
-    # There is no public way to ask; torch's own graph capture asks like this.
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 def _regions(config: Any, manifest: Manifest, ranks: Ranks) -> dict[str, Region]:

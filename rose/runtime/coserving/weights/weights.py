@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
-from rose.runtime.coserving.weights.parameters import EngineWeights, SecondSet
+from rose.runtime.coserving.weights.parameters import EngineWeights
 from rose.runtime.weight_version import weights_name
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class _Ready:
 
     manifest: Manifest
     swap: Callable[[], None]
-    #: What it took, in nanoseconds, and the bytes that are written in place, as it is reported.
+    #: What it took, in nanoseconds, and the bytes that are to be written, as it is reported.
     times: dict[str, object]
-    #: Of the tensors as verified on the host, where they are written in place.
-    fingerprints: dict[str, int] = field(default_factory=dict)
+    #: Of the tensors as verified on the host.
+    fingerprints: dict[str, int]
 
 
 class WeightUpdater:
@@ -66,8 +66,6 @@ class WeightUpdater:
     while it has none. `record_span` learns when such portions ran, in monotonic nanoseconds: never two at once, not
     always by the same thread, and not the swap, which is on the page. On the CPU none of that happens if there are
     `host_cores`, none of them the device's: the work is done there instead.
-
-    An accelerator's parameters stay where they are; with `in_place` those on the CPU do too.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class WeightUpdater:
         wait_for_device: Callable[[], None] = _no_wait,
         host_cores: Sequence[int] = (),
         record_span: RecordSpan | None = None,
-        in_place: bool = False,
     ) -> None:
         #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
         #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
@@ -99,9 +96,8 @@ class WeightUpdater:
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
         self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
-        #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
-        self._second: SecondSet | None = None
-        self._in_place = in_place or self._device.type != "cpu"
+        #: Where versions are decoded, on an accelerator with a stream of its own: neither does that work wait for a
+        #: step, nor a step for it.
         self._beside: Aside | None = None
         #: What was last seen to be held: the weights' identity, and the fingerprints of this rank's part of them.
         self._verified: tuple[str, Mapping[str, int]] | None = None
@@ -152,7 +148,7 @@ class WeightUpdater:
         ready = None
         try:
             self._background.settle()
-            with self._aside():
+            with self._aside().entered():
                 done = work(turn)
             ready = done if isinstance(done, _Ready) else None
             outcome = {"ok": True, **(done.times if isinstance(done, _Ready) else done)}
@@ -177,16 +173,13 @@ class WeightUpdater:
 
         return report
 
-    def _aside(self) -> AbstractContextManager[Any]:
-        """On an accelerator a stream aside: neither does it wait for a step, nor a step for it."""
-        if not self._in_place:
-            return nullcontext()
+    def _aside(self) -> Aside:
         from rose.runtime.transfer.apply.aside import Aside
 
         if self._beside is None:
             self._beside = Aside(self._device)
         self._beside.follow()
-        return self._beside.entered()
+        return self._beside
 
     @property
     def _device(self) -> torch.device:
@@ -208,21 +201,10 @@ class WeightUpdater:
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions, beside)
         published = weights.published(first, turn)
-        fingerprints: dict[str, int] = {}
-        times: dict[str, object] = {"verify_ns": staged.verify_ns}
-        swap: Callable[[], None]
-        if self._in_place:
-            prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
-            swap, fingerprints = partial(_write_in_place, prepared, weights), prepared.fingerprints
-            times["write_bytes"] = prepared.write_bytes
-        else:
-            if self._second is None:
-                self._second = SecondSet(self._model_runner.model.named_parameters(), turn)
-            views = EngineWeights.of(self._model_runner, first, self._ranks, self._second.tensors).views
-            prepare(staged, published, weights.regions, views, turn).commit(views, turn)
-            swap = self._second.swap
+        prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
+        times: dict[str, object] = {"verify_ns": staged.verify_ns, "write_bytes": prepared.write_bytes}
         times["stage_ns"] = monotonic_ns() - began - staged.verify_ns
-        return _Ready(staged.manifests[-1], swap, times, fingerprints)
+        return _Ready(staged.manifests[-1], partial(_write, prepared, weights), times, prepared.fingerprints)
 
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
@@ -250,21 +232,21 @@ class WeightUpdater:
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
         """What is not as `manifest` says, in words.
 
-        Where weights stay in place nothing is read if the device comes to the fingerprints that are `expected`. Else
-        all is hashed; if that is well they are known from then on.
+        Nothing is read if the device comes to the fingerprints that are `expected`. Else all is hashed; if that is well
+        they are known from then on.
         """
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
         # Before all is hashed: what becomes another meanwhile is found by that.
-        actual = fingerprints(weights.views, manifest, turn) if self._in_place else {}
+        actual = fingerprints(weights.views, manifest, turn)
         drift = None
         if not expected or actual != expected:
             drift = find_drift(weights.views, manifest, weights.regions, turn)
             if expected and drift is None:
                 logger.warning("ROSE: fingerprints of version %d differ, and no tensor does", manifest.version)
-        if self._in_place and drift is None:
+        if drift is None:
             self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
         return drift
 
@@ -290,7 +272,7 @@ class WeightUpdater:
         return {"pause_ns": ended - began, "after_step": int(self._scheduler.forward_ct)}
 
 
-def _write_in_place(prepared: Prepared, weights: EngineWeights) -> None:
+def _write(prepared: Prepared, weights: EngineWeights) -> None:
     """Write a version where the engine's weights lie, after a step that was launched ahead and may still read them."""
     import torch
 

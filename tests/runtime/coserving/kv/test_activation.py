@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv import activation as activations
-from rose.runtime.coserving.kv.activation import Activation, HostPages, Move, SavedMemory
+from rose.runtime.coserving.kv.activation import Activation, Move, SavedMemory
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.kv import KvMemory
@@ -209,7 +209,7 @@ def test_pages_of_a_pool_on_the_host_are_counted_as_they_really_go_back(tmp_path
         free_pages=torch.arange(1, slots), release_pages=torch.arange(0), get_kvcache=lambda: pool
     )
     pages = KvPages.of_cpu(SimpleNamespace(token_to_kv_pool_allocator=allocator, page_size=1))
-    engine = Engine(tmp_path, HostPages(pages.give_back))
+    engine = Engine(tmp_path, pages)
     engine.turn()
     assert engine.turn(number=1)
     assert [move.away for move in engine.moves] == [True], "of what was not used nothing comes"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv import remap
-from rose.runtime.coserving.kv.activation import Activation, NoRoomError, PoolPieces
+from rose.runtime.coserving.kv.activation import Activation, NoRoomError
 from rose.runtime.coserving.kv.host_memory import HostMemory
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.kv.remap import KvBuffers, RemappedPages, create_buffers
@@ -267,8 +267,7 @@ def test_a_guard_takes_what_a_lease_lends_and_gives_it_back_on_a_cut_and_at_its_
     page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, memory)
     engine = Engine()
     view = View(engine, has_work=False)
-    pieces = PoolPieces(lambda: engine.pages.grow_bytes(page.lease().kv_budget_tokens), engine.pages.give_back)
-    activation = Activation(page, pieces, lambda: False)
+    activation = Activation(page, engine.pages, lambda: False)
     guard = KvGuard(page, view, engine.pages, activation)
     rose, buffers = POLICIES["rose"], engine.buffers
     assert guard.mechanism == "remap"

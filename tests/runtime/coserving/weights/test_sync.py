@@ -326,22 +326,6 @@ def test_an_origin_that_is_away_is_no_drift(tmp_path, store):
     assert sync.standing.trusted
 
 
-def test_an_audit_gives_way_to_a_sync(engine, sync, server):
-    sync.bring(Target("", 1, server.url))
-    began = threading.Event()
-    engine.deaf_to.add("audit")
-    engine.before["audit"] = began.set
-    found = []
-    auditing = threading.Thread(target=lambda: found.append(sync.audit()))
-    auditing.start()
-    began.wait()
-    event = sync.bring(Target("", 2, server.url))
-    auditing.join()
-    assert (event.ok, event.base_version) == (True, 1)
-    assert found == [None]
-    assert sync.standing.trusted
-
-
 @one_rank_or_two
 def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought_back(engine, sync, server):
     """It holds no lease, its scheduler waits at the gate, and the step that is held goes on being held."""

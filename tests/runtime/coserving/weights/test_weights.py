@@ -33,23 +33,17 @@ def origin(tmp_path_factory):
         yield server.url
 
 
-@pytest.fixture(params=["cpu", "in place", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
-    """Where the parameters are; "in place" is the CPU, and they stay where they lie there as on an accelerator."""
+    """Where the parameters are."""
     return request.param
-
-
-def lies_on(device):
-    """What an engine there is made with."""
-    return {"device": "cpu", "in_place": True} if device == "in place" else {"device": device}
 
 
 @pytest.fixture
 def engine(request, device, tmp_path):
-    """On the CPU parameters that are swapped are wider than what is published, and those in place are as published;
-    `in_both_types` has both of each."""
-    dtype = getattr(request, "param", torch.float32 if device == "cpu" else torch.bfloat16)
-    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=dtype, **lies_on(device))
+    """Parameters as published, or with `in_both_types` also wider ones."""
+    dtype = getattr(request, "param", torch.bfloat16)
+    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=dtype, device=device)
     made.dtype = dtype
     return made
 
@@ -135,42 +129,7 @@ def test_a_rank_that_is_not_at_the_base_says_so_and_changes_nothing(engine, orig
     assert ask(engine, "commit") == (False, [])
 
 
-@pytest.mark.parametrize("device", ["cpu"], indirect=True)
-def test_what_the_model_keeps_of_its_parameters_is_of_the_new_version_as_well(engine, origin):
-    """A model may look at its weights from elsewhere: Qwen3-Next's convolutions do, and tied embeddings."""
-    stage(engine, origin)
-    parameters = engine.ranks[0]
-    kept = parameters["model.layers.0.mlp.down_proj.weight"].squeeze(0)
-    before = {name: parameter.data_ptr() for name, parameter in parameters.items()}
-    ask(engine, "prepare")
-    assert ask(engine, "commit")[1][0]["ok"]
-    assert engine.holds(V1, engine.dtype)
-    assert torch.equal(kept, parameters["model.layers.0.mlp.down_proj.weight"])
-    # All others were swapped, not copied into.
-    stayed = [name for name, parameter in parameters.items() if parameter.data_ptr() == before[name]]
-    assert stayed == ["model.layers.0.mlp.down_proj.weight"]
-
-
-@pytest.mark.parametrize("device", ["cpu"], indirect=True)
-def test_what_the_engine_held_before_is_its_next_second_set(engine, origin):
-    def places():
-        return [parameter.data_ptr() for parameter in engine.ranks[0].values()]
-
-    before = places()
-    for base in (0, None):
-        stage(engine, origin, base)
-        ask(engine, "prepare")
-        assert ask(engine, "commit")[1][0]["ok"]
-        assert (places() == before) == (base is None)
-        (engine.staging / "v1").unlink()
-    assert engine.holds(V1, engine.dtype)
-
-
-in_place = pytest.mark.parametrize("device", ["in place", pytest.param("cuda", marks=pytest.mark.cuda)], indirect=True)
-
-
-@in_place
-def test_on_an_accelerator_parameters_stay_where_captured_graphs_read_them(engine, origin):
+def test_parameters_stay_where_captured_graphs_read_them(engine, origin):
     stage(engine, origin)
     before = [parameter.data_ptr() for parameter in engine.ranks[0].values()]
     ask(engine, "prepare")
@@ -178,7 +137,6 @@ def test_on_an_accelerator_parameters_stay_where_captured_graphs_read_them(engin
     assert [parameter.data_ptr() for parameter in engine.ranks[0].values()] == before
 
 
-@in_both_types
 def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
     staged = stage(engine, origin)
     (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
@@ -192,9 +150,8 @@ def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
     assert "down_proj" in after[1]["drift"]
 
 
-@in_place
 @in_both_types
-def test_what_stays_in_place_is_read_back_once_and_then_known_by_its_fingerprints(engine, origin, monkeypatch):
+def test_what_is_held_is_read_back_once_and_then_known_by_its_fingerprints(engine, origin, monkeypatch):
     read = []
     find_drift = audit.find_drift
     monkeypatch.setattr(audit, "find_drift", lambda *given: read.append(given[1].version) or find_drift(*given))
@@ -217,7 +174,6 @@ def test_what_stays_in_place_is_read_back_once_and_then_known_by_its_fingerprint
     assert "down_proj" in ask(engine, "audit")[1][1]["drift"]
 
 
-@in_place
 def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origin):
     stage(engine, origin)
     ask(engine, "prepare")
@@ -228,8 +184,6 @@ def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origi
     assert "'model.norm.weight'" in second["reason"]
 
 
-@in_place
-@in_both_types
 def test_host_memory_for_a_sync_is_taken_once(engine, origin):
     kept = []
     for base in (0, None, None):
@@ -251,7 +205,6 @@ def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, or
     assert engine.holds(V1, engine.dtype)
 
 
-@pytest.mark.parametrize(("device", "engine"), [("cpu", torch.float32)], indirect=True)
 def test_a_report_whose_folder_is_gone_is_logged_and_the_engine_continues(engine, origin, caplog):
     shutil.rmtree(engine.staging)
     assert refusal(engine.post("/generate", question("prepare", 1))) is None
@@ -291,7 +244,7 @@ def lent(tmp_path, device):
     """An engine on a device that is lent, and the device."""
     shared = Device()
     made = HandMadeEngine(
-        tmp_path, V0, dtype=torch.float32, wait_for_device=shared.wait, record_span=shared.record, **lies_on(device)
+        tmp_path, V0, dtype=torch.float32, device=device, wait_for_device=shared.wait, record_span=shared.record
     )
     return made, shared
 
@@ -350,8 +303,7 @@ def test_the_scheduler_waits_for_no_thread_that_waits_for_the_device(lent, origi
     assert engine.holds(V1)
 
 
-@pytest.mark.parametrize("device", ["cpu"], indirect=True)
-def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, device, origin):
+def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, origin):
     core = max(os.sched_getaffinity(0))
     shared, places = Device(), []
     engine = HandMadeEngine(
@@ -374,8 +326,7 @@ def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, device
     assert engine.holds(V1, torch.bfloat16)
 
 
-@pytest.mark.parametrize("device", ["cpu"], indirect=True)
-def test_cores_that_are_not_there_are_reported(tmp_path, device, origin):
+def test_cores_that_are_not_there_are_reported(tmp_path, origin):
     engine = HandMadeEngine(tmp_path, V0, host_cores=[4000])
     stage(engine, origin)
     _, (report,) = ask(engine, "prepare")
