@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -21,24 +18,20 @@ from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.policy.slack import Budgets
 from tests.runtime.coserving.lasting_engine import LastingEngine
-from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.parties import CONTEXT, OtherParty
 from tests.runtime.coserving.stand_in_engine import stand_in_spec
 
 SECOND = 1_000_000_000
-AGENT = """
-import pickle, sys, time
-from pathlib import Path
-from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.agent import DeviceAgent
-spec, ledger, make = pickle.loads(Path(sys.argv[1]).read_bytes())
-writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
-agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
-agent.start()
-while agent._engine.fault is not None:
-    time.sleep(0.01)
-print("started", flush=True)
-time.sleep(600)
-"""
+
+
+def _first_agent(connection, spec, ledger, make):
+    """An agent until it is killed; says so once its engine answers."""
+    writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
+    agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
+    agent.start()
+    until(lambda: agent._engine.fault is None, 60.0)
+    connection.send("started")
+    time.sleep(600)
 
 
 def until(condition, seconds=30.0, every_s=0.01):
@@ -80,11 +73,11 @@ class Host:
 
     def first_agent(self):
         """In a process of its own; returns the record of its engine."""
-        (self.folder / "spec").write_bytes(pickle.dumps((self.spec, self.ledger, self.make)))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AGENT, str(self.folder / "spec")], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout.readline() == "started\n"
+        ours, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=_first_agent, args=(theirs, self.spec, self.ledger, self.make))
+        self.process.start()
+        assert ours.poll(60)
+        assert ours.recv() == "started"
         self.serving = OtherParty(self.spec.page, Party.SERVING)
         self.serving.do("page.set_load(load)")
         return EngineRecord.read(self.spec.page)
@@ -99,7 +92,7 @@ class Host:
 
     def kill_agent(self):
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
     def next_agent(self, *, wait=True, **changes):
         """Start the next agent in this process; `wait` until its engine answers."""
@@ -126,7 +119,6 @@ class Host:
     def close(self):
         if self.process is not None:
             self.kill_agent()
-            self.process.stdout.close()
         if self.agent is not None:
             self.agent.stop()
             self.writer.close()

@@ -1,16 +1,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
 import pytest
 
-from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, CutRecord, Field, PageError, Party, Span, SpanRecord
+from rose.runtime.coserving.page import (
+    RING_SPANS,
+    ArbiterPage,
+    CutRecord,
+    Field,
+    PageError,
+    Party,
+    SectionHeldError,
+    Span,
+    SpanRecord,
+)
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
+from tests.runtime.coserving.parties import OtherParty
 
 LOAD = ServingLoad(
     wanted=True,
@@ -39,34 +48,6 @@ TERMS = LeaseTerms(
 @pytest.fixture
 def page(tmp_path):
     return ArbiterPage.create(tmp_path / "page")
-
-
-def in_another_process(page, party, act):
-    """Run `act` on the page in a process that takes the party's section, and say what it printed."""
-    script = f"""
-import sys, time
-from pathlib import Path
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-page = ArbiterPage.attach(Path({str(page.path)!r}), Party.{party})
-{act}
-"""
-    return subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def test_what_one_process_writes_another_reads(page):
-    page.set_lease(TERMS)
-    act = """
-page.set(Party.SERVING, Field.WAITING, 7)
-page.open_span(Party.SERVING, Span.SERVING, 100)
-page.close_span(Party.SERVING, 250, aux=3, latency_ns=12)
-print(page.lease().kv_budget_tokens)
-"""
-    out, err = in_another_process(page, "SERVING", act).communicate(timeout=60)
-    assert out.strip() == "4242", err
-    assert page.get(Party.SERVING, Field.WAITING) == 7
-    assert page.drain(Party.SERVING, 0) == ([SpanRecord(Span.SERVING, 100, 250, 3, 12)], 1, 0)
 
 
 def test_facts_come_back_as_they_went_in(page):
@@ -119,7 +100,7 @@ def test_facts_that_belong_together_are_never_read_torn(page):
     writer.start()
     torn, seen = [], set()
     try:
-        for _ in range(20_000):
+        for _ in range(5_000):
             load = reader.serving_load()
             if load is not None:
                 seen.add(load.waiting)
@@ -143,26 +124,18 @@ def test_a_block_whose_writer_stopped_in_the_middle_is_not_taken_for_the_truth(p
 
 def test_a_restarted_agent_takes_the_page_up_and_nobody_who_has_it_mapped_is_harmed(page):
     page.set_lease(TERMS)
-    serving = in_another_process(
-        page,
-        "SERVING",
-        """
-page.set(Party.SERVING, Field.WAITING, 7)
-print("ready", flush=True)
-sys.stdin.readline()
-print(page.lease().number, page.replaced(), flush=True)
-""",
-    )
-    assert serving.stdout.readline().strip() == "ready"
-    inode = page.inode
-    page.close()
-    again = ArbiterPage.create(page.path)
-    assert again.inode == inode
-    assert again.get(Party.SERVING, Field.WAITING) == 7
-    assert again.lease() == LeaseTerms(), "what the agent before lent has ended"
-    again.set_lease(replace(TERMS, number=8))
-    out, err = serving.communicate("go\n", timeout=60)
-    assert out.strip() == "8 False", err
+    with OtherParty(page.path, Party.SERVING) as serving:
+        serving.do("assert page.lease().kv_budget_tokens == 4242; page.set(me, Field.WAITING, 7)")
+        serving.do("page.open_span(me, Span.SERVING, 100); page.close_span(me, 250, aux=3, latency_ns=12)")
+        assert page.drain(Party.SERVING, 0) == ([SpanRecord(Span.SERVING, 100, 250, 3, 12)], 1, 0)
+        inode = page.inode
+        page.close()
+        again = ArbiterPage.create(page.path)
+        assert again.inode == inode
+        assert again.get(Party.SERVING, Field.WAITING) == 7
+        assert again.lease() == LeaseTerms(), "what the agent before lent has ended"
+        again.set_lease(replace(TERMS, number=8))
+        serving.do("assert (page.lease().number, page.replaced()) == (8, False)")
 
 
 def test_a_page_of_another_version_is_replaced_not_truncated(tmp_path):
@@ -178,13 +151,10 @@ def test_a_section_has_one_writer(page):
     with pytest.raises(PageError, match=f"pid {os.getpid()}, writes the section AGENT"):
         ArbiterPage.create(page.path)
     assert not page.alive(Party.SERVING)
-    first = in_another_process(page, "SERVING", "print('have it', flush=True); sys.stdin.readline()")
-    assert first.stdout.readline().strip() == "have it"
-    assert page.alive(Party.SERVING)
-    _, err = in_another_process(page, "SERVING", "pass").communicate(timeout=60)
-    assert "SectionHeldError" in err
-    first.kill()
-    first.wait()
+    with OtherParty(page.path, Party.SERVING):
+        assert page.alive(Party.SERVING)
+        with pytest.raises(SectionHeldError):
+            ArbiterPage.attach(page.path, Party.SERVING)
     assert not page.alive(Party.SERVING), "the kernel says so, whatever the process left on the page"
 
 
@@ -197,13 +167,6 @@ def test_a_full_ring_says_how_many_spans_it_lost(page):
     assert len(spans) == RING_SPANS
     assert spans[0].start_ns == 11
     assert page.drain(Party.ROLLOUT, tail) == ([], tail, 0)
-
-
-def test_open_work_is_seen_up_to_now(page):
-    assert page.open(Party.ROLLOUT, 50) is None
-    page.open_span(Party.ROLLOUT, Span.HELD, 20)
-    assert page.open(Party.ROLLOUT, 50) == SpanRecord(Span.HELD, 20, 50)
-    assert page.open(Party.ROLLOUT, 20) is None
 
 
 def test_a_step_whose_core_was_taken_counts_until_serving_woke(page):
@@ -221,22 +184,12 @@ def test_a_step_whose_core_was_taken_counts_until_serving_woke(page):
 
 
 def test_time_that_rollouts_took_is_what_it_was_when_their_engine_dies_and_another_comes(page):
-    act = "page.set(Party.ROLLOUT, Field.WORKED_NS, 1000); page.open_span(Party.ROLLOUT, Span.ROLLOUT, 20)"
-    with in_another_process(page, "ROLLOUT", f"{act}; print(1, flush=True); sys.stdin.read()") as engine:
-        assert engine.stdout.readline() == "1\n"
+    with OtherParty(page.path, Party.ROLLOUT) as engine:
+        engine.do("page.set(me, Field.WORKED_NS, 1000); page.open_span(me, Span.ROLLOUT, 20)")
         assert page.rollout_worked_ns(50) == 1030
-        engine.kill()
     assert page.rollout_worked_ns(50) == 1000, "a step that nobody runs takes no time"
     page.take(Party.ROLLOUT)
     assert page.rollout_worked_ns(50) == 1000, "requests in flight count from what it was when they came"
-
-
-def test_a_foreign_file_is_refused(tmp_path):
-    foreign = tmp_path / "foreign"
-    foreign.touch(0o600)
-    foreign.write_bytes(b"not a page")
-    with pytest.raises(PageError, match="foreign is not an arbiter page"):
-        ArbiterPage.attach(foreign, Party.SERVING)
 
 
 def test_a_page_has_its_memory_from_the_start(tmp_path):

@@ -74,11 +74,6 @@ def test_lost_turn_ends_the_trajectory_and_keeps_the_turns_before(caplog: pytest
     assert trajectory.loss == Loss(reason="no engine is left", attempts=1, failed=True)
 
 
-def test_turn_limit_truncates() -> None:
-    trajectory = run(Scripted([v.MOVES[0]] * TASK.turns_max))
-    assert (trajectory.outcome, trajectory.turns, trajectory.reward) == ("truncated", TASK.turns_max, 0.0)
-
-
 @pytest.mark.parametrize("stale", [True, False])
 def test_verdict_follows_the_goal(stale: bool) -> None:
     won = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
@@ -92,11 +87,3 @@ def test_a_trajectory_refuses_uneven_lists() -> None:
     trajectory = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
     with pytest.raises(ValueError, match="they must match"):
         replace(trajectory, logprobs=[])
-
-
-def test_rollout_side_loads_no_torch() -> None:
-    import subprocess
-    import sys
-
-    script = "import rose.runtime.rollout.players, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -12,7 +12,6 @@ from rose.runtime.rollout.frozenlake import (
     Episode,
     distances,
     parse,
-    seed_of,
 )
 
 LEFT, DOWN, RIGHT, UP = v.MOVES
@@ -109,11 +108,6 @@ def test_malformed_output_costs_the_turn_and_moves_nothing(output: list[int]) ->
     assert episode.ids[-2:] == [v.MALFORMED, v.at(0, 0)]
 
 
-def test_lengths_must_match() -> None:
-    with pytest.raises(ValueError, match="2 output ids, 1 logprobs, 2 versions"):
-        Episode(TaskConfig(), 0).apply([RIGHT, v.EOT], [0.0], [0, 0])
-
-
 def test_seed_decides_the_board_and_slip_seed_the_slips() -> None:
     task = TaskConfig(size=8, slippery=True, frozen_share=1.0, turns_max=20)
     ways = []
@@ -125,8 +119,3 @@ def test_seed_decides_the_board_and_slip_seed_the_slips() -> None:
     assert ways[0] == ways[1] != ways[2]
     assert Episode(TaskConfig(), 1).board != Episode(TaskConfig(), 2).board
     assert any(v.SLIPPED in way for way in ways)
-
-
-def test_seeds_of_different_parts_differ() -> None:
-    seeds = {seed_of(a, b) for a in range(50) for b in range(50)}
-    assert len(seeds) == 2500

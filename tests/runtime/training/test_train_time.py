@@ -68,16 +68,6 @@ def test_a_device_on_which_another_trainer_works_is_refused(page):
     again.close()
 
 
-def test_a_page_that_never_was_there_is_refused(tmp_path):
-    with pytest.raises(NoPageError, match="no agent has this device any more"):
-        TrainTime(tmp_path / "page")
-
-
 def test_a_device_that_has_no_agent_here_is_named_with_those_that_have(page):
     with pytest.raises(NoPageError, match=rf"no agent on this host has a device 'gpu-9' .*{page.path.parent.name}"):
         page_of("gpu-9")
-
-
-def test_without_a_page_nobody_is_told():
-    with TrainTime(None).span():
-        pass

@@ -20,13 +20,13 @@ from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.policy.lease import DRAINED, WITHHELD
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
-from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
+from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 
 SECOND = 1_000_000_000
 
@@ -127,8 +127,8 @@ def test_demand_lends_and_its_end_gives_back(start, gateway):
     until(device.lent)
     terms = device.page.lease()
     assert (terms.number, terms.kv_budget_tokens, terms.compute_share, terms.regret_share) == (1, 400, 1.0, 0.05)
-    (report,) = gateway.heard[-1].engines
     gateway.wait(lambda: gateway.heard[-1].engines[0].lease_id == "run-d0-1")
+    (report,) = gateway.heard[-1].engines
     assert report.borrowed
     assert report.alive
     until(lambda: device.page.lease().expires_ns > terms.expires_ns)
@@ -179,30 +179,6 @@ def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, g
     assert device.rows("SELECT count(*) FROM engine WHERE role = 'serving' AND action = 'died'") == [(0,)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_agent_whose_engine_is_kept_no_more_has_failed(start, monkeypatch):
-    device = start()
-
-    def fails(*_, **__):
-        raise LookupError("nowhere")
-
-    monkeypatch.setattr(device.agent._engine, "_end", fails)
-    os.kill(device.engine.pid, signal.SIGKILL)
-    device.agent._engine._thread.join(30)
-    with pytest.raises(EngineError, match="agent of device d0: keeping the rollout engine failed: LookupError"):
-        device.agent.check()
-
-
-def test_a_rollout_engine_that_cannot_start_is_said_and_leaves_nothing_behind(tmp_path, gateway):
-    device = Device(tmp_path, gateway)
-    broken(device.spec.rollout).touch()
-    device.agent.start()
-    until(lambda: "died (it did not start) and is started again" in (device.agent._engine.fault or ""))
-    device.close()
-    assert not device.engine.alive
-    assert device.rows("SELECT left_ns > joined_ns, hardware_id <> '' FROM device") == [(True, True)]
-
-
 def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
     device = start()
     gateway.want(r0=SECOND)
@@ -237,21 +213,6 @@ def test_lateness_by_lending_takes_back_step_by_step(start, gateway):
     changes = device.rows("SELECT action FROM lease_event WHERE action <> 'renewed' ORDER BY event_time, seq")
     assert [action for (action,) in changes] == ["granted", "throttled", "resized", "preempted", "granted", "released"]
     assert device.rows("SELECT action, requests FROM preemption") == [("revoke", 3)]
-
-
-def test_lateness_of_serving_alone_is_said_and_lends_nothing(start, gateway):
-    device = start()
-    gateway.want(r0=SECOND)
-    until(device.lent)
-    device.serving.do("page.set_load(replace(load, finished=100, late_alone=37))")
-    gateway.wait(lambda: len(gateway.heard) > 6)
-    assert device.page.lease().number == 1, "takes nothing back"
-    gateway.want()
-    until(lambda: device.page.lease() == LeaseTerms())
-    gateway.want(r0=SECOND)
-    late = "d0: serving alone misses its latency budgets for 37% of requests: "
-    until(lambda: (device.agent.check() or "").startswith(late))
-    assert not device.lent()
 
 
 def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
@@ -304,14 +265,6 @@ def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start,
     assert held_ns > 100_000_000
 
 
-def test_solo_lends_nothing(start, gateway):
-    device = start(policy="solo")
-    gateway.want(r0=SECOND)
-    gateway.wait(lambda: len(gateway.heard) > 4)
-    assert device.page.lease() == LeaseTerms()
-    assert device.agent.check() is None
-
-
 def test_a_dedicated_device_has_no_leases(start, gateway):
     device = start(serving=False, pool="rollout")
     gateway.wait(lambda: bool(gateway.heard) and gateway.heard[-1].engines[0].alive)
@@ -333,25 +286,6 @@ def test_a_device_with_no_rollout_engine_is_heard_of_and_hears_who_trains_on_it(
     assert device.agent.check() is None
     device.close()
     assert ("trains",) in device.rows("SELECT DISTINCT train_run_id FROM device_slice")
-
-
-def test_a_lease_is_given_back_at_once_when_the_engines_scheduler_dies(tmp_path, gateway, monkeypatch):
-    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
-    device = Device(tmp_path, gateway)
-    device.serve()
-    with OtherParty(device.spec.page, Party.ROLLOUT) as scheduler:
-        device.agent.start()
-        gateway.want(r0=10 * SECOND)
-        until(device.lent)
-        first = device.engine.pid
-        scheduler.kill()
-        until(lambda: device.page.lease().number != 1)
-        until(lambda: device.engine.pid != first)
-        until(device.lent)
-    device.close()
-    reason = "the rollout engine died (its scheduler ended) and is started again"
-    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
-    assert ("died", first) in device.rows("SELECT action, pid FROM engine")
 
 
 def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_before_it_came(start, gateway, monkeypatch):

@@ -173,33 +173,3 @@ def test_a_host_whose_disk_is_new_names_no_lease_as_it_did_before(devices, gatew
     shutil.rmtree(devices.ledger)
     shutil.rmtree(spec.page.parent)
     assert not set(granted()) & set(both)
-
-
-def test_an_engine_that_does_not_start_is_tried_until_it_does(devices, monkeypatch):
-    launch = LastingEngine.launch
-    tries = []
-
-    def refuse(engine):
-        tries.append(engine.spec.engine_id)
-        engine.spec.log.write_text("no such model")
-
-    monkeypatch.setattr(LastingEngine, "launch", refuse)
-    devices.start()
-    until(lambda: tries.count("d0-rollout") >= 2)
-    until(lambda: "is started again" in devices.agent.faults().get("d0", ""))
-    assert devices.agent.agent("d0") is not None
-    monkeypatch.setattr(LastingEngine, "launch", launch)
-    until(lambda: not devices.agent.faults())
-    assert ArbiterPage(devices.specs[0].page).alive(Party.ROLLOUT)
-
-
-def test_an_agent_that_is_replaced_leaves_engines_at_work(devices):
-    devices.start()
-    until(lambda: not devices.agent.faults())
-    pids = devices.engine_pid(0), devices.engine_pid(1)
-    devices.stop(leave=True)
-    devices.start()
-    until(lambda: not devices.agent.faults())
-    assert (devices.engine_pid(0), devices.engine_pid(1)) == pids
-    devices.stop()
-    assert list(adoption.living(devices.folder)) == []

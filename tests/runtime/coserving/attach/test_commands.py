@@ -246,10 +246,6 @@ def engine_state(url):
     return attaching.OwnedEngine(url).state()
 
 
-def reason_is(server, text):
-    until(lambda: text in (engine_state(server).reason or ""))
-
-
 @pytest.mark.live
 def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
     path = folder / "rose-run" / "gpu-0" / "page"
@@ -275,58 +271,6 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
             traffic.goes_on()
         page.close()
     assert traffic.failed == []
-
-
-@pytest.mark.long
-@pytest.mark.live
-def test_a_page_goes_away_or_is_none_and_no_request_fails(server, folder):
-    path = folder / "rose-run" / "gpu-0" / "page"
-    with Traffic(server) as traffic, agent(path):
-        succeeds("attach", "--url", server, "--page", path)
-        size = path.stat().st_size
-        page = ArbiterPage(path)
-        path.unlink()
-        reason_is(server, "there is no page")
-        assert not page.alive(Party.SERVING)
-        page.close()
-        traffic.goes_on()
-        for content in (b"", bytes(size)):
-            foreign = path.with_name("foreign")
-            foreign.write_bytes(content)
-            foreign.replace(path)
-            reason_is(server, "not an arbiter page of this version")
-            traffic.goes_on()
-        path.unlink()
-        path.mkdir()
-        reason_is(server, "Is a directory")
-        path.rmdir()
-        path.symlink_to(path)
-        reason_is(server, "symbolic links")
-        path.unlink()
-        path.parent.chmod(0)
-        traffic.goes_on()
-        path.parent.chmod(0o755)
-        with agent(path):
-            until(lambda: engine_state(server).attached)
-            traffic.goes_on()
-    assert traffic.failed == []
-
-
-@pytest.mark.live
-def test_an_engine_that_may_not_write_beside_the_page_serves_on(server, page):
-    # The superuser, whom tests may run as, may write everywhere, but not over a folder.
-    note = page.path.with_name(f"{page.path.name}.serving.partial")
-    note.mkdir()
-    with Traffic(server) as traffic:
-        assert note.name in fails("attach", "--url", server, "--page", page.path)
-        assert not page.alive(Party.SERVING)
-        traffic.goes_on()
-        note.rmdir()
-        succeeds("attach", "--url", server, "--page", page.path)
-        page.path.chmod(0)
-        traffic.goes_on()
-    assert traffic.failed == []
-    assert page.alive(Party.SERVING)
 
 
 @pytest.mark.live

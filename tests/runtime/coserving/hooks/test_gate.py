@@ -15,7 +15,6 @@ from rose.runtime.coserving.hooks import gate as gates
 from rose.runtime.coserving.hooks import telemetry as telemetries
 from rose.runtime.coserving.hooks.gate import RolloutGate, add_layer_hooks
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
-from rose.runtime.coserving.hooks.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
@@ -112,12 +111,6 @@ def test_without_a_lease_turns_go_elsewhere_at_once_with_what_they_have(device):
     assert spans(device, Span.HELD) == [], "what was not lent was not refused"
 
 
-def test_under_a_lease_a_step_is_admitted(device):
-    lend(device)
-    asks(device)
-    assert device.view.ended == []
-
-
 def test_finished_requests_are_no_work(device):
     """A finished request stays in its batch until the next step: an engine with nothing else is not held."""
     for request in device.scheduler.running_batch.reqs:
@@ -154,13 +147,6 @@ def test_a_request_that_was_given_up_while_held_goes_at_once(device):
             request.to_finish = "aborted"
 
     asks(device, control)
-    assert sorted(device.view.ended) == ["r0", "r1"]
-
-
-def test_a_lease_that_ends_while_held_lets_go(device):
-    lend(device, seconds=0.05)
-    device.serving.set_load(replace(LOAD, wanted=True))
-    asks(device)
     assert sorted(device.view.ended) == ["r0", "r1"]
 
 
@@ -231,18 +217,6 @@ def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, 
         device.gate.between_layers(3)
 
 
-def test_a_running_step_is_given_up_when_serving_is_detached(device):
-    device.serving.close()
-    plugin = ServingPlugin(Scheduler(), device.page.path, None)
-    plugin.received()
-    lend(device)
-    in_step(device)
-    device.gate.between_layers(4)
-    plugin.attach(DETACH)
-    with pytest.raises(StepAbandonedError, match="serving is gone"):
-        device.gate.between_layers(3)
-
-
 def test_a_step_stuck_behind_serving_is_given_up(device, monkeypatch):
     monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
     lend(device)
@@ -308,30 +282,6 @@ def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device)
     assert taken.end_ns - taken.start_ns > 40 * MS
     assert device.page.get(Party.ROLLOUT, Field.WORKED_NS) < 40 * MS
     assert device.telemetry.waited_ns == taken.end_ns - taken.start_ns
-
-
-def test_a_core_that_is_taken_while_a_step_looks_is_a_yield_too(device, monkeypatch):
-    """Between its clocks and serving's wish: what serving then computes is no work of rollouts."""
-    lend(device)
-    asks(device)
-    device.page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
-    in_step(device)
-    page = device.gate._page
-    wants = page.serving_wants
-
-    def taken():
-        monkeypatch.setattr(page, "serving_wants", wants)
-        wish_ns = monotonic_ns()
-        device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, wish_ns)
-        device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, wish_ns)
-        time.sleep(0.05)
-        monkeypatch.setattr(gates.time, "sleep", lambda _: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0))
-        return wants()
-
-    monkeypatch.setattr(page, "serving_wants", taken)
-    device.gate.between_layers(3)
-    worked = [span.end_ns - span.start_ns for span in spans(device, Span.ROLLOUT)]
-    assert sum(worked) == device.page.get(Party.ROLLOUT, Field.WORKED_NS) < 45 * MS
 
 
 def gpu_gate(device, *, ahead=2, layers=4):

@@ -116,14 +116,6 @@ def test_a_step_that_was_launched_ahead_is_charged_with_what_rollouts_took_of_it
     assert plugin._telemetry.times.decode_ns(1, 20) == pytest.approx(6 * MS, rel=0.01)
 
 
-def test_a_device_is_kept_between_steps_where_a_layer_would_cost_too_much(page):
-    lend(page, regret_share=0.01)
-    page.set(Party.ROLLOUT, Field.PREEMPT_NS, 50_000_000)
-    _, wanted = served(page, Scheduler(), overlap=False)
-    assert wanted[0]
-    assert not wanted[-1]
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once(page, overlap, monkeypatch):
     """Nobody decides by it from one moment to the next, and each of serving's steps would pay for it."""
@@ -138,32 +130,6 @@ def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once
     busy = [load for load in said if load.running or load.waiting]
     assert len(busy) <= 1
     assert page.get(Party.SERVING, Field.STEPS) == (5 if overlap else 4), "every step was learned from"
-
-
-def test_what_is_lent_while_serving_is_busy_hears_of_its_load_with_the_next_step(page):
-    scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    loop = Loop(scheduler, plugin, overlap=False)
-    plugin.received()
-    scheduler.waiting_queue = [Request("r", new_tokens=50)]
-    for _ in range(5):
-        loop.turn()
-    lend(page)
-    loop.turn()
-    assert page.serving_load().running == 1
-
-
-def test_the_device_is_wanted_from_the_arrival_of_a_request_on(page):
-    lend(page)
-    scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
-    assert not page.serving_wants()
-    before = monotonic_ns()
-    scheduler.waiting_queue = [Request("r")]
-    plugin.received()
-    assert before <= page.serving_wants() <= monotonic_ns()
-    assert page.serving_load().waiting == 1
 
 
 def test_the_device_is_wanted_before_a_request_is_unpacked(page):
@@ -185,20 +151,6 @@ def test_the_device_is_wanted_before_a_request_is_unpacked(page):
         socket.recv()
         plugin.received()
     assert not page.serving_wants(), "it was something else that the server wanted"
-
-
-def test_serving_s_own_steps_are_not_rollouts_work_while_they_have_no_core(page):
-    """Between two of its steps serving may not want the device; a rollout step that lost its core stays off it."""
-    lend(page)
-    rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
-    rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
-    rollout.open_span(Party.ROLLOUT, Span.ROLLOUT, monotonic_ns())
-    rollout.set(Party.ROLLOUT, Field.LOOKED_NS, monotonic_ns())
-    _, wanted = served(page, Scheduler(), overlap=False, requests=1, turns=3, work=lambda: time.sleep(0.05))
-    assert not wanted[0], "what rollouts may take is not used up"
-    worked_ns = page.rollout_worked_ns(monotonic_ns())
-    rollout.set(Party.ROLLOUT, Field.LOOKED_NS, monotonic_ns())
-    assert page.rollout_worked_ns(monotonic_ns()) - worked_ns > 140_000_000, "not one of its three steps"
 
 
 def arrivals(page):
@@ -263,22 +215,6 @@ def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, le
     served(page, Scheduler(), overlap=False, requests=1, work=work)
     load = page.serving_load()
     assert (load.late_alone, load.late_by_lending) == late
-
-
-def test_step_times_leave_out_what_rollouts_took_meanwhile(page, clock):
-    lend(page)
-
-    def work():
-        clock.now_ns += 20 * MS
-        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 8 * MS)
-
-    plugin, _ = served(page, Scheduler(), overlap=False, requests=1, turns=40, work=work)
-    for number in range(30):
-        plugin._scheduler.waiting_queue = [Request(f"more{number}")]
-        loop = Loop(plugin._scheduler, plugin, overlap=False, work=work)
-        for _ in range(5):
-            loop.turn()
-    assert page.serving_load().usual_prefill_ns == pytest.approx(12 * MS, rel=0.01)
 
 
 def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
@@ -363,16 +299,6 @@ def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_tak
     assert not is_detached(page.path)
 
 
-def test_one_that_cannot_be_shared_with_says_so_as_soon_as_it_is_shown_a_page(page, monkeypatch, tmp_path):
-    """Where a hook is missing there may be no next turn of its loop to do so."""
-    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
-    (tmp_path / "7").symlink_to(page.path)
-    plugin = ServingPlugin(Scheduler(), None, "SGLang 0.1 did not accept a hook")
-    plugin.attach(7)
-    assert described(page.path, "serving").refused == "SGLang 0.1 did not accept a hook"
-    assert not page.alive(Party.SERVING)
-
-
 def test_it_says_how_it_is(page, monkeypatch, tmp_path):
     monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
     plugin = ServingPlugin(Scheduler(), None, None)
@@ -402,16 +328,6 @@ def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
     note.rmdir()
     looks_now(plugin)
     assert page.alive(Party.SERVING)
-
-
-def test_what_a_refused_engine_says_does_not_replace_what_one_that_serves_said(page):
-    first, second = (ServingPlugin(Scheduler(), page.path, None) for _ in range(2))
-    first.received()
-    second.received()
-    assert first.state.attached
-    assert "another process" in second.state.reason
-    ServingPlugin(Scheduler(), page.path, "serving runs with --tp-size 2").received()
-    assert described(page.path, "serving").refused is None
 
 
 def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(page):
@@ -487,12 +403,6 @@ def test_the_rest_of_a_prompt_in_chunks_is_memory_to_come(page, shared, monkeypa
     assert page.memory().serving_tokens == 450
 
 
-def test_no_more_is_to_come_than_the_pool_holds(page, shared, monkeypatch):
-    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
-    presses(page, Scheduler(held=200), prompt=5000)
-    assert page.memory().serving_tokens == 1000
-
-
 def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared, monkeypatch):
     monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
     monkeypatch.setattr(memory.time, "sleep", lambda _: cut_made(shared))
@@ -524,12 +434,3 @@ def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkey
             lend(page, policy="share_all")
     presses(page, Scheduler(), prompt=100 if case == "fits" else 950)
     assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == 0
-
-
-def test_a_cut_that_does_not_come_is_waited_for_once(page, shared, monkeypatch):
-    plugin = presses(page, Scheduler())
-    waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
-    assert waited > 0
-    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
-    plugin.received()
-    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == waited

@@ -8,8 +8,6 @@ from types import ModuleType, SimpleNamespace
 import psutil
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv import activation as activations
@@ -167,16 +165,6 @@ def test_a_sync_has_the_weights_alone_until_it_is_done(engine):
     assert not engine.away
 
 
-def test_a_lease_that_ends_during_a_sync_leaves_it_the_weights(engine):
-    engine.turn(number=1)
-    engine.busy = True
-    engine.turn()
-    assert engine.saver.calls == []
-    engine.busy = False
-    engine.turn()
-    assert engine.away
-
-
 def test_without_room_a_sync_is_refused_and_a_lease_ends_the_engine(engine):
     engine.turn()
     engine.saver.free = 499
@@ -229,8 +217,3 @@ def test_pages_of_a_pool_on_the_host_are_counted_as_they_really_go_back(tmp_path
     assert went.moved_bytes > 0.9 * 2 * slots * row
     assert before - after > 0.9 * went.moved_bytes
     assert not engine.away, "it can be used again at once"
-
-
-@given(st.builds(Move, st.integers(0, 1 << 50), st.booleans(), st.booleans()))
-def test_a_move_survives_its_way(move):
-    assert Move.from_aux(move.to_aux()) == move

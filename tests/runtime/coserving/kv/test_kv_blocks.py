@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.coserving.kv.kv_blocks import BLOCKS_MIN, Blocks, block_slots, runs
+from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 
 @st.composite
@@ -29,18 +29,6 @@ def test_a_block_of_a_small_pool_is_the_fewest_slots_that_are_whole_pieces_in_ea
     assert all(slots * row % granularity == 0 for row in rows)
     for divisor in (prime for prime in (2, 3, 5, 7, 11, 13) if slots % prime == 0):
         assert any(slots // divisor * row % granularity for row in rows)
-
-
-@given(
-    rows=st.lists(st.integers(1, 4096), min_size=1, max_size=2),
-    granularity=st.sampled_from([4096, 2 << 20]),
-    slots=st.integers(1, 1 << 24),
-)
-def test_blocks_are_as_large_as_leaves_enough_of_them(rows, granularity, slots):
-    smallest, block = block_slots(rows, granularity, 1), block_slots(rows, granularity, slots)
-    assert block % smallest == 0
-    assert block == smallest or slots // block >= BLOCKS_MIN
-    assert slots // (2 * block) < BLOCKS_MIN
 
 
 def test_rows_of_an_8b_model_make_blocks_of_1024_slots_or_more():
@@ -80,19 +68,6 @@ def test_no_more_is_brought_in_than_it_takes_and_the_lowest_first(pool, tokens):
         assert blocks.mapped_slots - blocks.size(last[0]) < tokens
     else:
         assert before == blocks.mapped_slots
-
-
-@given(pools(), st.integers(0, 320))
-def test_what_was_given_back_can_be_brought_in_again(pool, keep):
-    blocks, _, free = pool
-    before = set(blocks.mapped)
-    chosen = blocks.to_unmap(free, keep)
-    blocks.mapped.difference_update(chosen)
-    blocks.mapped.update(chosen)
-    assert blocks.mapped == before
-    whole = Blocks(blocks.slots, blocks.block, set(range(blocks.count)))
-    assert whole.mapped_slots == blocks.slots
-    assert whole.slots_within(range(whole.count)).tolist() == list(range(1, blocks.slots + 1))
 
 
 @given(st.sets(st.integers(0, 60)))

@@ -157,14 +157,6 @@ def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):
     assert borrower.actions[-1] == "cut"
 
 
-def test_an_owner_gives_back_once(borrower):
-    borrower.act()
-    borrower.leasing.end("the agent stops")
-    borrower.leasing.end("the agent stops")
-    assert borrower.actions == ["granted", "released"]
-    assert borrower.page.lease() == LeaseTerms()
-
-
 def restarted(folder, before, record=None):
     """The agent died: its lock is gone and its memory; the file and the page stay."""
     before.page.close()
@@ -184,16 +176,6 @@ def test_a_successor_ends_what_its_predecessor_left_open(tmp_path):
     third = restarted(tmp_path, after)
     third.act()
     assert [event.lease_id for event in third.told] == ["run-d0-2", "run-d0-2", "run-d0-3"]
-
-
-def test_a_predecessor_that_ended_its_lease_leaves_nothing_to_end(tmp_path):
-    before = Borrower(tmp_path)
-    before.act()
-    before.leasing.end("the agent stops")
-    after = restarted(tmp_path, before)
-    assert after.told == []
-    after.act()
-    assert after.leasing.lease_id == "run-d0-2"
 
 
 @pytest.mark.parametrize("told", ["granted and ended", "granted", "nothing"])
@@ -219,14 +201,6 @@ def test_however_far_it_came_the_ledger_has_one_grant_and_one_end(tmp_path, told
         (row,) = connection.execute("SELECT closed_by FROM lease").fetchall()
     assert [action for (action,) in changes] == ["granted", row[0]]
     assert row[0] == ("released" if told == "granted and ended" else "expired")
-
-
-def test_a_file_of_another_run_is_forgotten(tmp_path):
-    before = Borrower(tmp_path)
-    before.act()
-    path = tmp_path / "page.lease.json"
-    path.write_text(path.read_text().replace('"run_id": "run"', '"run_id": "other"'))
-    assert restarted(tmp_path, before).told == []
 
 
 MOVES = st.lists(st.sampled_from(["wanted", "unwanted", "late", "cut", "end", "restart"]), max_size=25)

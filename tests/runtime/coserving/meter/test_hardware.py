@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -83,14 +85,16 @@ def test_a_process_that_none_of_the_device_s_cores_are_open_to_is_elsewhere(page
 def test_a_process_that_sees_other_gpus_alone_is_elsewhere(
     page: Path, monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], here: dict[str, str], named: str | None
 ) -> None:
-    with monkeypatch.context() as theirs:
-        for name, value in visible.items():
-            theirs.setenv(name, value)
-        serving = OtherParty(page, Party.SERVING)
+    holds = "import mmap, sys; file = open(sys.argv[1], 'r+b'); page = mmap.mmap(file.fileno(), 0); print(); input()"
+    command = [sys.executable, "-c", holds, page]
+    environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **visible}
     for name, value in here.items():
         monkeypatch.setenv(name, value)
-    with serving:
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as serving:
+        assert serving.stdout is not None
+        serving.stdout.readline()
         why = elsewhere(device(gpu=0), page, serving.pid)
         assert why is None if named is None else why is not None and named in why
         monkeypatch.setattr(mps, "daemon_runs", lambda _environment: True)
         assert elsewhere(device(gpu=0), page, serving.pid) is None
+        serving.communicate(b"\n")

@@ -90,21 +90,6 @@ def test_clock_reasons_are_named_and_unknown_ones_numbered() -> None:
     assert clock_reasons(0x48 | 1 << 40) == "hardware slowdown; thermal, by hardware; 0x10000000000"
 
 
-def test_two_gpus_are_read_apart() -> None:
-    cards = [Card("a", energy_mj=0), Card("b", energy_mj=0)]
-    with installed(*cards) as library:
-        first, second = GpuInstrument(0), GpuInstrument(1)
-        first.open()
-        second.open()
-        cards[0].energy_mj, cards[1].energy_mj = 10, 20
-        assert (first.read().energy_mj, second.read().energy_mj) == (10, 20)
-        first.close()
-        cards[1].energy_mj = 25
-        assert second.read().energy_mj == 5, "one meter's end is not the other's"
-        second.close()
-        assert library.references == 0
-
-
 def test_a_card_is_found_again_by_its_uuid_though_indices_moved() -> None:
     cards = [Card("a", energy_mj=0), Card("b", energy_mj=100)]
     with installed(*cards) as library:
@@ -180,16 +165,6 @@ def test_mig_instances_that_share_a_card_are_not_measured() -> None:
         gpu.close()
         with pytest.raises(UnreadableError, match="the driver lists no MIG-a-2"):
             gpu.open()
-
-
-def test_an_interval_in_which_another_instance_came_or_went_is_not_measured() -> None:
-    card = Card("a", energy_mj=0, mig=[7, 8])
-    with installed(card):
-        gpu = GpuInstrument(0)
-        gpu.open()
-        card.mig = [7]
-        assert gpu.read().power_mw is None, "two shared it when this reading began"
-        assert gpu.read().power_mw == 0
 
 
 def test_a_survey_says_how_each_gpu_will_be_read() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from rose.runtime.coserving.weights import background
 from rose.runtime.coserving.weights.background import Background, GivenUpError
-from rose.runtime.transfer.errors import TransferError
 
 LIMIT_S = 10
 CORE = min(os.sched_getaffinity(0))
@@ -78,18 +77,6 @@ def test_a_job_waits_for_the_device_before_each_portion_and_its_portions_are_rec
     assert not made.busy
 
 
-def test_what_several_threads_do_at_once_is_one_span(made, device):
-    job = Job(portions=2, threads=2)
-    job.go_on.clear()
-    made.start(job)
-    while made._working < 2:
-        assert not job.ended.wait(0.001)
-    job.go_on.set()
-    assert job.ended.wait(LIMIT_S)
-    ((start_ns, end_ns),) = device.spans
-    assert start_ns < end_ns
-
-
 def test_a_portion_that_is_not_admitted_does_not_begin(made, device):
     device.open.clear()
     job = Job()
@@ -113,17 +100,6 @@ def test_nobody_waits_for_a_job_that_is_given_up_and_the_next_one_begins_when_it
     assert second.ended.wait(LIMIT_S)
     assert first.given_up.is_set()
     assert not first.ended.is_set()
-
-
-def test_a_job_that_waits_for_the_device_is_given_up_as_well(made, device):
-    device.open.clear()
-    first, second = Job(), Job()
-    made.start(first)
-    assert first.began.wait(LIMIT_S)
-    made.start(second)
-    device.open.set()
-    assert second.ended.wait(LIMIT_S)
-    assert not first.in_portion.is_set()
 
 
 def test_a_job_that_was_given_up_in_its_last_portion_does_not_end_as_if_it_were_not(made):
@@ -161,9 +137,3 @@ def test_on_the_host_s_cores_a_job_neither_waits_nor_counts_and_takes_its_thread
     assert {nice for _, nice in seen} <= nices
     assert (device.waits, device.spans) == (0, [])
     assert os.sched_getaffinity(0) == before
-
-
-def test_cores_that_are_not_there_are_named():
-    made = Background(lambda: None, [4000], None)
-    with pytest.raises(TransferError, match=r"host_cores \[4000\] cannot be used .*give cores of this host"):
-        made.settle()
