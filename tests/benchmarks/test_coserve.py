@@ -116,12 +116,13 @@ def test_what_is_claimed_of_rounds() -> None:
 
 
 def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
-    rounds = played()
     # Received at 1 ms, handed to the scheduler at 10 ms, wanted at 10.1 ms; a rollout step ends 0.1 ms later.
     step = SpanRecord(Span.ROLLOUT, 0, 10_200_000)
     arrival = SpanRecord(Span.ARRIVAL, 10_100_000, 10_100_000, 9_100_000, 100_000)
-    rounds[ROSE] = [one_round(ROSE, number, [11], [step, arrival], 90, 20 * MS) for number in range(3)]
-    rounds[SOLO] = [one_round(SOLO, number, [11], [], length_ns=20 * MS) for number in range(3)]
+    rounds = {
+        ROSE: [one_round(ROSE, number, [11], [step, arrival], 90, 20 * MS) for number in range(3)],
+        SOLO: [one_round(SOLO, number, [11], [], length_ns=20 * MS) for number in range(3)],
+    }
     (one,) = account.arrivals(rounds[ROSE][0])
     assert (one.text_ns, one.wish_ns, one.given_ns) == (9_000_000, 100_000, 100_000)
     report = Report("coserve", quick=False)
