@@ -228,6 +228,7 @@ def join_by(store: VersionStore, way: list[Package], have: int | None, folder: P
     prepare(stage(store, way, folder), engine).commit()
     return engine
 
+
 # ------------------------------------------------------------------ the files
 
 
@@ -264,7 +265,14 @@ def test_a_damaged_file_is_named_and_ends_what_needs_it(tmp_path: Path) -> None:
     pin = claims.pin([Package(0, None)], 10)
     claims.acknowledge("host", 0)
     (ack,) = (tmp_path / "acks").iterdir()
-    for content in ("", "{", "[]", "{}", '{"packages": [], "until_unix_s": 1e9}', '{"packages": [7], "until_unix_s": 1}'):
+    for content in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"packages": [], "until_unix_s": 1e9}',
+        '{"packages": [7], "until_unix_s": 1}',
+    ):
         (tmp_path / "pins" / f"{pin}.json").write_text(content)
         ack.write_text(content)
         with pytest.raises(TransferError, match=rf"pins/{pin}\.json is damaged.*; remove it"):
