@@ -26,10 +26,10 @@ from rose.accept.report import Report, phase
 from rose.config import CoservingConfig
 from rose.terminal import echo
 
-#: Serving is watched for so long before the first fault.
+#: How long serving is watched before the first fault.
 _CALM_S = 30.0
 _CALM_QUICK_S = 15.0
-#: After the last fault its host may still be starting: what is not there cannot be ended in order.
+#: After the last fault its host may still be starting.
 _LAST_S = 300.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
@@ -46,7 +46,7 @@ def main() -> None:
             measure(report, Path(folder), given)
         finally:
             if given.keep is not None:
-                # The logs of all parts, and what each host's disk holds.
+                # The logs of all parts, and the hosts' disks.
                 shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
@@ -92,13 +92,13 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
 
 
 def _train(fleet: Fleet) -> Program:
-    # The second host's serving has the core of this device: turns are played on what is lent.
+    # The second host's serving has the core of this device: turns are played on lent devices.
     fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
     return fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
 
 
 def _planned(given: argparse.Namespace) -> Iterator[Fault]:
-    """The faults of a run; those that spare controller and agents for `--unbroken` minutes, the others after that."""
+    """Yield the faults of a run: for `--unbroken` minutes those that spare controller and agents, then the others."""
     victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
     trials = given.trials or (3 if given.quick else 100)
     if given.unbroken is None:
@@ -111,7 +111,7 @@ def _planned(given: argparse.Namespace) -> Iterator[Fault]:
 
 
 def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
-    """Wait until all is lent and served, and for a while more."""
+    """Wait until every device is lent and served, and for a while more."""
     if not all(striker.wait_lending(host, 600.0) for host in HOSTS):
         raise FleetError("not every device was lent before the first fault")
     time.sleep(seconds)
@@ -126,7 +126,7 @@ def _wait_lent(striker: Striker) -> None:
 
 
 def _end(fleet: Fleet, keep: Path | None) -> Books | None:
-    """End the fleet in order, and read its ledger; None if that cannot be done."""
+    """End the fleet in order, and read its ledger; None if it cannot be read."""
     last: Books | None = None
     with phase("end"):
         try:
@@ -145,7 +145,7 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
 
 
 def _books_now(reader: Reader) -> list[str]:
-    """What is wrong in the ledger by now."""
+    """Return the problems in the ledger so far."""
     try:
         return reader.read(_BOOKS_TIMEOUT_S).now_wrong()
     except (OSError, ValueError) as error:
