@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.faults import processes, setting
 from benchmarks.faults.books import Books
-from benchmarks.faults.plan import Fault, HostName, Victim
+from benchmarks.faults.plan import HostName, Victim
 from benchmarks.faults.processes import Sample, longest_lived
-from benchmarks.faults.setting import DEVICES, ENGINES, HOST_OF, HOSTS, TEAMS
+from benchmarks.faults.setting import DEVICES, HOST_OF, HOSTS, TEAMS
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns
 from benchmarks.shared import GROWTH_MAX, show
@@ -26,8 +26,6 @@ _LATE_MORE_MAX = 0.02
 _MUTE_MORE_MAX = 0.01
 #: Rows of each problem that the detail keeps.
 _ROWS_KEPT = 50
-#: Memory is claimed not to grow for processes that live this long.
-_LONG_LIFE_S = 1800.0
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
 #: The end of these parts ends a lease at once, or changes an engine; the ledger always has a trace of it.
 _TRACED = _ENGINE | {Victim.AGENT}
@@ -49,12 +47,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question to a host's serving, or to the controller: its time, whether it was answered, engines that live."""
+    """A question to a host's /health, and whether it was answered."""
 
     host: HostName
     at_ns: int
     well: bool
-    engines: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,13 +65,10 @@ class Seen:
     ran: dict[HostName, Sequence[Ran]]
     served: Sequence[Served]
     health: Sequence[Asked]
-    controller: Sequence[Asked]
     ttl_s: float
     planned: int
     #: Whether the fleet was lost.
     ended: bool = False
-    #: Memory and processor time of the fleet's own processes, by part.
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
 
 
 def touched(served: Sequence[Served], trial: Trial) -> list[Served]:
@@ -126,19 +120,6 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
     return (back - trial.at_ns) / 1e9
 
 
-def noticed_s(seen: Seen, trial: Trial) -> float | None:
-    """Return the time from the fault until the controller did not answer, or had no engine of the struck host."""
-    engine_id = ENGINES[trial.fault.host]
-    return next(
-        (
-            (one.at_ns - trial.at_ns) / 1e9
-            for one in seen.controller
-            if trial.at_ns <= one.at_ns <= trial.until_ns and not (one.well and one.engines.get(engine_id))
-        ),
-        None,
-    )
-
-
 def claim(report: Report, seen: Seen, books: Books | None) -> None:
     """Claim what was seen, and keep the detail; `books` None: the ledger could not be read."""
     trials = list(seen.trials)
@@ -170,7 +151,6 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     report.claim("trials after which something was wrong in the ledger", wrong, "trials", 0, "lower")
     if books is not None:
         claim_books(report, books, trials)
-    claim_processes(report, seen.samples, _LONG_LIFE_S)
     report.detail["serving"] = {
         "requests": len(seen.served),
         "touched": len(hit),
@@ -211,17 +191,17 @@ def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> N
     }
 
 
-def claim_processes(report: Report, samples: dict[str, list[Sample]], long_life_s: float | None) -> None:
-    """Claim that memory did not grow in processes that lived for `long_life_s`; None claims nothing."""
+def _claim_processes(report: Report, samples: dict[str, list[Sample]], long: bool) -> None:
+    """Claim of a `long` run that the memory of the fleet's own processes did not grow."""
     report.detail["processes"] = {}
     for name, each in sorted(samples.items()):
         life = longest_lived(each)
-        life_s, grown = life[-1].at_s - life[0].at_s, processes.growth(life)
-        if long_life_s is not None and life_s >= long_life_s and grown is not None:
+        grown = processes.growth(life)
+        if long and grown is not None:
             report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
         report.detail["processes"][name] = {
             "processes": len({sample.pid for sample in each}),
-            "longest_life_s": life_s,
+            "longest_life_s": life[-1].at_s - life[0].at_s,
             "memory_growth": grown,
             "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
             "cpu_ms_per_turn": processes.cpu_ms_per_turn(each),
@@ -234,11 +214,10 @@ def _since(trial: Trial, at_ns: int | None) -> float | None:
 
 _TIMES: dict[str, Callable[[Seen, Trial], float | None]] = {
     "device_back_s": device_back_s,
-    "noticed_s": noticed_s,
     "replaced_s": lambda _, trial: _since(trial, trial.replaced_ns),
     "lending_again_s": lambda _, trial: _since(trial, trial.lending_ns),
 }
-_COLUMNS = ("cause", "trials", "device back", "controller noticed", "there again", "lent again", "lost")
+_COLUMNS = ("cause", "trials", "device back", "there again", "lent again", "lost")
 
 
 def by_cause(seen: Seen) -> dict[str, dict[str, Any]]:
@@ -332,7 +311,7 @@ def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
     offsets = [ns for values in seen.clock_offsets_ns.values() for ns in values]
     known = sum(bool(values) for values in seen.clock_offsets_ns.values())
     report.claim("devices whose clock's offset is known", known, "devices", len(HOST_OF), "higher")
-    claim_processes(report, seen.samples, 0.0 if long else None)
+    _claim_processes(report, seen.samples, long)
     report.detail |= {
         "fences": seen.fences,
         "clients": seen.clients,

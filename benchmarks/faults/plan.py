@@ -49,8 +49,6 @@ _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | 
 }
 #: Parts that are no processes: they are away for a while, and come back unchanged.
 AWAY = frozenset({Victim.LINE, Victim.DISK, Victim.CLOCK})
-#: Faults that end a controller or an agent, also through Ray.
-ENDS_OWN = frozenset({Victim.CONTROLLER, Victim.AGENT, Victim.HEAD, Victim.NODE, Victim.HOST, Victim.LINE})
 #: Processes of Ray's own, and a whole host, are killed and never stopped.
 _KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
 #: What happens to them.
@@ -79,12 +77,11 @@ class Fault:
 
 
 def faults(trials: int, seed: int, victims: tuple[Victim, ...] = tuple(Victim)) -> list[Fault]:
-    """Return the first faults of `endless`."""
-    return list(itertools.islice(endless(seed, victims), trials))
+    """Return the faults of a run, the same for the same seed. Each part comes once a host before any comes again."""
+    return list(itertools.islice(_endless(seed, victims), trials))
 
 
-def endless(seed: int, victims: tuple[Victim, ...]) -> Iterator[Fault]:
-    """Yield the faults of a run, the same for the same seed. Each part comes once a host before any comes again."""
+def _endless(seed: int, victims: tuple[Victim, ...]) -> Iterator[Fault]:
     luck = random.Random(seed)
     while True:
         deck = [(victim, host) for victim in victims for host in _PLACES[victim]]

@@ -88,10 +88,9 @@ class Users:
 
 
 def _status(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the controller's live engines, its runs, and the clock offsets of devices."""
+    """Return the controller's runs, and the clock offsets of devices."""
     devices = answer["devices"]
     return {
-        "engines": {engine["engine_id"]: engine["alive"] for device in devices for engine in device["engines"]},
         "runs": [{name: run[name] for name in _RUN} for run in answer["runs"]],
         "clock_offsets_ns": {device["device_id"]: device["clock_offset_ns"] for device in devices},
     }
