@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from rose.accept.engines import models as engine_models
 from rose.accept.report import COMMIT, ROOT, commit, phase
+from rose.accept.stages import engine_models
 from rose.terminal import echo
 
 REQUIREMENTS = ROOT / "requirements" / "gpu-native.txt"

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.coserve import claims, overhead, pressure
+from benchmarks.coserve import account, claims, overhead, pressure
 from benchmarks.shared import arguments, at_least_one, measured
 from rose.accept.coserve import figures, traffic
 from rose.accept.coserve.host import Cores, Gpu, Host, Models, opened
-from rose.accept.coserve.policies import BARE, INSTALLED, MEMORY, POLICIES, ROSE, SOLO
+from rose.accept.coserve.policies import POLICIES, ROSE, SOLO
 from rose.accept.coserve.rounds import Round, Scene, order
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
+from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
 from rose.terminal import echo
 
@@ -32,12 +33,16 @@ _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
-_NAMES = (*POLICIES, MEMORY, INSTALLED, BARE)
+#: Parts of their own: memory under pressure, and the plugin's own cost.
+MEMORY, INSTALLED = "memory", "installed"
+_NAMES = (*POLICIES, MEMORY, INSTALLED)
+#: 99th percentiles of the lengths, prompt and output, for a GPU that runs a model of 8 billion parameters.
+_GPU_TOKENS_MAX = (2048, 48)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """How much is measured; `policies` may have `installed`, `bare` and `memory` among them."""
+    """How much is measured; `policies` may have `installed` and `memory` among them."""
 
     rounds: int
     seconds: float
@@ -69,8 +74,8 @@ def main() -> None:
         trials=5 if quick else 25,
         turns=given.turns,
         cuts=given.cuts or (5 if quick else 30),
-        policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, *on_cores, INSTALLED, BARE]),
-        trace=given.trace or traffic.default_trace(),
+        policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, *on_cores, INSTALLED]),
+        trace=given.trace or traffic.SAMPLE,
         gpu=None if given.gpu is None else Gpu(given.gpu),
         models=None if given.model is None else Models(given.model, given.model),
     )
@@ -82,7 +87,9 @@ def measure(report: Report, scope: Scope) -> None:
     """Start the engines, play the rounds, and stop everything."""
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     echo(f"serving's arrivals are of {scope.trace.name}", err=True)
-    trace = traffic.load(scope.trace, *(traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX))
+    lengths_max = traffic.CORE_TOKENS_MAX if scope.gpu is None else _GPU_TOKENS_MAX
+    whole = account.mooncake(scope.trace) if ".jsonl" in scope.trace.suffixes else traces.read(scope.trace)
+    trace = traffic.scaled(whole, *lengths_max)
     cores = Cores.available(scope.gpu)
     report.detail["setup"] = {
         "trace": trace.name,
@@ -103,25 +110,29 @@ def measure(report: Report, scope: Scope) -> None:
             with phase("engines: serving, rollout"):
                 host.start(["serving", "rollout"])
         if shared:
-            _compare(report, scope, host, trace, (serving, rollout), shared)
+            _compare(report, scope, host, trace, (serving, rollout), shared, lengths_max[0])
         if MEMORY in scope.policies:
             pressure.measure(report, host, rollout, scope.turns, scope.cuts)
-        if BARE in scope.policies:
+        if INSTALLED in scope.policies:
             overhead.measure(report, host, serving, scope.starts, scope.trials)
 
 
 def _compare(
-    report: Report, scope: Scope, host: Host, trace: Trace, workers: tuple[Worker, Worker], policies: list[str]
+    report: Report,
+    scope: Scope,
+    host: Host,
+    trace: Trace,
+    workers: tuple[Worker, Worker],
+    policies: list[str],
+    prompt_tokens_max: int,
 ) -> None:
-    longest = int(trace.prompt_tokens.max())
-    cap = (traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX)[0]
     scene = Scene(
         host=host,
         serving=workers[0],
         rollout=workers[1],
         turns=scope.turns,
         budgets=_UNLIMITED,
-        max_prompt_tokens=min(longest, cap),
+        max_prompt_tokens=min(int(trace.prompt_tokens.max()), prompt_tokens_max),
     )
     with phase("warm-up"):
         for index, name in enumerate(policies):
@@ -160,12 +171,7 @@ def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tupl
         seed = _SEEDS_PER_ROUND * 200_000 + attempt
         one = scene.play(SOLO, -1, arrivals, scope.calibration_s, seed)
         busy = one.device["serving_ns"] / one.device["length_ns"]
-        budgets = Budgets(
-            *(
-                round(_BUDGET_FACTOR * 1e6 * figures.quantile(figures.values_ms([one], latency), 0.99))
-                for latency in figures.LATENCIES.values()
-            )
-        )
+        budgets = figures.budgets_of(one, _BUDGET_FACTOR)
         detail.append({"requests_per_s": rate, "busy_share": busy, "requests": len(one.requests)})
         echo(f"{rate:.2f} requests/s: busy {busy:.0%}; {_line(one, budgets)}", err=True)
         if _BUSY_LOW <= busy <= _BUSY_HIGH or report.quick:
@@ -234,7 +240,7 @@ def _names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in _NAMES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_NAMES)}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_NAMES)}")
     return names
 
 

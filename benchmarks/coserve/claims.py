@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.coserve import account
 from rose.accept.coserve import figures
-from rose.accept.coserve.account import harvest_share, lost_idle_ns
 from rose.accept.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
-from rose.accept.coserve.rounds import Round
+from rose.accept.coserve.rounds import Round, harvest_share
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
 
@@ -29,12 +29,12 @@ def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seco
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
     report.detail["rounds"] = [figures.round_figures(one, budgets) for each in rounds.values() for one in each]
     report.detail["distributions_ms"] = {
-        what: {name: figures.distribution(figures.values_ms(each, latency)) for name, each in rounds.items()}
+        what: {name: account.distribution(figures.values_ms(each, latency)) for name, each in rounds.items()}
         for what, latency in figures.LATENCIES.items()
     }
     report.detail["ratios_to_solo"] = {
         name: {
-            f"{what} p{share * 100:g}": figures.summary(_latency_ratios(rounds, name, what, share))
+            f"{what} p{share * 100:g}": account.summary(_latency_ratios(rounds, name, what, share))
             for what in figures.LATENCIES
             for share in figures.QUANTILES
         }
@@ -48,8 +48,8 @@ def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seco
         _claim_latency(report, rounds, budgets)
         report.claim("idle time harvested", statistics.median(_shares(rounds, ROSE)), "share", 0.80, "higher")
     if ROSE in rounds and SHARE_ALL in rounds:
-        ratios = figures.ratios(rounds, ROSE, SHARE_ALL, lambda one: one.tokens_per_s)
-        report.detail["tokens_to_share_all"] = figures.summary(ratios)
+        ratios = account.ratios(rounds, ROSE, SHARE_ALL, lambda one: one.tokens_per_s)
+        report.detail["tokens_to_share_all"] = account.summary(ratios)
         report.claim("rollout tokens, rose / share_all", _median(ratios), "x", 0.85, "higher")
     if ROSE in rounds:
         _claim_given(report, rounds, seconds, layers)
@@ -94,10 +94,10 @@ def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float,
 
 def _given(rounds: list[Round], layers: int) -> dict[str, Any]:
     """How soon rollouts were off the device, each part by itself."""
-    arrivals = [arrival for one in rounds for arrival in one.arrivals]
+    arrivals = [arrival for one in rounds for arrival in account.arrivals(one)]
     steps = sum(one.device["rollout_steps"] for one in rounds)
     step_ms = sum(one.device["rollout_ns"] for one in rounds) / max(1, steps) / 1e6
-    still_open = [wait / 1e6 for one in rounds for wait in one.open_ns]
+    still_open = [wait / 1e6 for one in rounds for wait in account.still_open_ns(one)]
     return {
         "layer_ms": step_ms / layers,
         "requests": len(arrivals),
@@ -118,24 +118,21 @@ def _quantiles(values: list[float]) -> dict[str, float]:
 def _harvest(rounds: dict[str, list[Round]], name: str) -> dict[str, object]:
     """Idle time of serving alone: the share that rollouts got, and where the rest went, of all rounds together.
 
-    Beside it the share by the published rule of slices, and by the scheduler's CPU seconds, polls of the gate included.
+    Beside it the share by the published rule of slices.
     """
-    solo = {one.number: one.device for one in rounds[SOLO]}
+    solo = {one.number: one for one in rounds[SOLO]}
     lost: dict[str, int] = {}
     idle_ns = rollout_ns = by_halves_ns = 0
-    cpu_s = 0.0
     for one in rounds[name]:
-        alone = solo[one.number]
+        alone = solo[one.number].device
         idle_ns += alone["length_ns"] - alone["serving_ns"]
         rollout_ns += one.device["rollout_ns"]
         by_halves_ns += one.device["rollout_by_halves_ns"]
-        cpu_s += one.cpu_s["rollout scheduler"]
-        for cause, length_ns in lost_idle_ns(alone, one.device).items():
+        for cause, length_ns in account.lost_idle_ns(solo[one.number], one).items():
             lost[cause] = lost.get(cause, 0) + length_ns
     return {
-        "share": figures.summary(_shares(rounds, name)),
+        "share": account.summary(_shares(rounds, name)),
         "share_by_halves": by_halves_ns / idle_ns,
-        "share_by_cpu_time": cpu_s / (idle_ns / 1e9),
         "idle_alone_s": idle_ns / 1e9,
         "rollout_s": rollout_ns / 1e9,
         "lost_s": {cause: round(length_ns / 1e9, 3) for cause, length_ns in sorted(lost.items())},
@@ -150,7 +147,7 @@ def _shares(rounds: dict[str, list[Round]], name: str) -> list[float]:
 
 def _latency_ratios(rounds: dict[str, list[Round]], name: str, what: str, share: float) -> list[float]:
     latency = figures.LATENCIES[what]
-    return figures.ratios(rounds, name, SOLO, _quantile_of(latency, share))
+    return account.ratios(rounds, name, SOLO, _quantile_of(latency, share))
 
 
 def _quantile_of(latency: figures.Latency, share: float) -> Callable[[Round], float]:

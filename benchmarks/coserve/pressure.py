@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.coserve import account
 from rose.accept.coserve import figures
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
 from rose.accept.coserve.keeper import TTL_NS
@@ -45,7 +46,7 @@ def measure(report: Report, host: Host, client: Worker, turns: int, trials: int)
     for number in range(_WARM_UP):  # Nothing is lent beside a serving engine whose step times are unknown.
         _serve(host, -1 - number, _PROMPT_TOKENS >> number, _NEW_TOKENS)
     cuts: list[dict[str, Any]] = []
-    client.tell(url=host.seats[ROLLOUT].engine.url, turns=turns, seed=77)
+    client.tell(url=host.engines[ROLLOUT].url, turns=turns, seed=77)
     with phase(f"memory: {trials} cuts"):
         for trial in range(trials):
             cut = _trial(host, trial)
@@ -65,7 +66,7 @@ def claim(report: Report, cuts: list[dict[str, Any]], trials: int) -> None:
     report.detail["memory"] = {
         "trials": trials,
         "took_ms": {f"p{share * 100:g}": figures.quantile(took_ms, share) for share in figures.QUANTILES},
-        "serving_waited_ms": figures.summary([cut["serving_waited_ms"] for cut in cuts]),
+        "serving_waited_ms": account.summary([cut["serving_waited_ms"] for cut in cuts]),
         "given_back_bytes_median": statistics.median(given_back) if given_back else None,
         "cuts": cuts,
     }
@@ -121,7 +122,7 @@ def _serve(host: Host, seed: int, prompt_tokens: int, new_tokens: int) -> None:
         "input_ids": prompt,
         "sampling_params": {"max_new_tokens": new_tokens, "ignore_eos": True},
     }
-    host.seats[SERVING].engine.post("/generate", body)
+    host.engines[SERVING].post("/generate", body)
 
 
 def _lend(host: Host, number: int) -> None:

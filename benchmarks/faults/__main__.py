@@ -6,19 +6,16 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from benchmarks.faults import books, claims
 from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet
-from benchmarks.faults.plan import ENDS_OWN, Fault, Victim, endless, faults
-from benchmarks.faults.processes import FleetError, Program, Watch
+from benchmarks.faults.plan import Victim, faults
+from benchmarks.faults.processes import FleetError, Program
 from benchmarks.faults.setting import ENGINE_KINDS, FILE, HOSTS, LEDGER, TEAMS, TRAINER_DEVICE, Setting
 from benchmarks.faults.trial import Striker, Trial
 from benchmarks.shared import arguments, measured
@@ -26,14 +23,13 @@ from rose.accept.report import Report, phase
 from rose.config import CoservingConfig
 from rose.terminal import echo
 
-#: Serving is watched for so long before the first fault.
+#: How long serving is watched before the first fault.
 _CALM_S = 30.0
 _CALM_QUICK_S = 15.0
-#: After the last fault its host may still be starting: what is not there cannot be ended in order.
+#: After the last fault its host may still be starting.
 _LAST_S = 300.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
-_MEMORY_LOOK_S = 5.0
 _STEPS = 1_000_000
 
 
@@ -46,7 +42,7 @@ def main() -> None:
             measure(report, Path(folder), given)
         finally:
             if given.keep is not None:
-                # The logs of all parts, and what each host's disk holds.
+                # The logs of all parts, and the hosts' disks.
                 shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
@@ -58,8 +54,6 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         with phase("fleet"):
             fleet = stack.enter_context(Fleet(folder, Setting(given.engines, given.patience), given.seed))
             trainer = _train(fleet)
-        memory = Watch(fleet.hosts, lambda: 0, _MEMORY_LOOK_S)
-        memory.start()
         reader = Reader(fleet.hosts["one"], LEDGER)
         stack.callback(reader.stop)
         ended, tried = False, 0
@@ -67,7 +61,9 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             striker = Striker(fleet, given.seed, trainer.lines)
             with phase("calm before the first fault"):
                 _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
-            for tried, fault in enumerate(_planned(given), 1):
+            victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
+            trials = given.trials or (3 if given.quick else 100)
+            for tried, fault in enumerate(faults(trials, given.seed, victims), 1):
                 begun = time.monotonic()
                 trial = striker.strike(tried, fault)
                 if trial is None:
@@ -81,37 +77,23 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             ended = True
             raise
         finally:
-            memory.stop()
             last = _end(fleet, given.keep)
             report.detail["ends"] = {program.name: program.codes for program in fleet.programs}
             report.detail["steps"] = len(trainer.lines)
             if struck:
-                seen = replace(_seen(fleet, struck, tried), ended=ended, samples=memory.samples)
+                seen = replace(_seen(fleet, struck, tried), ended=ended)
                 claims.claim(report, seen, last)
                 claims.show_causes(seen)
 
 
 def _train(fleet: Fleet) -> Program:
-    # The second host's serving has the core of this device: turns are played on what is lent.
+    # The second host's serving has the core of this device: turns are played on lent devices.
     fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
     return fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
 
 
-def _planned(given: argparse.Namespace) -> Iterator[Fault]:
-    """The faults of a run; those that spare controller and agents for `--unbroken` minutes, the others after that."""
-    victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
-    trials = given.trials or (3 if given.quick else 100)
-    if given.unbroken is None:
-        yield from faults(trials, given.seed, victims)
-        return
-    until_s = time.monotonic() + 60 * given.unbroken
-    spared = endless(given.seed, tuple(victim for victim in victims if victim not in ENDS_OWN))
-    yield from takewhile(lambda _: time.monotonic() < until_s, spared)
-    yield from faults(trials, given.seed, tuple(victim for victim in victims if victim in ENDS_OWN))
-
-
 def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
-    """Wait until all is lent and served, and for a while more."""
+    """Wait until every device is lent and served, and for a while more."""
     if not all(striker.wait_lending(host, 600.0) for host in HOSTS):
         raise FleetError("not every device was lent before the first fault")
     time.sleep(seconds)
@@ -126,7 +108,7 @@ def _wait_lent(striker: Striker) -> None:
 
 
 def _end(fleet: Fleet, keep: Path | None) -> Books | None:
-    """End the fleet in order, and read its ledger; None if that cannot be done."""
+    """End the fleet in order, and read its ledger; None if it cannot be read."""
     last: Books | None = None
     with phase("end"):
         try:
@@ -145,7 +127,7 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
 
 
 def _books_now(reader: Reader) -> list[str]:
-    """What is wrong in the ledger by now."""
+    """Return the problems in the ledger so far."""
     try:
         return reader.read(_BOOKS_TIMEOUT_S).now_wrong()
     except (OSError, ValueError) as error:
@@ -160,15 +142,10 @@ def _seen(fleet: Fleet, struck: list[Trial], tried: int) -> Seen:
         work={host: list(watch.work) for host, watch in fleet.watches.items()},
         ran={host: list(watch.ran) for host, watch in fleet.watches.items()},
         served=[Served(**one) for one in list(heard.served)],
-        health=[_asked(one) for one in list(heard.health)],
-        controller=[_asked(one) for one in list(heard.controller)],
+        health=[Asked(**one) for one in list(heard.health)],
         ttl_s=CoservingConfig().lease_ttl_s,
         planned=tried,
     )
-
-
-def _asked(line: dict[str, Any]) -> Asked:
-    return Asked(line["host"], line["at_ns"], line["well"], line.get("engines", {}))
 
 
 def _arguments() -> argparse.Namespace:
@@ -184,12 +161,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and is lent")
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
-    )
-    parser.add_argument(
-        "--unbroken",
-        type=float,
-        metavar="MINUTES",
-        help="before the trials strike for so long what leaves controller and agents alive, and watch their memory",
     )
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, logs of all parts, and the ledger"

@@ -1,6 +1,6 @@
-"""The books of a ledger; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
+"""What a ledger says of a run with faults; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
 
-With `asked` it does so for each line that it is sent, with `priced` with charges, with `writers` of these alone.
+With `asked` it prints once for each line of input, with `priced` it adds charges, with `writers` it prints those alone.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from rose.terminal import echo
 from tests.runtime.hosts import Host
 
 _CLOSES = ("released", "preempted", "expired")
-#: The clock of a fault and that of an event are the same; what the event is about may have been seen a little before.
+#: What an event is about may have been seen a little before the fault.
 _EARLY_US = 50_000
 _OFF_NS = 10_000_000_000
 _SUM = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
-#: Rows that there should be none of, whatever is still to be recorded.
+#: Queries that must return no row at any time.
 _WRONG_NOW = {
     "turns counted twice": """
         SELECT run_id, trajectory_id, turn FROM turn WHERE outcome = 'completed' GROUP BY ALL HAVING count(*) > 1
@@ -52,7 +52,7 @@ _WRONG_NOW = {
         SELECT device_id, t0_ns FROM device_slice WHERE {_SUM} <> t1_ns - t0_ns
     """,
 }
-#: Rows that there should be none of once all is recorded: at the end.
+#: Queries that must return no row once everything is recorded.
 _WRONG_THEN = {
     "trajectories that lost a turn or its tokens": """
         SELECT trajectory.run_id, trajectory_id, any_value(trajectory.outcome), any_value(turns), any_value(done),
@@ -87,7 +87,7 @@ _GAPS = """
         SELECT device_id, t0_ns, lag(t1_ns) OVER (PARTITION BY device_id ORDER BY t0_ns) AS before_ns FROM device_slice
     ) WHERE before_ns <> t0_ns ORDER BY t0_ns
 """
-#: Time of devices' tenures less that of their slices, where both have ended.
+#: Time of devices' tenures less time of their slices, where both have ended.
 _UNACCOUNTED = """
     SELECT device_id, (any_value(tenure_ns) - coalesce(sum(ns), 0))::BIGINT
     FROM (
@@ -137,7 +137,7 @@ class LeaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class EngineChanged:
-    """A change in the life of a lent engine; its pid is its number on its host."""
+    """A change in the life of a lent engine; `pid` is its number on its host."""
 
     engine_id: str
     action: str
@@ -148,7 +148,7 @@ class EngineChanged:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Time of a device that no slice has, or, if it ends before it begins, that two have. UTC nanoseconds."""
+    """Device time without a slice, or, if it ends before it begins, in two slices. UTC nanoseconds."""
 
     device_id: str
     begin_ns: int
@@ -161,22 +161,22 @@ class Gap:
 
 @dataclass(slots=True)
 class Books:
-    """The parts of a ledger in which faults show."""
+    """The parts of a ledger that show faults."""
 
     leases: list[LeaseChanged] = field(default_factory=list)
     engines: list[EngineChanged] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     unaccounted_ns: dict[str, int] = field(default_factory=dict)
-    #: By what is wrong: rows that there should be none of, each as text.
+    #: Rows of the queries that must return none, as text, by problem.
     wrong: dict[str, list[list[str]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    #: Sums, for the detail and for what is claimed of runs.
+    #: Sums, for the detail and for claims about runs.
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    #: Of a ledger that was priced: what is charged, and what devices and syncs come to by the book.
+    #: Charges, and what devices and syncs cost by the price book; empty unless the ledger was priced.
     bill: dict[str, Any] = field(default_factory=dict)
 
     def trace(self, trial: Trial) -> str | None:
-        """What the ledger has to say of a fault; None if nothing."""
+        """Return the events that a fault left in the ledger, in words; None without any."""
         since_us, until_us = trial.at_us - _EARLY_US, trial.until_us
         engine_id, device_id = ENGINES[trial.fault.host], DEVICES[trial.fault.host]
         traces = [
@@ -194,7 +194,7 @@ class Books:
         return "; ".join(traces) or None
 
     def now_wrong(self) -> list[str]:
-        """What is wrong whatever is still to be recorded."""
+        """Return the problems that later events cannot mend."""
         doubled = sum(gap.end_ns < gap.begin_ns for gap in self.gaps)
         return [
             *self.problems,
@@ -203,7 +203,7 @@ class Books:
         ]
 
     def not_accounted(self, trials: Sequence[Trial] = ()) -> list[Gap]:
-        """Time of devices that is missing or counted twice, but for what a host was without power."""
+        """Return device time that is missing or counted twice, but for hosts without power."""
         off = [
             (1000 * trial.at_us, 1000 * trial.until_us, DEVICES[trial.fault.host])
             for trial in trials
@@ -223,7 +223,7 @@ class Books:
 
 
 def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Books:
-    """The ledger as it is now; every byte of it is read, or with `seen` what was not there the last time."""
+    """Read the ledger and verify every byte of it; with `seen` only bytes that are new since the last time."""
     with catalog.connect(ledger) as connection:
 
         def values(query: str) -> list[tuple[Any, ...]]:
@@ -255,7 +255,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, A
 
 
 def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
-    """What each run and team is charged, and what devices and syncs come to by the book, unrounded."""
+    """Return the charges of runs and teams, and the unrounded cost of devices and syncs by the price book."""
     book = pricebook.load(PRICE_BOOK)
     frame = price(ledger, book).frame
     now_ns = utc_us() * 1_000
@@ -278,7 +278,7 @@ def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
 
 
 def from_json(text: str) -> Books:
-    """What the program printed."""
+    """Return the books that the program printed."""
     values = json.loads(text)
     for name, row in (("leases", LeaseChanged), ("engines", EngineChanged), ("gaps", Gap)):
         values[name] = [row(**one) for one in values[name]]
@@ -286,7 +286,7 @@ def from_json(text: str) -> Books:
 
 
 class Reader:
-    """A program on a host that reads its ledger whenever it is asked, and each file of it once."""
+    """A program on a host that reads its ledger on request, and each file of it once."""
 
     def __init__(self, host: Host, ledger: str) -> None:
         command = host.command([sys.executable, "-m", "benchmarks.faults.books", ledger, "asked"])
@@ -299,7 +299,7 @@ class Reader:
             Path(f"/proc/{self._program.pid}/autogroup").write_text("-20")
 
     def read(self, timeout_s: float) -> Books:
-        """Raises OSError if the program ended, TimeoutError if it does not answer, ValueError if it cannot read."""
+        """Return the books as they are now. Raises OSError, TimeoutError or ValueError."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         self._program.stdin.write("\n")
@@ -327,7 +327,7 @@ def main() -> None:
     for _ in sys.stdin:
         try:
             answer = asdict(read(ledger, seen))
-        except Exception as error:  # Whatever it is, whoever asked is told.
+        except Exception as error:  # The caller hears of any error.
             traceback.print_exc()
             answer = asdict(Books(problems=[f"the ledger cannot be read: {error}"]))
         echo(json.dumps(answer))

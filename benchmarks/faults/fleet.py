@@ -1,8 +1,7 @@
-"""A fleet on two hosts of this machine, each with a core that serves and is lent, and trainers as its clients.
+"""A fleet on two hosts of this machine, each with a core that serves and is lent, and its trainers.
 
-Each host is a set of namespaces (`tests/runtime/hosts.py`). What a service manager starts and restarts there,
-this module does: Ray's nodes, `rose up --stay`, and a trainer. Serving is ROSE's own, of an owner process, with users
-on its host.
+Each host is a set of namespaces (`tests/runtime/hosts.py`). This module starts and restarts what a service manager
+does there: Ray's nodes, `rose up --stay`, and a trainer. Serving has users on its host.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
 _START_TIMEOUT_S, _STOP_TIMEOUT_S, _CALL_TIMEOUT_S = 600.0, 240.0, 600.0
-#: The second host's monotonic clock is ahead by so much.
+#: Seconds that the second host's monotonic clock is ahead.
 _AHEAD_S = 50_000
 #: Titles of the processes of each part.
 _TITLES = {
@@ -69,7 +68,7 @@ os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
 
 @dataclass(slots=True)
 class Heard:
-    """What the programs on the hosts say, as `benchmarks.faults.users` prints it, with the host."""
+    """The lines that `benchmarks.faults.users` printed, with the host."""
 
     served: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, Any]] = field(default_factory=list)
@@ -77,9 +76,9 @@ class Heard:
 
 
 class Fleet:
-    """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks. Raises FleetError.
+    """A context that ends everything with it. `folder` holds the hosts' disks; `ray` are more settings of Ray.
 
-    `ray` are settings of Ray's own beside those of a fleet.
+    Raises FleetError.
     """
 
     def __init__(self, folder: Path, engines: Setting, seed: int = 1, ray: Mapping[str, str] | None = None) -> None:
@@ -140,7 +139,7 @@ class Fleet:
             watch.start()
 
     def _start_ray(self, name: HostName) -> None:
-        """What a host's service manager starts: its Ray node."""
+        """Start a host's Ray node."""
         head = ("--head", f"--port={setting.RAY_PORT}", "--include-dashboard=false")
         self._program(
             name,
@@ -167,7 +166,7 @@ class Fleet:
         return program
 
     def _attend(self, name: HostName) -> None:
-        """Have users on a host whose serving engine is to be up; their program goes on beside it."""
+        """Wait for a host's serving engine, and start its users."""
         self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
         patience = 0.0 if self.setting.made else self.setting.patience
         arguments = (self.serving_url(name), self._seed, self._ahead_ns(name), patience)
@@ -181,14 +180,14 @@ class Fleet:
         self.start(name, f"users-{monotonic_ns()}", *program, again=True, heard=hear)
 
     def train(self, team: Team, steps: int, *, resume: bool = False, again: bool = False) -> Program:
-        """`rose train` of a team, kept in its checkpoint; its lines are its steps."""
+        """Start `rose train` of a team; its lines are its steps."""
         options = ["--url", URL, "--config", FILE, "--json", "--team", team.name, "--name", team.name]
         options += ["--checkpoint", team.checkpoint, "--steps", str(steps), *(["--resume"] if resume else [])]
         options += [] if team.device is None else ["--device", team.device]
         return self.start(team.host, f"train-{team.name}", *_ROSE, "train", *options, again=again, ROSE_TOKEN=TOKEN)
 
     def lose(self, name: HostName) -> None:
-        """Cut a host's power. Its users' program is of no more use: its serving engine is another when it is back."""
+        """Cut a host's power, and end its users: its serving engine is another when it is back."""
         host = self.hosts[name]
         for program in [one for one in self._users() if one.host is host]:
             self.programs.remove(program)
@@ -228,7 +227,7 @@ class Fleet:
         return self.call("one", *_ROSE, *arguments)
 
     def inside(self, name: HostName, path: str) -> Path:
-        """A path of a host, as it is seen from outside."""
+        """Return a path of a host as it is seen from outside."""
         return Path(f"/proc/{self.hosts[name].first_pid}/root{path}")
 
     def serving_url(self, name: HostName) -> str | None:
@@ -238,12 +237,12 @@ class Fleet:
         return None if record is None else record["urls"].get(DEVICES[name])
 
     def serving_pid(self, name: HostName) -> int | None:
-        """The host's serving scheduler, by its number there."""
+        """Return the number of the host's serving scheduler there."""
         page = self.watches[name].page
         return page.get(Party.SERVING, Field.PID) if page is not None and page.alive(Party.SERVING) else None
 
     def _owner(self, name: HostName) -> dict[str, Any] | None:
-        """The owner process of a host's serving, by its own record; None if there is none since the host booted."""
+        """Return the record of the owner process of a host's serving; None without one since the host booted."""
         with suppress(OSError, ValueError):
             path = self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json")
             if path.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
@@ -257,7 +256,7 @@ class Fleet:
         return None
 
     def find(self, victim: Victim, name: HostName) -> Sequence[psutil.Process]:
-        """The processes that are this part now; none while it is being started again."""
+        """Return the processes that are this part now; none while it is being started again."""
         host = self.hosts[name]
         with suppress(psutil.NoSuchProcess):
             if victim in (Victim.HEAD, Victim.NODE):

@@ -1,4 +1,4 @@
-"""What is struck in each trial, how, and when."""
+"""Faults to inject: the part that is struck, how, and when."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Literal
 
 Moment = Literal["burst", "idle"]
 HostName = Literal["one", "other"]
-#: This share of the trials of a process stops it for a while instead of ending it.
+#: Share of the trials of a process that stop it for a while instead of ending it.
 STOPPED_SHARE = 0.15
 _STOP_MIN_S, _STOP_MAX_S = 1.0, 6.0
 #: A line is cut, a disk full, or a clock wrong, for so long.
 _AWAY_MIN_S, _AWAY_MAX_S = 5.0, 20.0
-#: From the moment that was waited for to the blow: at most about a step of either engine.
+#: Between the awaited moment and the fault: at most about a step of either engine.
 _DELAY_MAX_S = 0.05
 
 
 class Victim(StrEnum):
-    """A part of the fleet that is not serving."""
+    """A part of the fleet beside serving."""
 
     CONTROLLER = "controller"
     AGENT = "agents"
@@ -37,7 +37,7 @@ class Victim(StrEnum):
     CLOCK = "wall clock"
 
 
-#: Where each can be struck. The first host has what a fleet has once, and its serving is never a victim.
+#: Hosts on which each part can be struck. The first host has the parts that a fleet has once.
 _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | {
     Victim.AGENT: ("one", "other"),
     Victim.SERVER: ("one", "other"),
@@ -47,20 +47,17 @@ _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | 
     Victim.LINE: ("other",),
     Victim.CLOCK: ("other",),
 }
-#: What is no process is away for a while, and comes back as it was.
+#: Parts that are no processes: they are away for a while, and come back unchanged.
 AWAY = frozenset({Victim.LINE, Victim.DISK, Victim.CLOCK})
-#: What ends a controller or an agent: theirs, or Ray's, which ends with them, or takes a host for dead that is cut off.
-ENDS_OWN = frozenset({Victim.CONTROLLER, Victim.AGENT, Victim.HEAD, Victim.NODE, Victim.HOST, Victim.LINE})
 #: Processes of Ray's own, and a whole host, are killed and never stopped.
 _KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
-#: How it is said what becomes of them.
-_AWAY_WORDS = {Victim.LINE: "cut", Victim.DISK: "full", Victim.CLOCK: "set to another hour"}
+#: What happens to them.
+_AWAY_VERBS = {Victim.LINE: "cut", Victim.DISK: "full", Victim.CLOCK: "set to another hour"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One blow. `stop_s` None: it is killed; otherwise stopped, cut, full or wrong for so many seconds, and then as
-    it was."""
+    """One fault. `stop_s` None: the part is killed; otherwise it is stopped, cut, full or wrong for so many seconds."""
 
     victim: Victim
     host: HostName
@@ -70,22 +67,21 @@ class Fault:
 
     @property
     def cause(self) -> str:
-        """The kind of fault, in words."""
+        """Return the kind of fault, in words."""
         if self.stop_s is None:
             return f"{self.victim} killed"
-        return f"{self.victim} {_AWAY_WORDS.get(self.victim, 'stopped')}"
+        return f"{self.victim} {_AWAY_VERBS.get(self.victim, 'stopped')}"
 
     def __str__(self) -> str:
         return self.cause + ("" if self.stop_s is None else f" for {self.stop_s:.1f} s") + f", host {self.host}"
 
 
 def faults(trials: int, seed: int, victims: tuple[Victim, ...] = tuple(Victim)) -> list[Fault]:
-    """The first faults of `endless`."""
-    return list(itertools.islice(endless(seed, victims), trials))
+    """Return the faults of a run, the same for the same seed. Each part comes once a host before any comes again."""
+    return list(itertools.islice(_endless(seed, victims), trials))
 
 
-def endless(seed: int, victims: tuple[Victim, ...]) -> Iterator[Fault]:
-    """The faults of a run, the same for the same seed. No victim comes again on a host before all the others came."""
+def _endless(seed: int, victims: tuple[Victim, ...]) -> Iterator[Fault]:
     luck = random.Random(seed)
     while True:
         deck = [(victim, host) for victim in victims for host in _PLACES[victim]]

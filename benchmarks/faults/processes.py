@@ -1,4 +1,4 @@
-"""What runs on the hosts: found, struck, started again as a service manager does, and what it takes of them."""
+"""Processes of the hosts: started again as a service manager does, found, signalled, and measured."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class FleetError(UserError):
 
 
 class Program:
-    """A program on a host, started again by its service manager whenever it ends if `again`.
+    """A program on a host; with `again` it is started again whenever it ends.
 
-    Lines of JSON go to `heard` and are kept in `lines`; all else that it prints goes to its log.
+    Lines of JSON go to `heard`, or else to `lines`; other output goes to its log.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Program:
         **environment: str,
     ) -> None:
         self.host, self.name, self.lines = host, name, list[dict[str, Any]]()
-        #: How it ended, each time.
+        #: Exit codes, one each time that it ended.
         self.codes: list[int] = []
         self._arguments, self._environment, self._again = arguments, environment, again
         self._heard = heard or self.lines.append
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """How it ended; None while it goes on."""
+        """Its exit code; None while it runs."""
         return None if self._thread.is_alive() or not self.codes else self.codes[-1]
 
     @property
@@ -72,7 +72,7 @@ class Program:
         return self.host.disk / f"{self.name}.log"
 
     def send(self, number: signal.Signals) -> list[psutil.Process]:
-        """Send a signal to the program itself, for which what enters the host's namespaces waits."""
+        """Send a signal to the program itself, a child of what entered the host's namespaces."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -83,14 +83,14 @@ class Program:
         return []
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit code. Raises FleetError with the end of its log if it goes on for longer."""
+        """Return its exit code. Raises FleetError with the end of its log if it runs for longer."""
         self._thread.join(timeout_s)
         if (code := self.code) is None:
             raise FleetError(f"{self.name} did not end within {timeout_s:.0f} s:\n{self.tail}")
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> None:
-        """End it for good, with SIGKILL where the signal is not enough."""
+        """End it for good, with SIGKILL if the signal does not."""
         self._stopping.set()
         _, left = psutil.wait_procs(self.send(number), timeout_s)
         kill(left, signal.SIGKILL)
@@ -121,7 +121,7 @@ class Program:
 
 
 def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Program) -> None:
-    """Wait for it. Raises FleetError if it does not come about, or one of `programs` ends before."""
+    """Wait until `met`. Raises FleetError after `timeout_s`, or if one of `programs` ends before."""
     deadline = time.monotonic() + timeout_s
     while True:
         with suppress(OSError):
@@ -136,20 +136,20 @@ def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Progr
 
 
 def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
-    """Whether there was one to send the signal to."""
+    """Send a signal; return whether any process was there."""
     sent = False
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
             sent = True
-            # What entered the host's namespaces for a program stops when that does, and does not go on with it.
+            # The process that entered the host's namespaces stops with its program, and does not continue with it.
             if number is signal.SIGCONT and (parent := process.parent()) is not None and name_of(parent) == _ENTER:
                 parent.send_signal(number)
     return sent
 
 
 def processes_of(host: Host) -> list[psutil.Process]:
-    """What runs on a host, whoever started it; nothing on one without power."""
+    """Return the processes of a host; none on a host without power."""
     inside: list[psutil.Process] = []
     try:
         space = _space(host.first_pid)
@@ -167,7 +167,7 @@ def _space(pid: int) -> int:
 
 
 def numbered(host: Host, number: int) -> psutil.Process | None:
-    """The process that has this number among those of its host."""
+    """Return the process with this number on its host."""
     for process in processes_of(host):
         with suppress(OSError):
             for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
@@ -189,9 +189,9 @@ def title_of(process: psutil.Process) -> str:
         return ""
 
 
-# ------------------------------------------------------------------ what the fleet's own processes take
+# ------------------------------------------------------------------ memory and processor time
 
-#: The parts of a fleet, by what Ray calls their processes.
+#: Parts of a fleet by the titles that Ray gives their processes.
 _TITLES = {
     "ray::ControllerActor": "controller",
     "ray::HostActor": "host agent",
@@ -200,7 +200,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one process. `memory_bytes` is what nobody shares with it, `cpu_s` what it has taken so far."""
+    """One look at a process: its unshared memory, and its processor time so far."""
 
     at_s: float
     pid: int
@@ -211,7 +211,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks every `look_s` seconds, in a thread, until `stop`. `turns` says how many there were so far."""
+    """Samples the fleet's own processes every `look_s` seconds until `stop`. `turns` counts the turns so far."""
 
     hosts: Mapping[HostName, Host]
     turns: Callable[[], int]
@@ -247,7 +247,7 @@ def _sample(process: psutil.Process, now: float, turns: int) -> Sample:
 
 
 def longest_lived(samples: list[Sample]) -> list[Sample]:
-    """Those of the process that was the part for the longest time; none of none."""
+    """Return the samples of the process that was the part for the longest time."""
     lives: dict[int, list[Sample]] = {}
     for sample in samples:
         lives.setdefault(sample.pid, []).append(sample)
@@ -255,12 +255,12 @@ def longest_lived(samples: list[Sample]) -> list[Sample]:
 
 
 def growth(samples: list[Sample]) -> float | None:
-    """Memory in the last third of the time over that in the third before it; None for fewer than three samples."""
+    """Return memory in the last third of the time over the third before it; None for fewer than three samples."""
     return shared.growth([sample.memory_bytes for sample in samples])
 
 
 def cpu_ms_per_turn(samples: list[Sample]) -> float | None:
-    """Of the processes that were the part, together; None where no turn was."""
+    """Return the processor time of the part for each turn; None without turns."""
     turns = samples[-1].turns - samples[0].turns if samples else 0
     if turns <= 0:
         return None

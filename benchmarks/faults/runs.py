@@ -1,8 +1,7 @@
-"""`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed, and its books.
+"""`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed.
 
-What is claimed is what the ledger says once the fleet is down: no step and no
-turn lost or twice, each nanosecond of a device and each nano-dollar accounted for. `--minutes` has it go on for that
-long, for the memory of the fleet's own processes.
+The claims are about the ledger of the stopped fleet: no step or turn is lost or counted twice, and each nanosecond of a
+device and each nano-dollar is accounted for. `--minutes` lets the runs continue for that long, to watch memory.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ from benchmarks.shared import arguments, measured
 from rose.accept.report import Report, phase
 from rose.terminal import echo
 
-#: The killed trainer has finished so many steps, ...
+#: Steps before one trainer is killed, and of each run after that unless a time is given.
 KILLED_AFTER = 2
-#: ... and where no time is given each run goes on for so many after that.
 STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0
 _PROGRESS_S = 30.0
-#: No host is lost here: one that the machine's other work keeps from answering is not to be taken for one.
+#: No host is lost here: Ray must not give up a host that a busy machine keeps from answering.
 _PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
 
 
 def main() -> None:
-    """Measure it; the exit code is 0 when the measuring itself worked."""
+    """Measure; the exit code is 0 when the measuring itself worked."""
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, help="have the runs go on for that long")
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and generates")
@@ -48,7 +46,7 @@ def main() -> None:
 
 
 def measure(report: Report, folder: Path, setting: Setting, minutes: float | None = None) -> None:
-    """Everything. Raises FleetError where a part of it does not start, or does not end."""
+    """Run everything. Raises FleetError if a part does not start or end."""
     report.detail |= {"engines": setting.engines, "minutes": minutes}
     with Fleet(folder, setting, ray=_PATIENT) as fleet:
         seen = Round(fleet, QUICK_STEPS if report.quick else STEPS, minutes).play()
@@ -58,7 +56,7 @@ def measure(report: Report, folder: Path, setting: Setting, minutes: float | Non
 
 
 class Round:
-    """The clients of the fleet, from the first to the last, and the end of the fleet."""
+    """The trainers of a fleet from start to end, and the end of the fleet."""
 
     def __init__(self, fleet: Fleet, steps: int, minutes: float | None) -> None:
         self._fleet, self._steps, self._minutes = fleet, steps, minutes
@@ -104,7 +102,7 @@ class Round:
         return [programs[-1] for programs in self._trainers.values()]
 
     def _done(self, team: Team) -> int:
-        """Steps that the team's trainers said were done; the last of a killed one may be told again."""
+        """Return the steps that the team's trainers reported; a resumed trainer may report the last one again."""
         return len({step["step"] for program in self._trainers[team.name] for step in program.lines})
 
     def _has_done(self, team: Team, steps: int) -> bool:
@@ -142,7 +140,7 @@ class Round:
             threading.Event().wait(0.5)
 
     def _interrupt(self) -> None:
-        """Ctrl-C for each trainer, which leaves its run to be resumed; and one that goes on with it to end it."""
+        """Interrupt each trainer, which leaves its run to be resumed; then start one that ends the run."""
         for program in self._newest():
             program.send(signal.SIGINT)
         for program in self._newest():
@@ -162,7 +160,7 @@ class Round:
     # ------------------------------------------------------------------ what is seen
 
     def _told(self) -> list[dict[str, Any]]:
-        """The controller's answers about its runs, in order."""
+        """Return the controller's answers about its runs, in order."""
         return [answer for answer in list(self._fleet.heard.controller) if answer["well"]]
 
     def _run(self, team: Team) -> dict[str, Any]:
@@ -170,7 +168,7 @@ class Round:
         return next((run for run in told[-1]["runs"] if run["team"] == team.name), {}) if told else {}
 
     def _turns(self) -> int:
-        """Of all runs so far; a run that has ended is told of no more."""
+        """Return the turns of all runs so far; the controller no longer reports a run that has ended."""
         most: dict[str, int] = {}
         for answer in self._told():
             for run in answer["runs"]:
@@ -188,7 +186,7 @@ class Round:
 
 
 def _read_books(fleet: Fleet, seen: RunsSeen) -> None:
-    """What the ledger has, on the first host, and the second one's part of it there."""
+    """Read the ledger on the first host, and the second host's part of it there."""
     books = ("-m", "benchmarks.faults.books", LEDGER)
     seen.books = from_json(fleet.call("one", *books, "priced"))
     seen.writers_there = json.loads(fleet.call("other", *books, "writers"))

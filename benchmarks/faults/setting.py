@@ -23,13 +23,13 @@ RAY_ADDRESS, URL = f"{ADDRESSES['one']}:{RAY_PORT}", f"http://{ADDRESSES['one']}
 #: The lent device of each host, and its engine.
 DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
 ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
-#: The first host has one for rollouts alone as well, with a trainer on it.
+#: The first host also has a device for rollouts alone, with a trainer on it.
 TRAINER_DEVICE = "rollout-one"
 HOST_OF: dict[str, HostName] = {**{device: host for host, device in DEVICES.items()}, TRAINER_DEVICE: "one"}
 #: The first host's file system for ledger and state: small, so that it can be filled.
 DISK = "/srv/small"
 LEDGER = f"{DISK}/ledger"
-#: On each host. Models of stand-ins are its own; real ones lie in the user's cache, which hosts can read.
+#: Paths on each host. Real models lie in the user's cache, which hosts can read.
 FILE, MODEL, SERVING_URL = "/srv/fleet.json", "/srv/model", "http://127.0.0.1:30000"
 #: Between the zones of the hosts.
 ROUTE, PRICE_BOOK = "inter-zone", "example"
@@ -41,7 +41,7 @@ _KV_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A team with an RL run, and where its trainer is. `device` is the one that the trainer is charged for."""
+    """A team with an RL run, and the host of its trainer. `device` is what the trainer is charged for."""
 
     name: str
     host: HostName
@@ -53,21 +53,21 @@ class Team:
         return f"/srv/checkpoint-{self.name}"
 
 
-#: The first one trains while parts are struck. Of the two runs the second one's trainer is killed.
+#: The first team trains while parts are struck; of two runs the second team's trainer is killed.
 TEAMS = (Team("research", "one", TRAINER_DEVICE), Team("agents", "other"))
 KILLED = TEAMS[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What engines there are, and how many times the demo's latency budgets serving has."""
+    """The kind of engines, and serving's latency budgets as a multiple of the demo's."""
 
     engines: Engines = "sglang"
     patience: float = 1.0
 
     @property
     def made(self) -> bool:
-        """Whether engines are stand-ins, which start in no time, serve nobody and are never late."""
+        """Whether engines are stand-ins, which start at once and serve nobody."""
         return self.engines == "stand-in"
 
     @property
@@ -76,7 +76,7 @@ class Setting:
         return {"ttft_budget_ms": _TTFT_MS * self.patience, "tpot_budget_ms": _TPOT_MS * self.patience}
 
     def config(self) -> FleetConfig:
-        """The fleet file. The second host's serving shares its core with the device for rollouts alone."""
+        """Return the fleet file. The second host's serving shares its core with the device for rollouts alone."""
         cores = sorted(os.sched_getaffinity(0))
         model = {"model": MODEL} if self.made else {}
         url = {"serving_url": SERVING_URL} if self.made else {}
@@ -114,7 +114,7 @@ class Setting:
 
 
 def make_models(config: FleetConfig) -> None:
-    """Make the fleet's models in the cache of the user who starts it: the hosts can read that, and not write to it."""
+    """Make the fleet's models in the user's cache, which hosts can only read."""
     from rose.runtime.engines import models
 
     for name in (config.serving.model, config.rollout.model):
@@ -122,7 +122,7 @@ def make_models(config: FleetConfig) -> None:
 
 
 def make_model(folder: Path) -> None:
-    """The least policy that a trainer takes: stand-ins compute nothing with it."""
+    """Save the smallest policy that a trainer takes: stand-ins compute nothing with it."""
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
     sizes = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 32}

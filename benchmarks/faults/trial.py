@@ -1,4 +1,4 @@
-"""One fault: wait for the moment, strike, and see the device go back to serving and be lent again."""
+"""One fault: wait for the moment, strike, and watch until the device is lent again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.faults.processes import kill
 from benchmarks.faults.setting import HOSTS
 from rose.clock import monotonic_ns, utc_us
 
-#: Rollouts work and serving has been seen, before a fault.
+#: For rollouts to work before a fault.
 _LENDING_TIMEOUT_S = 240.0
 _RECENT_NS = 2_000_000_000
 _MOMENT_TIMEOUT_S = 20.0
@@ -27,7 +27,7 @@ _TRIES = 5
 _MOMENT_LOOK_S = 0.002
 #: Time for the consequences of a fault to show, however soon it is mended.
 OBSERVED_S = 6.0
-#: For what was struck to be there, and lent, again: times the patience of a run on a slow machine.
+#: For the struck part to come back and be lent again, times the patience of a run on a slow machine.
 _RECOVERY_TIMEOUT_S = 300.0
 _LOOK_S = 0.1
 #: A host is without power for so long, and comes back with a clock that begins somewhere else.
@@ -39,48 +39,45 @@ _CLOCK_SET_MAX_S = 7_200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """What one fault did, as seen from outside. Monotonic nanoseconds where it does not say otherwise.
-
-    `*_ns` are None for what did not happen in the time that was waited.
-    """
+    """What one fault did. Times are monotonic nanoseconds, and None for what did not happen in time."""
 
     number: int
     fault: Fault
-    #: Whether serving wanted the device at the blow.
+    #: Whether serving wanted the device at the fault.
     wanted: bool
     at_ns: int
     at_us: int
     #: The lease in force on the struck host's device, as the watch numbers it.
     lease: int
-    #: The part was there again: started anew, or continued.
+    #: When the part was there again: started anew, or continued.
     replaced_ns: int | None
-    #: First rollout work on the struck host's device after that, under a lease.
+    #: When rollouts first worked on the struck host's device after that.
     lending_ns: int | None
     until_ns: int
     until_us: int
-    #: Hosts that had power throughout, and whose serving engine is another than before.
+    #: Hosts with power throughout whose serving engine was started anew.
     serving_anew: tuple[HostName, ...] = ()
     #: Completed steps before and after.
     steps: tuple[int, int] = (0, 0)
-    #: What was wrong in the ledger afterwards.
+    #: Problems in the ledger afterwards.
     wrong: tuple[str, ...] = ()
 
 
 class Striker:
-    """Runs trials against a fleet that is being watched."""
+    """Runs trials against a watched fleet."""
 
     def __init__(self, fleet: Fleet, seed: int, steps: Sequence[object]) -> None:
-        """`steps` grows by one for each step that the trainer has made."""
+        """`steps` grows by one with each step of the trainer."""
         self._fleet, self._steps = fleet, steps
         self._luck = random.Random(seed)
         self._recovery_timeout_s = _RECOVERY_TIMEOUT_S * fleet.setting.patience
 
     def wait_lending(self, host: HostName, timeout_s: float = _LENDING_TIMEOUT_S) -> bool:
-        """Whether rollouts work under a lease, at the latest when the time is over."""
+        """Wait until rollouts work under a lease; return whether they do."""
         return self._wait(lambda: self._lending(host), timeout_s)
 
     def strike(self, number: int, fault: Fault) -> Trial | None:
-        """One trial; None if the part was not there, or nothing was lent. Raises FleetError if the fleet is lost."""
+        """Run one trial; None if the part was missing, or nothing was lent. Raises FleetError if the fleet is lost."""
         fleet = self._fleet
         watch = fleet.watches[fault.host]
         for _ in range(_TRIES):
@@ -135,10 +132,10 @@ class Striker:
             steps=(steps, len(self._steps)),
         )
 
-    # ------------------------------------------------------------------ the blow
+    # ------------------------------------------------------------------ the fault
 
     def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
-        """Strike; returns what lets it go on, or None if there was nothing to strike."""
+        """Strike; return what ends the fault, or None if there was nothing to strike."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
             case Victim.HOST:
@@ -176,7 +173,7 @@ class Striker:
         return watch.lease(now) is not None and watch.works_since(now - _RECENT_NS) is not None
 
     def _await_moment(self, fault: Fault) -> None:
-        """Return when serving wants the device, or when it does not and rollouts work; at worst at any time."""
+        """Wait for the fault's moment: serving wants the device, or rollouts work; for a while at most."""
         watch, burst = self._fleet.watches[fault.host], fault.moment == "burst"
         deadline = time.monotonic() + (0.0 if self._fleet.setting.made else _MOMENT_TIMEOUT_S)
         while time.monotonic() < deadline:
@@ -198,7 +195,7 @@ class Striker:
         return monotonic_ns() if self._wait(replaced, self._recovery_timeout_s) else None
 
     def _await_lending(self, host: HostName, since_ns: int) -> int | None:
-        """When rollouts first worked again under a lease."""
+        """Return when rollouts first worked again under a lease."""
         watch = self._fleet.watches[host]
         first: list[int] = []
 

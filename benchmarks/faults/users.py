@@ -1,7 +1,7 @@
 """`python -m benchmarks.faults.users URL SEED AHEAD_NS PATIENCE [CONTROLLER TOKEN]`: users of a host's serving.
 
-It runs on that host and prints a line of JSON for each request as its user saw it, for each time that `/health` was
-asked, and for each time that the controller was. Times are the machine's: `AHEAD_NS` is what the host's clock has more.
+It runs on that host, and prints a line of JSON for each request as its user saw it, and for each question to `/health`
+and to the controller. Times are of the machine's clock, from which the host's is `AHEAD_NS` ahead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 class Users:
-    """Requests of a trace, and questions beside them."""
+    """Requests of a trace, and questions about health and status beside them."""
 
     def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
         self._replayed = patience > 0
@@ -49,9 +49,9 @@ class Users:
         self._budgets = ServingConfig(**Setting(patience=patience or 1.0).serving)
 
     async def replay(self) -> None:
-        """The trace, again and again, until this process is ended."""
+        """Replay the trace again and again."""
         if not self._replayed:
-            # A stand-in is asked how it is, and nothing else.
+            # A stand-in is asked about its health alone.
             await asyncio.Event().wait()
         traffic = TrafficConfig(trace=_TRACE, seed=self._seed)
         trace = open_trace(traffic)
@@ -69,7 +69,7 @@ class Users:
         self._print("served", sent_ns=sent_ns, ended_ns=now, failed=failed, late=late, reason=event.reason)
 
     def ask(self, kind: str, url: str, token: str | None) -> None:
-        """In a thread: what a GET is answered, again and again."""
+        """Print the answer to a GET, again and again; runs in a thread."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         while True:
             at_ns = monotonic_ns() - self._ahead_ns
@@ -88,10 +88,9 @@ class Users:
 
 
 def _status(answer: dict[str, Any]) -> dict[str, Any]:
-    """What counts of the controller's status: engines that live, runs, and how far devices' clocks are off."""
+    """Return the controller's runs, and the clock offsets of devices."""
     devices = answer["devices"]
     return {
-        "engines": {engine["engine_id"]: engine["alive"] for device in devices for engine in device["engines"]},
         "runs": [{name: run[name] for name in _RUN} for run in answer["runs"]],
         "clock_offsets_ns": {device["device_id"]: device["clock_offset_ns"] for device in devices},
     }

@@ -1,4 +1,4 @@
-"""What the page of a lent device says while faults happen: leases as they change, and rollout work as it was done."""
+"""A lent device's page while faults happen: changes of its lease, and rollout work."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ import psutil
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Span, SpanRecord
 
-#: Between two looks at the lease; how exactly its end is known.
+#: Between two looks at the lease: how exactly its end is known.
 LOOK_S = 0.005
 _LOOKS_PER_DRAIN = 10
-#: Looks at processor time that lie further apart say nothing of what was between them.
+#: Looks at processor time that are further apart say nothing about the time between them.
 _LOOKS_APART_NS = 1_000_000_000
 PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """At `at_ns` the page had this lease, to expire at `expires_ns`; at `without_ns` it did not yet. All monotonic;
-    number 0: none.
+    """At `at_ns` the page had this lease, and at `without_ns` not yet. Monotonic nanoseconds; number 0: no lease.
 
-    Leases of a page that was made anew, as on a host that was started again, are numbered from the next `PAGE` on.
+    Leases of a new page, as on a host that was started again, are numbered from the next `PAGE` on.
     """
 
     at_ns: int
@@ -38,29 +37,29 @@ class LeaseSeen:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Until `at_ns` rollout engines had had `cpu_ns` of processor time, all that was seen of them together."""
+    """Processor time of all rollout engines until `at_ns`."""
 
     at_ns: int
     cpu_ns: int
 
 
 class PageWatch:
-    """Reads a device's page, whoever makes it anew, and writes nothing to it. One thread, from `start` to `stop`.
+    """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`.
 
-    `place` gives where the page lies, and what its host's clock has more than ours; `process` the process that has a
-    number on that host. Times are ours.
+    `place` returns the page's path, and how far its host's clock is ahead; `process` the process with a number on that
+    host. Times are of this machine's clock.
     """
 
     def __init__(
         self, place: Callable[[], tuple[Path, int]], process: Callable[[int], psutil.Process | None] = lambda _: None
     ) -> None:
         self._place, self._process = place, process
-        #: The rollout engine by its number there, and the processor time that it had when it was last looked at.
+        #: The rollout engine: its number, its process, and its processor time at the last look.
         self._engine: tuple[int, psutil.Process | None, int] = (0, None, 0)
         self._sought_ns = 0
         self._page: ArbiterPage | None = None
         self._ahead_ns = self._tail = self._pages = 0
-        #: When it was last looked for another page, and for another lease.
+        #: When the page and the lease were last looked for.
         self._found_ns = self._looked_ns = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="page watch", daemon=True)
@@ -85,12 +84,12 @@ class PageWatch:
         return self._page
 
     def lease(self, now_ns: int) -> LeaseSeen | None:
-        """The lease in force, as last seen."""
+        """Return the lease in force, as last seen."""
         last = self.leases[-1]
         return last if last.number and last.expires_ns > now_ns else None
 
     def works_since(self, since_ns: int) -> int | None:
-        """When the first rollout work began that began at or after `since_ns`, if any did."""
+        """Return when the first rollout work since then began; None without work."""
         starts = [span.start_ns for span in self.work[-2000:] if span.start_ns >= since_ns]
         return min(starts, default=None)
 
@@ -138,13 +137,13 @@ class PageWatch:
             self._engine = (0, None, 0)
             return
         cpu_ns = int((times.user + times.system) * 1e9)
-        # What an engine took before it was first seen is none of a lease's.
+        # Time before an engine was first seen does not count.
         more_ns = cpu_ns - before_ns if number == known else 0
         self.ran.append(Ran(now_ns, self.ran[-1].cpu_ns + more_ns))
         self._engine = (number, process, cpu_ns)
 
     def _find(self) -> None:
-        """Have the page that lies there now."""
+        """Open the page that is there now."""
         before_ns, self._found_ns = self._found_ns, monotonic_ns()
         path, ahead_ns = self._place()
         if self._page is not None and (self._page.path != path or self._page.replaced()):
@@ -161,7 +160,7 @@ class PageWatch:
 
 
 def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
-    """When the lease was over for the device: withdrawn from the page, or expired on it. None if it is not yet."""
+    """Return when the lease was withdrawn from the page, or expired on it; None if it still runs."""
     last = next((i for i in range(len(leases) - 1, -1, -1) if leases[i].number == number), None)
     if last is None:
         return None
@@ -172,17 +171,17 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 
 
 def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
-    """When serving had the device to itself: at the end of the lease, and later by what a step that was let in before
-    still took of the device. One that waits for serving, which has precedence on cores, takes nothing from it.
+    """Return when serving had the device to itself: at the end of the lease, or later if a last step still computed.
 
-    The lease was in force in [begin_ns, end_ns), and the next one not before `next_ns`.
+    A step that waits for serving, which has precedence on cores, takes nothing. The lease was in force in [begin_ns,
+    end_ns), and the next one not before `next_ns`.
     """
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))
 
 
 def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
-    """Processor time that rollout engines had in that time; all of it where they were not looked at just then."""
+    """Return the processor time of rollout engines in that time; all of the time where nobody looked."""
     first = bisect.bisect_right(ran, begin_ns, key=lambda one: one.at_ns) - 1
     last = bisect.bisect_left(ran, end_ns, key=lambda one: one.at_ns)
     if first < 0 or last >= len(ran):

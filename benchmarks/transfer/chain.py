@@ -1,4 +1,4 @@
-"""The same bytes for real steps: versions that the project's own trainer went through, published in bf16.
+"""Bytes of real steps: versions that the project's own trainer went through, published in bf16.
 
 Steps at two learning rates: the demo's, which is large since its policy is tiny, and one that is usual for RL of a
 large model. Each version is compared as one array, and tensor by tensor as it is published: the tensors of so small a
@@ -23,7 +23,7 @@ import torch
 from benchmarks.shared import spread
 from benchmarks.transfer.compare import Compared, compare
 from benchmarks.transfer.scope import Scope
-from benchmarks.transfer.ways import AUTO, SMALL, WAYS, XOR
+from benchmarks.transfer.ways import AUTO, SMALL, XOR
 from rose.accept.report import Report
 from rose.config import TrainingConfig
 from rose.runtime.engines.models import once
@@ -54,51 +54,38 @@ def measure(report: Report, _: Path, scope: Scope) -> None:
         # A step without a group that tells good from bad changes nothing: there is nothing to send then.
         moved = [(base, new) for base, new in steps if not np.array_equal(base, new)]
         assert moved, f"no step at {name} changed anything"
-        whole = [compare(base, new) for base, new in moved]
-        parts = [_by_tensor(chain, base, new) for base, new in moved]
+        compared = {
+            "": [compare(base, new) for base, new in moved],
+            ", tensor by tensor": [_by_tensor(chain, base, new) for base, new in moved],
+        }
+        for how, each in compared.items():
+            ratios = [step.sent_bytes[XOR.name] / step.sent_bytes[AUTO.name] for step in each]
+            over = [step.sent_bytes[SMALL.name] / step.bound_bytes for step in each]
+            what = f"bytes of XOR + zstd-1 against ours, median of {len(each)} real steps at {name}{how}"
+            report.claim(what, statistics.median(ratios), "x", 2, "higher")
+            report.claim("  `small` against the entropy", statistics.median(over), "x", 1.15, "lower")
         detail[name] = {
             "learning_rate": rate,
             "steps": len(steps),
             "steps_without_a_change": len(steps) - len(moved),
-            "elements": whole[0].elements,
+            "elements": int(chain.versions.shape[1]),
             "tensors": len(chain.tensors),
             "changed_share": spread([float(np.mean(base != new)) for base, new in steps]),
-            "as_one_array": _told(whole),
-            "tensor_by_tensor": _told(parts),
+            "as_one_array": _sum(compared[""]).to_json(),
+            "tensor_by_tensor": _sum(compared[", tensor by tensor"]).to_json(),
         }
-        for how, compared in (("", whole), (", tensor by tensor", parts)):
-            _claim(report, f"{len(compared)} real steps at {name}{how}", compared)
     report.detail["chain"] = {"provenance": "live", **detail}
 
 
-def _claim(report: Report, name: str, steps: Sequence[Compared]) -> None:
-    ratios = [step.sent_bytes[XOR.name] / step.sent_bytes[AUTO.name] for step in steps]
-    over = [step.sent_bytes[SMALL.name] / step.bound_bytes for step in steps]
-    report.claim(f"bytes of XOR + zstd-1 against ours, median of {name}", statistics.median(ratios), "x", 2, "higher")
-    report.claim("  `small` against the entropy", statistics.median(over), "x", 1.15, "lower")
-
-
 def _by_tensor(chain: Chain, base: Bits, new: Bits) -> Compared:
-    parts = [compare(*pair) for pair in zip(chain.parts(base), chain.parts(new), strict=True)]
+    return _sum([compare(*pair) for pair in zip(chain.parts(base), chain.parts(new), strict=True)])
+
+
+def _sum(parts: Sequence[Compared]) -> Compared:
+    """Return several steps, or several tensors of one, as one."""
     sent = sum((Counter(part.sent_bytes) for part in parts), Counter[str]())
-    bound = sum(part.bound_bytes for part in parts)
-    return Compared(base.size, sum(part.changed for part in parts), bound, dict(sent))
-
-
-def _told(steps: Sequence[Compared]) -> dict[str, object]:
-    """Of all steps together, and how each step was."""
-    changed = sum(step.changed for step in steps)
-    dense_bytes = sum(step.dense_bytes for step in steps)
-    ways = {}
-    for way in WAYS:
-        sent_bytes = sum(step.sent_bytes[way.name] for step in steps)
-        ways[way.name] = {
-            "bits_per_change": round(8 * sent_bytes / changed, 2),
-            "against_dense": round(dense_bytes / sent_bytes, 2),
-            "against_dense_of_a_step": spread([step.dense_bytes / step.sent_bytes[way.name] for step in steps]),
-        }
-    bound_bits = 8 * sum(step.bound_bytes for step in steps)
-    return {"entropy_bits_per_change": round(bound_bits / changed, 3), "ways": ways}
+    elements, changed = (sum(getattr(part, name) for part in parts) for name in ("elements", "changed"))
+    return Compared(elements, changed, sum(part.bound_bytes for part in parts), dict(sent))
 
 
 # ------------------------------------------------------------------ recording, once
@@ -106,7 +93,7 @@ def _told(steps: Sequence[Compared]) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """All that decides what is recorded: `steps` steps of `groups` groups of trajectories each."""
+    """What decides the recording: `steps` steps of `groups` groups of trajectories each."""
 
     start: WarmStart
     learning_rate: float
@@ -115,7 +102,7 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """Of its folder in the cache."""
+        """Name of the recording's folder in the cache."""
         text = json.dumps([_RECIPE, self.start.digest(), self.learning_rate, self.steps, self.groups])
         return f"recorded-chain-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -128,7 +115,7 @@ class Chain:
     tensors: dict[str, int]
 
     def parts(self, row: Bits) -> Iterator[Bits]:
-        """The tensors of a row, flat."""
+        """Yield the tensors of a row, flat."""
         at = 0
         for size in self.tensors.values():
             yield row[at : at + size]
@@ -136,7 +123,7 @@ class Chain:
 
 
 def recorded(settings: Settings, cache: Path) -> Chain:
-    """The chain, from `cache` if it was recorded before."""
+    """Return the chain, from `cache` if it was recorded before."""
     start = settings.start
     with _one_thread():
         policy = once(cache, f"frozenlake-tiny-{start.digest()}", lambda folder: train(start, folder, lambda _: None))

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.transfer.child WHAT CORES ...`: a part of it in a process of its own, kept to its cores."""
+"""`python -m benchmarks.transfer.child CORES speed ELEMENTS ROUNDS | serve FOLDER...`: a process kept to its cores."""
 
 from __future__ import annotations
 
@@ -6,66 +6,53 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
+from benchmarks.shared import answer
 from rose.accept.report import ROOT
 
 
 def main() -> None:
-    """Do what the command line names, and print what came of it in a line of JSON."""
-    what, cores, *rest = (json.loads(argument) for argument in sys.argv[1:])
-    os.sched_setaffinity(0, cores)
-    parts: dict[str, Callable[..., None]] = {"speed": _speed, "serve": _serve}
-    parts[what](*rest)
+    """Print the rates of the codec, or the URLs of stores that are served until the input ends, as JSON."""
+    cores, what, *rest = sys.argv[1:]
+    os.sched_setaffinity(0, json.loads(cores))
+    if what == "speed":
+        from benchmarks.transfer import codec
 
-
-def answer(what: str, cores: Sequence[int], *rest: object) -> Any:
-    """What a child prints. Raises RuntimeError with its log if it fails."""
-    done = subprocess.run(_command(what, cores, *rest), cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the {what} part failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout)
-
-
-@contextmanager
-def served(*folders: Path) -> Iterator[list[str]]:
-    """URLs at which a process of its own serves these stores while the block runs."""
-    command = _command("serve", sorted(os.sched_getaffinity(0)), *map(str, folders))
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            told = process.stdout.readline()
-            if not told:
-                raise RuntimeError("the server did not start; what it wrote on stderr says why")
-            yield json.loads(told)
-        finally:
-            process.stdin.close()  # It ends when its input does, so it cannot outlive this process.
-
-
-def _command(what: str, cores: Sequence[int], *rest: object) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.transfer.child", *map(json.dumps, (what, cores, *rest))]
-
-
-def _speed(elements: int, rounds: int) -> None:
-    from benchmarks.transfer import codec
-
-    print(json.dumps(codec.rates(elements, rounds)))
-
-
-def _serve(*folders: str) -> None:
-    from contextlib import ExitStack
-
+        print(json.dumps(codec.rates(*map(int, rest))))
+        return
     from rose.runtime.transfer.store.store import VersionStore
     from rose.runtime.transfer.wire.server import StoreServer
 
     with ExitStack() as stack:
-        servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in folders]
+        servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in rest]
         print(json.dumps([server.url for server in servers]), flush=True)
         sys.stdin.read()
+
+
+def rates_on(cores: Sequence[int], elements: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Return `codec.rates` of a process that has only these cores from its start."""
+    rates: dict[str, dict[str, dict[str, float]]] = answer("transfer.child", list(cores), "speed", elements, rounds)
+    return rates
+
+
+@contextmanager
+def served(*folders: Path) -> Iterator[list[str]]:
+    """Yield the URLs at which another process serves these stores."""
+    cores = json.dumps(sorted(os.sched_getaffinity(0)))
+    command = [sys.executable, "-m", "benchmarks.transfer.child", cores, "serve", *map(str, folders)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            urls = process.stdout.readline()
+            if not urls:
+                raise RuntimeError("the server did not start; its errors above say why")
+            yield json.loads(urls)
+        finally:
+            process.stdin.close()  # The server ends with its input, so it cannot outlive this process.
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ Rates = dict[str, dict[str, dict[str, float]]]
 
 
 def measure_sizes(report: Report, _: Path, scope: Scope) -> None:
-    """At each share of changed elements."""
+    """Compare the ways at each share of changed elements."""
     detail = {}
     for share in SHARES:
         compared = compare(*made_up.pair(scope.sizes_elements, share))
@@ -43,14 +43,14 @@ def measure_sizes(report: Report, _: Path, scope: Scope) -> None:
 
 
 def measure_speed(report: Report, _: Path, scope: Scope) -> None:
-    """One core is that of a process kept to it from its start: how many there are decides how many threads it has."""
+    """Measure one core, of a process kept to it from its start, and all cores."""
     one = sorted(os.sched_getaffinity(0))[-1:]
     amount = scope.speed_elements, scope.speed_rounds
-    detail: dict[str, Rates] = {"one core": child.answer("speed", one, *amount), "all cores": rates(*amount)}
+    detail: dict[str, Rates] = {"one core": child.rates_on(one, *amount), "all cores": rates(*amount)}
     for share in ORDINARY_SHARES:
-        told = detail["one core"][f"{share:.0%}"]
+        one_core = detail["one core"][f"{share:.0%}"]
         for what, target in (("encode", ENCODE_GIB_PER_S), ("apply", APPLY_GIB_PER_S)):
-            ours, xor = (told[f"{way.name}: {what}"]["best"] for way in (AUTO, XOR))
+            ours, xor = (one_core[f"{way.name}: {what}"]["best"] for way in (AUTO, XOR))
             report.claim(f"{what}, {share:.0%} changed, one core", ours, "GiB/s", target, "higher")
             report.claim("  against XOR + zstd-1", ours / xor, "x", 1, "higher")
     report.detail["speed"] = {
@@ -63,24 +63,24 @@ def measure_speed(report: Report, _: Path, scope: Scope) -> None:
 
 
 def rates(elements: int, rounds: int) -> Rates:
-    """At each share the rates of each way, of some rounds in which they take turns."""
+    """Return the rates of each way at each share, of some rounds in which the ways take turns."""
     return {f"{share:.0%}": _rates(elements, rounds, share) for share in SHARES}
 
 
 def _rates(elements: int, rounds: int, share: float) -> dict[str, dict[str, float]]:
     base, new = made_up.pair(elements, share)
     held = base.copy()
-    taken: dict[str, list[tuple[float, float]]] = {}
+    taken_s: dict[str, list[float]] = {}
 
     @contextmanager
     def timed(what: str) -> Iterator[None]:
-        began, began_cpu = time.perf_counter(), time.process_time()
+        began_s = time.perf_counter()
         yield
-        taken.setdefault(what, []).append((time.perf_counter() - began, time.process_time() - began_cpu))
+        taken_s.setdefault(what, []).append(time.perf_counter() - began_s)
 
     for number in range(rounds + 1):
         if number == 1:  # The first was to compile, and to touch memory.
-            taken.clear()
+            taken_s.clear()
         with timed("memcpy"):
             np.copyto(held, new)
         for way in (AUTO, XOR):
@@ -92,11 +92,6 @@ def _rates(elements: int, rounds: int, share: float) -> dict[str, dict[str, floa
             assert np.array_equal(held, new), f"{way.name} is not lossless"
     gib = base.nbytes / 2**30
     return {
-        what: {
-            "best": round(gib / min(wall for wall, _ in each), 3),
-            "median": round(gib / statistics.median(wall for wall, _ in each), 3),
-            # Of all cores together: on a host whose cores others use too, this is what is left of a figure.
-            "best_by_cpu_time": round(gib / min(cpu for _, cpu in each), 3),
-        }
-        for what, each in taken.items()
+        what: {"best": round(gib / min(each), 3), "median": round(gib / statistics.median(each), 3)}
+        for what, each in taken_s.items()
     }

@@ -29,11 +29,8 @@ class Compared:
     def dense_bytes(self) -> int:
         return 2 * self.elements
 
-    def bits_per_change(self, way: Way) -> float:
-        return 8 * self.sent_bytes[way.name] / max(self.changed, 1)
-
     def to_json(self) -> dict[str, object]:
-        """As a benchmark's detail keeps it."""
+        """Return the step as the detail keeps it."""
         ways = {
             name: {
                 "bytes": sent,

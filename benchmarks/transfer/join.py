@@ -1,17 +1,14 @@
 """An engine that joins far behind: by composite deltas, by every delta since, and by the whole version.
 
-The three ways are stores that hold different packages of the same versions, so the same server, receiver and checks
-bring an engine from the old version to the new one, over a link of 100 Mbit/s. A new receiver has nothing, and begins
-with the only anchor.
+The three ways are stores that hold different packages of the same versions: the same server, receiver and checks bring
+an engine from the old version to the new one, over a link of 100 Mbit/s. A new receiver begins with the only anchor.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,68 +35,51 @@ _WAYS = _COMPOSITES, _CHAIN, _DENSE = "composite deltas", "every delta", "whole 
 _Tensors = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    packages: int
-    wire_bytes: int
-    seconds: float
-
-
 def measure(report: Report, folder: Path, scope: Scope) -> None:
     """Publish as many versions as the largest distance needs, and join at each distance."""
     newest = max(scope.join_distances) + _BEYOND
-    starts = {newest - distance for distance in scope.join_distances}
-    began = time.perf_counter()
-    kept = _publish(folder, scope.join_elements, newest, starts)
+    kept = _publish(folder, scope.join_elements, newest, {newest - distance for distance in scope.join_distances})
     detail: dict[str, object] = {
         "provenance": "simulated",
         "changed_share": SHARE,
         "elements": scope.join_elements,
         "versions": newest + 1,
-        "published_s": round(time.perf_counter() - began, 1),
     }
-    store = VersionStore(folder / _COMPOSITES)
+    packages = VersionStore(folder / _COMPOSITES).packages()
     for distance in scope.join_distances:
-        packages = plan(store.packages(), distance - 1, None)
         name = f"packages to a new receiver, {distance - 1} versions after the anchor"
-        report.claim(name, len(packages), "packages", 2 + math.log2(distance), "lower")
+        found = len(plan(packages, distance - 1, None))
+        report.claim(name, found, "packages", 2 + math.log2(distance), "lower")
     with served(*(folder / way for way in _WAYS)) as urls:
         for distance in scope.join_distances:
-            told = _joined(folder, dict(zip(_WAYS, urls, strict=True)), kept, newest - distance, newest)
-            ours = told[_COMPOSITES]
+            start = newest - distance
+            rounds: dict[str, list[dict[str, float]]] = {way: [] for way in _WAYS}
+            for number in range(ROUNDS):
+                for way, url in zip(_WAYS, urls, strict=True):
+                    staging = folder / f"staging-{way}-{start}-{number}"
+                    receiver = Receiver(url, None, staging, max_bytes_per_s=LINK_BYTES_PER_S)
+                    rounds[way].append(_join(receiver, newest, start, kept[start], kept[newest]))
+            figures = {
+                way: each[0] | {"seconds": round(statistics.median(one["seconds"] for one in each), 4)}
+                for way, each in rounds.items()
+            }
             for way in (_CHAIN, _DENSE):
-                name = f"to join {distance} versions behind: {way} against ours"
-                report.claim(f"bytes {name}", told[way].wire_bytes / ours.wire_bytes, "x", 1, "higher")
-                report.claim(f"seconds {name}", told[way].seconds / ours.seconds, "x", 1, "higher")
-            detail[str(distance)] = {way: dataclasses.asdict(one) for way, one in told.items()}
+                for what, key in (("bytes", "wire_bytes"), ("seconds", "seconds")):
+                    name = f"{what} to join {distance} versions behind: {way} against ours"
+                    report.claim(name, figures[way][key] / figures[_COMPOSITES][key], "x", 1, "higher")
+            detail[str(distance)] = figures
     report.detail["join"] = detail
 
 
-def _joined(
-    folder: Path, urls: dict[str, str], kept: dict[int, _Tensors], start: int, newest: int
-) -> dict[str, _Joined]:
-    """From one version to another in each way, in turns; seconds are the median."""
-    rounds: dict[str, list[_Joined]] = {way: [] for way in urls}
-    for number in range(ROUNDS):
-        for way, url in urls.items():
-            staging = folder / f"staging-{way}-{start}-{number}"
-            receiver = Receiver(url, None, staging, max_bytes_per_s=LINK_BYTES_PER_S)
-            rounds[way].append(_join(receiver, newest, start, kept[start], kept[newest]))
-    return {
-        way: dataclasses.replace(each[0], seconds=round(statistics.median(one.seconds for one in each), 4))
-        for way, each in rounds.items()
-    }
-
-
 def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[int, _Tensors]:
-    """Versions 0 to `newest` in three stores; returns the tensors of those in `kept`, and of the newest."""
+    """Publish versions 0 to `newest` in three stores; return the tensors of those in `kept`, and of the newest."""
     size = elements // TENSORS
     made = made_up.versions(size, SHARE)
     # One anchor for all of them.
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
     found, chain = {}, []
     for version in range(newest + 1):
-        # Nothing is encoded across tensors: the same weights shifted do for others, and are made in no time.
+        # Nothing is encoded across tensors: the same weights shifted do for others, and take no time to make.
         bits = next(made)
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
         tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}
@@ -113,12 +93,12 @@ def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[i
     return found
 
 
-def _join(receiver: Receiver, newest: int, start: int, base: _Tensors, expected: _Tensors) -> _Joined:
+def _join(receiver: Receiver, newest: int, start: int, base: _Tensors, expected: _Tensors) -> dict[str, float]:
     engine = {name: tensor.clone() for name, tensor in base.items()}
-    began = time.perf_counter()
+    began_s = time.perf_counter()
     staged = receiver.fetch(newest, start)
     prepare(staged, engine).commit()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began_s
     assert all(torch.equal(tensor, engine[name]) for name, tensor in expected.items())
     staged.remove()
-    return _Joined(len(staged.manifests), staged.wire_bytes, seconds)
+    return {"packages": len(staged.manifests), "wire_bytes": staged.wire_bytes, "seconds": seconds}

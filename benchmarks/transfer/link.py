@@ -1,32 +1,29 @@
 """From a trainer's tensors to the engine's over a link: publish, fetch and verify, decode, apply, in seconds.
 
 Real HTTP on loopback, to a server in a process of its own. The link is the receiver's own limit of bytes a second, the
-same for all ways: unused time of 50 ms at most may be made up for, and round trips take no time.
+same for all ways; round trips take no time.
 
-All ways do the same around what they encode (`PlainStore`): they hash each tensor and encode it; decode it again,
-compare, and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and
-check their SHA-256; decode into second buffers, which are kept, and hash those; point the engine to them, as one on the
-CPU is. XOR sends the XOR with the version before, compressed, and the dense copy the tensors. It ends for the publisher
-when the version is visible. Ours makes composite deltas and anchors after that, which the others have not, and which is
-not counted (`after_s`).
+All ways do the same around what they encode (`_Plain`): hash each tensor and encode it; decode it again, compare,
+and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
+SHA-256; decode into second buffers and hash those; point the engine to them. XOR sends the XOR with the version before,
+compressed, and the dense copy the tensors. Publishing ends when the version is visible: composite deltas and anchors,
+which only ours makes, follow after that and do not count.
 
-The phases follow one another, as on two hosts that have all cores each; a total is their sum. Fetching is done at each
-link, the rest once.
+The phases follow one another, as on two hosts with all cores each; a total is their sum. Fetching is done at each link,
+the rest once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -46,37 +43,17 @@ from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 Arrays = dict[str, Bits]
-_EVERYBODY = frozenset({0})
+#: Of one way: values by phase, a value a round; seconds, and `wire_bytes`.
+_Taken = dict[str, list[float]]
 LINKS = {"1 Gbit/s": 1e9 / 8, "100 Mbit/s": 1e8 / 8}
 TENSORS = 16
-#: Against which way, and how many times faster.
+#: How many times faster than each other way.
 TARGETS = {XOR.name: 2.0, DENSE.name: 8.0}
 OURS = "ours"
 _WAYS = (OURS, *TARGETS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """Of one way: seconds of each phase, and bytes on the wire, of each round."""
-
-    publish_s: list[float] = field(default_factory=list)
-    #: What the publisher does once the version is visible; not in the total.
-    after_s: list[float] = field(default_factory=list)
-    fetch_s: dict[str, list[float]] = field(default_factory=lambda: {link: [] for link in LINKS})
-    decode_s: list[float] = field(default_factory=list)
-    apply_s: list[float] = field(default_factory=list)
-    wire_bytes: list[int] = field(default_factory=list)
-
-    def total_s(self, link: str) -> list[float]:
-        """From publish to apply, of each round."""
-        phases = (self.publish_s, self.fetch_s[link], self.decode_s, self.apply_s)
-        return [sum(each) for each in zip(*phases, strict=True)]
-
-    def to_json(self) -> dict[str, object]:
-        """As the benchmark's detail keeps it."""
-        totals = {link: [round(each, 4) for each in self.total_s(link)] for link in LINKS}
-        return {**dataclasses.asdict(self), "total_s": totals}
 
 
 class _Side(Protocol):
@@ -112,18 +89,66 @@ class _Ours:
 
 
 class _Plain:
+    """A store and an engine as others build them: each tensor encoded in one way, sent and checked by the same code.
+
+    Its packages look like a store's, so a store's server serves them and a receiver fetches them. Each version is
+    published against the one before, or whole if `way` is `DENSE`; arrays are flat and of bf16.
+    """
+
     def __init__(self, folder: Path, way: Way, arrays: Arrays) -> None:
-        self._way = way
-        self._store = PlainStore(folder, way, 0, arrays)
+        self._way, self._version = way, 0
+        self._catalog, self._chunks = Catalog(folder), ChunkFolder(folder / "chunks")
+        self._published = {name: array.copy() for name, array in arrays.items()}
+        self._xxh3 = {name: digest(array) for name, array in arrays.items()}
         self._engine = {name: array.copy() for name, array in arrays.items()}
         self._second = {name: np.empty_like(array) for name, array in arrays.items()}
 
     def publish(self, version: int, arrays: Arrays, visible: Callable[[], None]) -> None:
-        self._store.publish(version, arrays)
+        """Encode, check and store a version."""
+
+        def encode(name: str) -> tuple[bytes, str]:
+            result, before = digest(arrays[name]), self._published[name]
+            sent = self._way.encode(before, arrays[name])
+            self._decode(before, sent, result, before)
+            return sent, result
+
+        builder, pieces, dense = ChunkBuilder(self._chunks), [], self._way is DENSE
+        names = sorted(arrays)
+        for name, (sent, result) in zip(names, _in_threads(encode, names), strict=True):
+            chunk, offset = builder.add(frozenset({0}), sent)
+            pieces.append(
+                PieceEntry(
+                    name=name,
+                    dtype="bfloat16",
+                    shape=arrays[name].shape,
+                    start=(0,),
+                    stop=arrays[name].shape,
+                    chunk=chunk,
+                    offset=offset,
+                    length=len(sent),
+                    encoding="dense" if dense else "fast",  # Only a receiver of ours would decode it.
+                    changed=arrays[name].size,
+                    base_xxh3=None if dense else self._xxh3[name],
+                    result_xxh3=result,
+                )
+            )
+            self._xxh3[name] = result
+        base = None if dense else self._version
+        chunks = builder.finish()
+        self._chunks.sync()
+        manifest = Manifest(version=version, base_version=base, encode_ns=0, chunks=chunks, pieces=tuple(pieces))
+        self._catalog.add([manifest])
+        self._version = version
         visible()
 
     def decode(self, staged: Staged) -> None:
-        _prepare_plain(staged, self._way, self._engine, self._second)
+        (manifest,) = staged.manifests
+
+        def one(piece: PieceEntry) -> None:
+            sent = staged.chunk(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
+            self._decode(self._engine[piece.name], sent, piece.result_xxh3, self._second[piece.name])
+
+        _in_threads(one, manifest.pieces)
 
     def apply(self) -> None:
         self._engine, self._second = self._second, self._engine
@@ -131,187 +156,99 @@ class _Plain:
     def check(self, arrays: Arrays) -> None:
         assert all(np.array_equal(array, self._engine[name]) for name, array in arrays.items())
 
+    def _decode(self, base: Bits, sent: Buffer, result: str, out: Bits) -> None:
+        """Decode into `out`, and check that it is what was published."""
+        if self._way is not DENSE and out is not base:
+            np.copyto(out, base)
+        self._way.apply(out, sent)
+        assert digest(out) == result
+
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """At each share of changed elements, over each link."""
+    """Measure each share of changed elements over each link."""
     folders = [{way: folder / f"{share}-{way}" for way in _WAYS} for share in ORDINARY_SHARES]
     detail: dict[str, object] = {}
-    with served(*(each[way] for each in folders for way in _WAYS)) as urls, _staging() as staging:
+    memory = Path("/dev/shm")
+    with (
+        served(*(each[way] for each in folders for way in _WAYS)) as urls,
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as staging,
+    ):
         for number, share in enumerate(ORDINARY_SHARES):
             own = dict(zip(_WAYS, urls[number * len(_WAYS) :], strict=False))
-            taken = _rounds(folders[number], own, staging, scope, share)
+            taken = _rounds(folders[number], own, Path(staging), scope, share)
             for link in LINKS:
+                totals = {way: statistics.median(_totals_s(each, link)) for way, each in taken.items()}
                 for way, target in TARGETS.items():
-                    faster = statistics.median(taken[way].total_s(link)) / statistics.median(taken[OURS].total_s(link))
                     what = f"publish to apply at {link}, {share:.0%} changed, against {way}"
-                    report.claim(what, faster, "x", target, "higher")
-            detail[f"{share:.0%}"] = {way: each.to_json() for way, each in taken.items()}
-    report.detail["link"] = {
-        "provenance": "simulated",
-        "checkpoint_bytes": 2 * scope.link_elements,
-        "rounds": scope.link_rounds,
-        **detail,
-    }
+                    report.claim(what, totals[way] / totals[OURS], "x", target, "higher")
+            detail[f"{share:.0%}"] = taken
+    amount = {"checkpoint_bytes": 2 * scope.link_elements, "rounds": scope.link_rounds}
+    report.detail["link"] = {"provenance": "simulated", **amount, **detail}
+
+
+def _totals_s(taken: _Taken, link: str) -> list[float]:
+    """Return the seconds from publish to apply, of each round."""
+    return [sum(phases) for phases in zip(*(taken[name] for name in ("publish", link, "decode", "apply")), strict=True)]
 
 
 def _rounds(
     folders: dict[str, Path], urls: dict[str, str], staging: Path, scope: Scope, share: float
 ) -> dict[str, _Taken]:
-    """Some versions, each brought to the engine in all ways, by way."""
+    """Bring some versions to the engine in all ways; return what each took."""
     size = scope.link_elements // TENSORS
     made = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
     arrays = {name: next(each) for name, each in made.items()}
-    sides: dict[str, _Side] = {
-        OURS: _Ours(folders[OURS], arrays),
-        **{way.name: _Plain(folders[way.name], way, arrays) for way in (XOR, DENSE)},
-    }
-    taken = {way: _Taken() for way in sides}
-    # The first is not counted: with it the codec is loaded, and memory is touched for the first time.
+    sides: dict[str, _Side] = {OURS: _Ours(folders[OURS], arrays)}
+    sides |= {way.name: _Plain(folders[way.name], way, arrays) for way in (XOR, DENSE)}
+    taken: dict[str, _Taken] = {way: {} for way in sides}
+    # The first round does not count: it loads the codec, and touches memory for the first time.
     for version in range(1, scope.link_rounds + 2):
         arrays = {name: next(each) for name, each in made.items()}
-        for way, url in _in_turn(urls, version):
-            into = _Taken() if version == 1 else taken[way]
+        order = list(urls.items())
+        turn = version % len(order)
+        for way, url in (*order[turn:], *order[:turn]):
+            into: _Taken = {} if version == 1 else taken[way]
             _round(sides[way], url, staging / f"{share}-{way}", version, arrays, into, shaped=version > 1)
     return taken
 
 
 def _round(side: _Side, url: str, staging: Path, version: int, arrays: Arrays, taken: _Taken, *, shaped: bool) -> None:
-    """Bring one version to the engine, and check that it is there."""
+    """Bring one version to the engine, and check that it arrived."""
     began_s = time.perf_counter()
-    side.publish(version, arrays, lambda: _note(taken.publish_s, began_s))
-    _note(taken.after_s, began_s + taken.publish_s[-1])
+    side.publish(version, arrays, lambda: _note(taken, "publish", began_s))
+    _note(taken, "after", began_s + taken["publish"][-1])
     staged = None
     for number, (link, bytes_per_s) in enumerate(LINKS.items()):
         if staged is not None:
             staged.remove()
         receiver = Receiver(url, None, staging / str(number), max_bytes_per_s=bytes_per_s if shaped else None)
-        with _timed(taken.fetch_s[link]):
+        with _timed(taken, link):
             staged = receiver.fetch(version, version - 1)
     assert staged is not None, "there are links"
-    with _timed(taken.decode_s):
+    with _timed(taken, "decode"):
         side.decode(staged)
-    with _timed(taken.apply_s):
+    with _timed(taken, "apply"):
         side.apply()
     side.check(arrays)
-    taken.wire_bytes.append(staged.wire_bytes)
+    taken.setdefault("wire_bytes", []).append(staged.wire_bytes)
     staged.remove()
 
 
-def _in_turn(urls: dict[str, str], version: int) -> list[tuple[str, str]]:
-    """Another one begins in each round."""
-    order = list(urls.items())
-    return [*order[version % len(order) :], *order[: version % len(order)]]
-
-
 @contextmanager
-def _timed(into: list[float]) -> Iterator[None]:
+def _timed(taken: _Taken, phase: str) -> Iterator[None]:
     began_s = time.perf_counter()
     yield
-    _note(into, began_s)
+    _note(taken, phase, began_s)
 
 
-def _note(into: list[float], began_s: float) -> None:
-    into.append(round(time.perf_counter() - began_s, 6))
+def _note(taken: _Taken, phase: str, began_s: float) -> None:
+    taken.setdefault(phase, []).append(round(time.perf_counter() - began_s, 6))
 
 
 def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
     return {name: from_bits(array, "bfloat16") for name, array in arrays.items()}
 
 
-@contextmanager
-def _staging() -> Iterator[Path]:
-    """In memory, where there is such a folder."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="transfer-benchmark-", dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
-
-
-# ------------------------------------------------------------------ what others do
-
-
-class PlainStore:
-    """A store as others build it: each tensor encoded in one way, sent and checked by the same code as ours.
-
-    Its packages look like a store's, so a store's server serves them and a receiver fetches them. It publishes each
-    version against the one before, or whole if `way` is `DENSE`; arrays are flat and of bf16.
-    """
-
-    def __init__(self, folder: Path, way: Way, version: int, arrays: Arrays) -> None:
-        """`version` is what every receiver has; it is not published."""
-        self._way = way
-        self._version = version
-        self._catalog = Catalog(folder)
-        self._chunks = ChunkFolder(folder / "chunks")
-        self._held = {name: array.copy() for name, array in arrays.items()}
-        self._xxh3 = {name: digest(array) for name, array in arrays.items()}
-
-    def publish(self, version: int, arrays: Arrays) -> Manifest:
-        """Encode, check and store a version; it is visible when this returns."""
-        began_ns = time.monotonic_ns()
-
-        def one(name: str) -> tuple[bytes, str]:
-            result, held = digest(arrays[name]), self._held[name]
-            sent = self._way.encode(held, arrays[name])
-            _decode(self._way, held, sent, result, held)
-            return sent, result
-
-        builder, pieces = ChunkBuilder(self._chunks), []
-        with _threads() as pool:
-            names = sorted(arrays)
-            for name, (sent, result) in zip(names, pool.map(one, names), strict=True):
-                chunk, offset = builder.add(_EVERYBODY, sent)
-                pieces.append(self._entry(name, arrays[name], chunk, offset, len(sent), result))
-                self._xxh3[name] = result
-        manifest = Manifest(
-            version=version,
-            base_version=None if self._way is DENSE else self._version,
-            encode_ns=time.monotonic_ns() - began_ns,
-            chunks=builder.finish(),
-            pieces=tuple(pieces),
-        )
-        self._chunks.sync()
-        self._catalog.add([manifest])
-        self._version = version
-        return manifest
-
-    def _entry(self, name: str, new: Bits, chunk: int, offset: int, length: int, result: str) -> PieceEntry:
-        dense = self._way is DENSE
-        return PieceEntry(
-            name=name,
-            dtype="bfloat16",
-            shape=new.shape,
-            start=(0,),
-            stop=new.shape,
-            chunk=chunk,
-            offset=offset,
-            length=length,
-            # Nothing but a receiver of ours would decode it.
-            encoding="dense" if dense else "fast",
-            changed=new.size,
-            base_xxh3=None if dense else self._xxh3[name],
-            result_xxh3=result,
-        )
-
-
-def _prepare_plain(staged: Staged, way: Way, held: Arrays, into: Arrays) -> None:
-    """Decode a staged version into second buffers, as `apply.prepare` does it."""
-    (manifest,) = staged.manifests
-
-    def one(piece: PieceEntry) -> None:
-        sent = staged.chunk(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
-        _decode(way, held[piece.name], sent, piece.result_xxh3, into[piece.name])
-
-    with _threads() as pool:
-        list(pool.map(one, manifest.pieces))
-
-
-def _decode(way: Way, base: Bits, sent: Buffer, result: str, out: Bits) -> None:
-    """The new array into `out`, and found to be what was published."""
-    if way is not DENSE and out is not base:
-        np.copyto(out, base)
-    way.apply(out, sent)
-    assert digest(out) == result
-
-
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="plain")
+def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="plain") as pool:
+        return list(pool.map(act, jobs))

@@ -7,12 +7,10 @@ through which it holds requests. No request is in flight: SGLang's would wait fo
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -33,16 +31,6 @@ from rose.terminal import echo
 SHARE = 0.02
 _WEIGHTS = "model.safetensors"
 _UPDATE_TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    checkpoint_bytes: int
-    #: Of our sync: what the engine stood still, and from asking for the version to its acknowledgement.
-    pause_ms: float
-    sync_ms: float
-    #: Of SGLang's `update_weights_from_disk`.
-    sglang_ms: float
 
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
@@ -74,19 +62,19 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
         rounds = _rounds(engine, model, folder, scope.pause_rounds)
     finally:
         engine.stop()
-    ours, theirs = statistics.median(one.pause_ms for one in rounds), statistics.median(one.sglang_ms for one in rounds)
+    ours, theirs = (statistics.median(one[name] for one in rounds) for name in ("pause_ms", "sglang_ms"))
     report.claim("SGLang's update from disk against our pause", theirs / ours, "x", 10, "higher")
     report.detail["pause"] = {
         "provenance": "live",
         "model": models.SMOLLM2,
         "engine_dtype": cpu.dtype(),
         "changed_share": SHARE,
-        "rounds": [dataclasses.asdict(one) for one in rounds],
+        "rounds": rounds,
     }
 
 
-def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> list[_Round]:
-    """What each round took; a first one is not counted."""
+def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> list[dict[str, float]]:
+    """Return what each round took; a first one is not counted."""
     weights = load_file(model / _WEIGHTS)
     store = VersionStore(folder / "store")
     store.publish(0, weights)
@@ -109,12 +97,19 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
             sglang_ns = time.monotonic_ns() - began_ns
             assert isinstance(answer, dict)
             assert answer["success"], answer
-            taken.append(_Round(event.dense_bytes, event.pause_ns / 1e6, event.total_ns / 1e6, sglang_ns / 1e6))
+            taken.append(
+                {
+                    "checkpoint_bytes": event.dense_bytes,
+                    "pause_ms": event.pause_ns / 1e6,
+                    "sync_ms": event.total_ns / 1e6,
+                    "sglang_ms": sglang_ns / 1e6,
+                }
+            )
     return taken[1:]
 
 
 def _stepped(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Some elements are one unit in the last place further from 0."""
+    """Return the weights with some elements one unit in the last place further from 0."""
     generator = torch.Generator().manual_seed(seed)
     stepped = {}
     for name, tensor in weights.items():

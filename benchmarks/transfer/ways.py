@@ -1,7 +1,6 @@
-"""The ways of bringing new weights to a receiver that are compared: the codec's, and what others do or could.
+"""The ways of bringing new weights to a receiver that are compared: the codec's, XOR with zstd, and a dense copy.
 
-Where compression takes most of the time an array is cut into blocks, for as many threads as there are cores, as the
-codec does it.
+An array is compressed in blocks, with as many threads as cores, as the codec does it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _own = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`encode(base, new)` gives what is sent; `apply(base, sent)` turns the base into the new array, in place.
+    """`encode(base, new)` returns what is sent; `apply(base, sent)` turns the base into the new array, in place.
 
     Arrays are flat, of 16-bit elements.
     """
@@ -48,29 +47,13 @@ def _ours(name: str, encoding: Encoding | None) -> Way:
     )
 
 
-# ------------------------------------------------------------------ the whole array
-
-
 def _apply_copy(base: Bits, sent: Buffer) -> None:
     base[:] = np.frombuffer(sent, base.dtype)
 
 
-# ------------------------------------------------------------------ what changed
-
-
-def _encode_coo(base: Bits, new: Bits) -> bytes:
-    places = np.flatnonzero(base != new).astype(np.uint32)
-    return places.tobytes() + new[places].tobytes()
-
-
-def _apply_coo(base: Bits, sent: Buffer) -> None:
-    count = len(sent) // (4 + base.itemsize)
-    base[np.frombuffer(sent, np.uint32, count)] = np.frombuffer(sent, base.dtype, offset=4 * count)
-
-
 def _encode_xor(base: Bits, new: Bits) -> bytes:
     def one(cut: slice) -> bytes:
-        return _compressor().compress((base[cut] ^ new[cut]).data)
+        return _zstd()[0].compress((base[cut] ^ new[cut]).data)
 
     parts = _in_threads(one, _blocks(new.size))
     return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
@@ -80,7 +63,7 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
     def one(job: tuple[slice, Buffer]) -> None:
         cut, part = job
         block = base[cut]
-        np.bitwise_xor(block, np.frombuffer(_decompressor().decompress(part), base.dtype), out=block)
+        np.bitwise_xor(block, np.frombuffer(_zstd()[1].decompress(part), base.dtype), out=block)
 
     _in_threads(one, _unpack(base.size, sent))
 
@@ -88,10 +71,7 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
 AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
-WAYS = (AUTO, FAST, SMALL, XOR, Way("u32 index + value", _encode_coo, _apply_coo), DENSE)
-
-
-# ------------------------------------------------------------------ blocks
+WAYS = (AUTO, FAST, SMALL, XOR, DENSE)
 
 
 def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:
@@ -107,28 +87,18 @@ def _blocks(elements: int) -> list[slice]:
     return [slice(at, min(at + _BLOCK_ELEMENTS, elements)) for at in range(0, elements, _BLOCK_ELEMENTS)]
 
 
-def _compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_own, "compressor"):
-        _own.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-    compressor: zstandard.ZstdCompressor = _own.compressor
-    return compressor
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_own, "decompressor"):
-        _own.decompressor = zstandard.ZstdDecompressor()
-    decompressor: zstandard.ZstdDecompressor = _own.decompressor
-    return decompressor
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
+    """Return this thread's own; making them anew takes longer than a small block."""
+    if not hasattr(_own, "zstd"):
+        _own.zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL), zstandard.ZstdDecompressor()
+    zstd: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _own.zstd
+    return zstd
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
-    return [act(job) for job in jobs] if len(jobs) < 2 or _cores() == 1 else list(_threads().map(act, jobs))
+    return [act(job) for job in jobs] if len(jobs) < 2 else list(_threads().map(act, jobs))
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_cores(), thread_name_prefix="compare")
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="compare")

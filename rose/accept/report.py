@@ -1,4 +1,4 @@
-"""What every benchmark prints and writes: its claims, each held against a target, and the detail behind them."""
+"""Report of a benchmark or an acceptance run: claims with their targets, and the detail behind them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +20,13 @@ from rich.table import Table
 from rose.terminal import Screen, echo
 
 ROOT = Path(__file__).parents[2]
-#: Of a copy of the checkout: the commit that it was made from.
+#: A copy of the checkout names its commit in this file.
 COMMIT = "COMMIT"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A measured figure and the target it is held against."""
+    """A measured figure and its target."""
 
     name: str
     value: float
@@ -42,7 +42,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of one run of a benchmark."""
+    """The outcome of one run."""
 
     benchmark: str
     quick: bool
@@ -51,7 +51,7 @@ class Report:
     detail: dict[str, Any] = field(default_factory=dict)
 
     def claim(self, name: str, value: float, unit: str, target: float, better: Literal["lower", "higher"]) -> None:
-        """Add a figure; a claim that is not reached is reported like any other."""
+        """Add a figure, whether or not it reaches its target."""
         self.claims.append(Claim(name, value, unit, target, better))
 
     def show(self) -> None:
@@ -60,63 +60,53 @@ class Report:
         for column in ("claim", "measured", "unit", "target", "holds"):
             table.add_column(column, justify="right" if column in ("measured", "target") else "left")
         for claim in self.claims:
-            sign = "≤" if claim.better == "lower" else "≥"
-            holds = "yes" if claim.holds else "NO"
-            table.add_row(claim.name, f"{claim.value:,.4g}", claim.unit, f"{sign} {claim.target:,g}", holds)
+            target = f"{'≤' if claim.better == 'lower' else '≥'} {claim.target:,g}"
+            table.add_row(claim.name, f"{claim.value:,.4g}", claim.unit, target, "yes" if claim.holds else "NO")
         Screen(width=140).print(table)
 
     def text(self) -> str:
-        """What a file of the report holds."""
+        """Return the report as the text of a JSON file."""
         return json.dumps(self.to_json(), indent=1) + "\n"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as the results folder keeps it."""
-        claims = [
-            {
-                "name": claim.name,
-                "value": claim.value,
-                "unit": claim.unit,
-                "target": claim.target,
-                "better": claim.better,
-                "holds": claim.holds,
-            }
-            for claim in self.claims
-        ]
+        """Return the report as the results folder keeps it."""
         return {
             "benchmark": self.benchmark,
             "commit": commit(),
             "device": device(),
             "quick": self.quick,
             "provenance": self.provenance,
-            "claims": claims,
+            "claims": claims_json(self.claims),
             "detail": self.detail,
         }
 
 
+def claims_json(claims: list[Claim]) -> list[dict[str, Any]]:
+    """Return claims as a report's JSON has them."""
+    return [asdict(claim) | {"holds": claim.holds} for claim in claims]
+
+
 def device() -> str:
-    """The machine, in words: its GPUs if it has any, processor, cores this process may use, memory."""
+    """Return the machine in words: its GPUs, processor, cores that this process may use, and memory."""
     model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{_gpus()}{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
+    return ", ".join([*_gpus(), model, f"{len(os.sched_getaffinity(0))} cores", f"{memory_gib:.0f} GiB"])
 
 
-def _gpus() -> str:
+def _gpus() -> list[str]:
     try:
         pynvml.nvmlInit()
-        names = [
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
-        ]
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [pynvml.nvmlDeviceGetName(handle) for handle in handles]
     except pynvml.NVMLError:
-        return ""
-    return "".join(f"{name}, " for name in names)
+        return []
 
 
 def commit() -> str:
-    """The commit that was measured, with `+` if the checkout differs from it; empty outside a checkout or a copy."""
+    """Return the measured commit, with `+` if the checkout differs from it; empty outside a checkout or a copy."""
     if (ROOT / COMMIT).is_file():
         return (ROOT / COMMIT).read_text().strip()
     try:
@@ -127,7 +117,7 @@ def commit() -> str:
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
@@ -135,7 +125,7 @@ def arguments(about: str) -> argparse.ArgumentParser:
 
 
 def finish(report: Report, file: Path | None) -> None:
-    """Print the report, and write it to `file` if one was named; a run that measured nothing leaves the file alone."""
+    """Print the report, and write it to `file`; a run that measured nothing leaves an earlier file alone."""
     report.show()
     if file is not None and not report.claims:
         echo(f"nothing was measured: {file} is left as it is", err=True)
@@ -146,8 +136,8 @@ def finish(report: Report, file: Path | None) -> None:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Says on stderr what is being measured, and how long it took."""
+    """Print on stderr what is being measured, and then how long it took."""
     echo(f"{name} ...", err=True)
-    began = time.perf_counter()
+    began_s = time.perf_counter()
     yield
-    echo(f"{name}: {time.perf_counter() - began:.1f} s", err=True)
+    echo(f"{name}: {time.perf_counter() - began_s:.1f} s", err=True)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from rose.accept.coserve.host import Cores, Host, Models
-from rose.accept.engines import models as engine_models
 from rose.accept.stage import Scope, SkippedError, StageReport
-from rose.accept.stages import engines
+from rose.accept.stages import engine_models, engine_parts, engines
 from rose.runtime.engines import gpu
 from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.training.policy_model import Policy
@@ -24,31 +23,18 @@ def report(tmp_path) -> StageReport:
     return StageReport("engines", True, file=tmp_path / "out.json")
 
 
-@pytest.fixture
-def stage(report, tmp_path):
-    """With a second left."""
-    return engines._Stage(
-        scope=Scope(gpu=None, quick=True, seconds=1, folder=tmp_path),
-        report=report,
-        host=None,
-        serving=None,
-        trace=None,
-        lengths=engines._CORES,
-        until=time.monotonic() + 1,
-        prompt_tokens_max=1,
-        rate_per_s=1.0,
-    )
-
-
-def test_a_part_that_no_longer_fits_is_a_fact(stage, report):
-    assert not stage.part("sync", 14, lambda: pytest.fail("it does not fit"))
+def test_a_part_that_does_not_fit_or_fails_ends_no_other(report, tmp_path):
+    folders = [engine_models.write(tmp_path / name, engine_models.SMALL) for name in ("serving", "rollout")]
+    host = Host(tmp_path, Cores((0,), (1,)), None, Models(*folders))
+    assert "--load-format=dummy" in host._arguments(folders[0], serves=True)
+    assert host.rollout_layers == engine_models.SMALL.num_hidden_layers
+    parts = engines.Parts(report, host, None, engines._CORES, time.monotonic() + 1)
+    host.page.close()
+    assert not parts.run("sync", 14, lambda: pytest.fail("it does not fit"))
     assert report.facts["sync"].startswith("left out: it needs 14 s")
     assert report.claims == []
-
-
-def test_a_part_that_fails_is_a_claim_that_does_not_hold_and_ends_no_other(stage, report):
-    assert not stage.part("sync", 0, lambda: 1 / 0)
-    assert stage.part("rounds", 0, lambda: None)
+    assert not parts.run("sync", 0, lambda: 1 / 0)
+    assert parts.run("rounds", 0, lambda: None)
     (claim,) = report.claims
     assert claim.name.startswith("engines: sync")
     assert not claim.holds
@@ -57,9 +43,9 @@ def test_a_part_that_fails_is_a_claim_that_does_not_hold_and_ends_no_other(stage
 
 def test_what_hangs_is_given_up_and_what_is_raised_comes_through():
     with pytest.raises(TimeoutError):
-        engines._within(0.05, lambda: time.sleep(5))
+        engine_parts.within(0.05, lambda: time.sleep(5))
     with pytest.raises(ZeroDivisionError):
-        engines._within(5, lambda: 1 / 0)
+        engine_parts.within(5, lambda: 1 / 0)
 
 
 def test_a_host_without_kernels_skips_with_what_to_install(tmp_path, report, monkeypatch):
@@ -98,16 +84,6 @@ def test_the_large_shape_has_eight_billion_parameters_and_few_layers_keep_its_wi
     few = engine_models.layers(engine_models.LARGE, 4)
     assert (few.num_hidden_layers, few.hidden_size) == (4, engine_models.LARGE.hidden_size)
     assert np.isclose(engine_models.parameter_count(few), 1.14e9, rtol=0.01)
-
-
-def test_a_checkpoint_without_weights_is_loaded_with_random_ones(tmp_path):
-    folders = [engine_models.write(tmp_path / name, engine_models.SMALL) for name in ("serving", "rollout")]
-    host = Host(tmp_path, Cores((0,), (1,)), None, Models(*folders))
-    try:
-        assert "--load-format=dummy" in host._arguments(folders[0], serves=True)
-        assert host.rollout_layers == engine_models.SMALL.num_hidden_layers
-    finally:
-        host.page.close()
 
 
 @pytest.mark.live

@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coserve import __main__ as coserve
-from benchmarks.coserve import claims
-from rose.accept.coserve import account, traffic
-from rose.accept.coserve.account import WorkSample, device_time, lost_idle_ns
+from benchmarks.coserve import account, claims
+from rose.accept.coserve import traffic
 from rose.accept.coserve.keeper import Keeper
-from rose.accept.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
+from rose.accept.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
 from rose.accept.coserve.rounds import Round, Served
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns
@@ -28,6 +27,7 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold
+from rose.runtime.traffic import trace as traces
 
 BUDGETS = Budgets(100_000_000, 20_000_000)
 MEMORY = KvMemory(
@@ -40,19 +40,20 @@ def span(kind: Span, start: int, end: int, aux: int = 0) -> SpanRecord:
     return SpanRecord(kind, start, end, aux)
 
 
-def one_round(policy: str, number: int, ttft_ms: list[float], spans: list[SpanRecord], tokens: int = 0) -> Round:
+def one_round(
+    policy: str, number: int, ttft_ms: list[float], spans: list[SpanRecord], tokens: int = 0, length_ns: int = 1000
+) -> Round:
     served = tuple(Served(True, round(value * MS), round(value * MS / 10), None, 0, None) for value in ttft_ms)
-    lent = POLICIES[policy].lends
     return Round(
         policy=policy,
         number=number,
+        t0_ns=0,
+        t1_ns=length_ns,
         requests=served,
-        device=device_time(spans, [], 0, 1000, lent=lent, core_share=0.0),
+        spans=tuple(spans),
+        samples=((5, 0), (50, 1)),
         rollout={"tokens": tokens},
         rollout_s=2.0,
-        cpu_s={"rollout scheduler": 0.0},
-        open_ns=(),
-        arrivals=(),
         lost_spans=0,
     )
 
@@ -63,9 +64,9 @@ def one_round(policy: str, number: int, ttft_ms: list[float], spans: list[SpanRe
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from(Span)), max_size=20)
 
 
-@given(serving=RECORDS, rollout=RECORDS, share=st.sampled_from([0.0, 0.014, 0.5]))
+@given(serving=RECORDS, rollout=RECORDS, policy=st.sampled_from([ROSE, ROSE_LAYERS, SHARE_ALL]))
 def test_causes_and_buckets_add_up_whatever_the_spans(
-    serving: list[tuple[int, int, Span]], rollout: list[tuple[int, int, Span]], share: float
+    serving: list[tuple[int, int, Span]], rollout: list[tuple[int, int, Span]], policy: str
 ) -> None:
     spans: list[SpanRecord] = []
     for records, kinds in ((serving, (Span.SERVING,)), (rollout, (Span.ROLLOUT, Span.HELD, Span.YIELD))):
@@ -73,13 +74,14 @@ def test_causes_and_buckets_add_up_whatever_the_spans(
         for gap, length, kind in records:  # Those of one party follow one another.
             spans.append(span(kind if kind in kinds else kinds[0], at + gap, at + gap + length, Hold.NO_LEASE))
             at += gap + length
-    lent = device_time(spans, [WorkSample(5, 0), WorkSample(50, 1)], 0, 300, lent=True, core_share=share)
+    one = one_round(policy, 0, [], spans, length_ns=300)
+    lent = one.device
     assert lent["serving_ns"] + lent["rollout_ns"] + lent["headroom_ns"] + lent["idle_ns"] == 300
-    assert sum(lent["held_ns"].values()) == lent["headroom_ns"]
-    assert sum(lent["idle_by_cause_ns"].values()) == lent["idle_ns"]
+    assert sum(account.held_ns(one).values()) == lent["headroom_ns"]
+    assert sum(account.idle_by_cause_ns(one).values()) == lent["idle_ns"]
     assert min(lent["serving_ns"], lent["rollout_ns"]) >= 0
-    solo = device_time([], [], 0, 300, lent=False)
-    assert sum(lost_idle_ns(solo, lent).values()) == 300 - lent["rollout_ns"]
+    solo = one_round(SOLO, 0, [], [], length_ns=300)
+    assert sum(account.lost_idle_ns(solo, one).values()) == 300 - lent["rollout_ns"]
 
 
 # ------------------------------------------------------------------ claims and figures
@@ -114,11 +116,15 @@ def test_what_is_claimed_of_rounds() -> None:
 
 
 def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
-    import dataclasses
-
-    rounds = played()
-    arrivals = (account.Arrival(9 * MS, 100_000, 0, 0), account.Arrival(90 * MS, 100_000, 100_000, 0))
-    rounds[ROSE] = [dataclasses.replace(one, arrivals=arrivals) for one in rounds[ROSE]]
+    # Received at 1 ms, handed to the scheduler at 10 ms, wanted at 10.1 ms; a rollout step ends 0.1 ms later.
+    step = SpanRecord(Span.ROLLOUT, 0, 10_200_000)
+    arrival = SpanRecord(Span.ARRIVAL, 10_100_000, 10_100_000, 9_100_000, 100_000)
+    rounds = {
+        ROSE: [one_round(ROSE, number, [11], [step, arrival], 90, 20 * MS) for number in range(3)],
+        SOLO: [one_round(SOLO, number, [11], [], length_ns=20 * MS) for number in range(3)],
+    }
+    (one,) = account.arrivals(rounds[ROSE][0])
+    assert (one.text_ns, one.wish_ns, one.given_ns) == (9_000_000, 100_000, 100_000)
     report = Report("coserve", quick=False)
     claims.claim(report, rounds, BUDGETS, 60.0, 4)
     (claim,) = (claim for claim in report.claims if "off the device" in claim.name)
@@ -130,7 +136,7 @@ def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
 
 
 def test_windows_of_the_sample_trace_have_the_rate_that_is_wanted() -> None:
-    trace = traffic.load(traffic.SAMPLE, *traffic.CORE_TOKENS_MAX)
+    trace = traffic.scaled(traces.read(traffic.SAMPLE), *traffic.CORE_TOKENS_MAX)
     windows = [traffic.window(trace, number, 60, 1.2) for number in (0, 1, 2, 1000)]
     for arrivals in windows:
         assert len(arrivals.arrival_ns) == 72
@@ -145,7 +151,7 @@ def test_mooncake_s_lines_are_read_and_spread_within_their_grain(tmp_path: Path)
     rows = [{"timestamp": 3000 * (row // 10), "input_length": 9 + row, "output_length": 3} for row in range(100)]
     file = tmp_path / "made.jsonl.gz"
     file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    trace = traffic.load(file, *traffic.CORE_TOKENS_MAX)
+    trace = account.mooncake(file)
     assert (trace.name, len(trace)) == ("made", 100)
     assert len(set(trace.arrival_ns.tolist())) == 100
     assert sorted(trace.prompt_tokens.tolist()) == list(range(9, 109))
@@ -199,7 +205,7 @@ COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--policies", "solo,sole"], "'sole' is none of solo, rose"),
+        (["--policies", "solo,sole"], "'sole' is not one of solo, rose"),
         (["--seconds", "x"], "number of seconds"),
         (["--gpu", "99"], "--gpu and --model go together"),
         (["--gpu", "99", "--model", "."], "error: --gpu: GPU 99 is not there"),

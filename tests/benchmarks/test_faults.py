@@ -51,8 +51,8 @@ def request(sent_s, ended_s, *, failed=False, late=False):
     return Served("one", sent_s * S, ended_s * S, failed, late or failed, "it broke" if failed else None)
 
 
-def asked(at_s, engines=None, *, host="one", well=True):
-    return Asked(host, round(at_s * S), well, engines or {})
+def asked(at_s, *, host="one", well=True):
+    return Asked(host, round(at_s * S), well)
 
 
 def both(values):
@@ -75,7 +75,6 @@ def seen(**changed):
         "ran": both([]),
         "served": [request(1, 2), request(9, 11), request(12, 13)],
         "health": [asked(11)],
-        "controller": [asked(10), asked(12, {"serving-one-rollout": True})],
         "ttl_s": 3.0,
         "planned": 1,
     }
@@ -154,7 +153,6 @@ def test_all_is_well_where_nothing_was_noticed():
     assert all(claim.holds for claim in figures.values()), figures
     assert detail["trials"][0]["lending_again_s"] == 5.0
     assert detail["by_cause"]["agents killed"]["device_back_s"] == {"median": 2.0, "worst": 2.0}
-    assert detail["by_cause"]["agents killed"]["noticed_s"] == {"median": 0.0, "worst": 0.0}
     assert detail["by_cause"]["agents killed"]["lost"] == []
 
 

@@ -1,7 +1,7 @@
-"""The engines of the benchmark, the page they share, and who runs on which core.
+"""Two engines, the page they share, and the cores on which each runs.
 
-The device is one core: of each engine only the scheduler, which does the model's work, runs there. What is the host's
-work (HTTP, tokenizers, detokenizers, load generators, this process) runs on the other core, as it would on a GPU host.
+Without a GPU the device is one core: only the scheduler of each engine, which does the model's work, runs there. The
+host's work (HTTP, tokenizers, load generators, this process) runs on another core, as it would on a GPU host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,15 +33,14 @@ from rose.runtime.training.policy_model import PolicyShape
 from rose.terminal import echo
 
 SERVING, ROLLOUT = "serving", "rollout"
-CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
-SERVING_TOKENS, ROLLOUT_TOKENS = 8192, 16384
+_CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
+_SERVING_TOKENS, _ROLLOUT_TOKENS = 8192, 16384
 _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device. `tokens` are those of each engine's KV pool, `graph_batch_max` the largest decode batch that
-    is captured as a graph."""
+    """A GPU as the device: tokens of each engine's KV pool, and the largest decode batch captured as a graph."""
 
     index: int
     tokens: int = 65536
@@ -50,95 +49,77 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Checkpoints' folders; one without weights gets random ones."""
+    """Folders of checkpoints; one without weights gets random ones."""
 
     serving: Path
     rollout: Path
 
     @classmethod
     def built_in(cls, folder: Path) -> Models:
-        """The small model and an untrained policy, which is made in `folder`."""
+        """Return the small model and an untrained policy, which is made in `folder`."""
         rollout = folder / "rollout-model"
         rollout.mkdir()
         Model(PolicyShape()).save(rollout)
-        return cls(models.resolve(models.SMOLLM2, CACHE, lambda text: echo(text, err=True)), rollout)
+        return cls(models.resolve(models.SMOLLM2, _CACHE, lambda text: echo(text, err=True)), rollout)
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The core that is the device, none where a GPU is, and those of the host's work."""
+    """The core that is the device, none beside a GPU, and the cores of the host's work."""
 
     device: tuple[int, ...]
     host: tuple[int, ...]
 
     @classmethod
     def available(cls, gpu: Gpu | None) -> Cores:
-        """The first core this process may use, and the second; all of them beside a GPU. Raises UserError where there
-        is one."""
+        """Return the first core of this process and the second; all of them beside a GPU. Raises UserError."""
         cores = sorted(os.sched_getaffinity(0))
         if gpu is not None:
             return cls((), tuple(cores))
         if len(cores) < 2:
-            raise UserError(f"this benchmark needs two cores, and may use {cores} alone: give it another")
+            raise UserError(f"two CPU cores are needed, and this process may use {cores} alone: give it another")
         return cls((cores[0],), (cores[1],))
 
 
 class Engine(EngineProcess):
-    """An engine in a process group of its own, but in the session of whoever started it.
+    """An engine in a process group of its own, but in the session of its parent.
 
-    Linux gives each session a share of the cores (sched_autogroup): between sessions niceness has no effect, and one
-    whose processes run on several cores can be kept off one of them for seconds. `plugin` False is SGLang without ROSE.
+    Linux gives each session a share of the cores (sched_autogroup): between sessions niceness has no effect, and a
+    session whose processes run on several cores can be kept off one of them for seconds.
     """
-
-    def __init__(self, spec: EngineSpec, *, plugin: bool = True) -> None:
-        super().__init__(spec)
-        self._plugin = plugin
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        environment = {**os.environ, **self._environment()}
-        if not self._plugin:
-            environment = {name: value for name, value in environment.items() if not name.startswith("ROSE_PLUGIN_")}
-            environment["ROSE_PLUGIN_ROLE"] = "off"
-        module = "rose.runtime.engines.launch" if self._plugin else "rose.accept.coserve.bare"
         with self.spec.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *self._arguments()],
+                [sys.executable, "-m", "rose.runtime.engines.launch", *self._arguments()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={**os.environ, **self._environment()},
                 process_group=0,
             )
 
 
-@dataclass(slots=True)
-class Seat:
-    """An engine that was started."""
-
-    engine: EngineProcess
-
-
 class Host:
-    """Everything that was started, by name; made by `opened`."""
+    """The engines that were started, by name (`serving`, `rollout`), and their page; made by `opened`."""
 
     def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
         self.folder = folder
         self.cores = cores
         self.gpu = gpu
         self.models = checkpoints
-        if gpu is None:
-            self.serving_tokens, self.rollout_tokens = SERVING_TOKENS, ROLLOUT_TOKENS
-        else:
+        self.serving_tokens, self.rollout_tokens = _SERVING_TOKENS, _ROLLOUT_TOKENS
+        if gpu is not None:
             self.serving_tokens = self.rollout_tokens = gpu.tokens
-        #: Layers of the rollout model: between two of them a step may yield.
+        #: Layers of the rollout model: a step may yield between two of them.
         self.rollout_layers = int(json.loads((checkpoints.rollout / "config.json").read_text())["num_hidden_layers"])
-        self._page = ArbiterPage.create(folder / "page")
-        self.seats: dict[str, Seat] = {}
+        self.page = ArbiterPage.create(folder / "page")
+        self.engines: dict[str, EngineProcess] = {}
 
     @property
     def memory(self) -> KvMemory:
-        """A device on which both pools fit: memory is measured by itself."""
+        """A device on which both pools fit: this measures compute."""
         dtype = cpu.dtype() if self.gpu is None else None
         serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
         return KvMemory(
@@ -149,65 +130,18 @@ class Host:
             high_watermark=CoservingConfig().high_watermark,
         )
 
-    @property
-    def page(self) -> ArbiterPage:
-        """The page of the device."""
-        return self._page
-
     def start(self, names: list[str]) -> None:
-        """Start engines side by side and keep each to its cores. Names: serving, rollout, bare."""
+        """Start engines side by side and keep each to its cores."""
         for name in names:
             self.launch(name)
-            if self.gpu is not None:  # Each takes its share of what memory is free when it starts.
-                self.seats[name].engine.wait_ready()
+            if self.gpu is not None:  # Each takes its share of the memory that is free when it starts.
+                self.engines[name].wait_ready()
         for name in names:
             self.wait_ready(name)
 
     def launch(self, name: str) -> None:
         """Start an engine without waiting for it. It lives as long as the calling thread."""
-        self.seats[name] = Seat(self._engine(name, self._page.path))
-        self.seats[name].engine.launch()
-
-    def wait_ready(self, name: str) -> None:
-        """Wait until an engine that was launched answers, and keep it to its cores."""
-        self.seats[name].engine.wait_ready()
-        self.place(name, nice=0, scheduling=os.SCHED_OTHER)
-
-    def place(self, name: str, nice: int, scheduling: int) -> None:
-        """Keep an engine's scheduler to the device and all else of it to the host's core, as a lent engine is kept.
-
-        Raises PermissionError where niceness may not be lowered again: run it as root, or one policy a run.
-        """
-        if self.gpu is not None:
-            return
-        placement.place(
-            self.processes(name),
-            cores=self.cores.device,
-            host_cores=self.cores.host,
-            nice=nice,
-            idle_class=scheduling == os.SCHED_IDLE,
-        )
-
-    def adopt(self, policy: Policy) -> None:
-        """Run the rollout engine of a policy as that policy says."""
-        if policy.lends:
-            self.place(ROLLOUT, policy.nice, policy.scheduling)
-
-    def processes(self, name: str) -> list[psutil.Process]:
-        """The live processes of an engine."""
-        pid = self.seats[name].engine.pid
-        assert pid is not None
-        leader = psutil.Process(pid)
-        return [leader, *leader.children(recursive=True)]
-
-    def stop(self, names: list[str]) -> None:
-        """Stop engines; those that do not run are passed over."""
-        for name in names:
-            if name in self.seats:
-                self.seats.pop(name).engine.stop()
-
-    def _engine(self, name: str, page: Path) -> EngineProcess:
-        serves = name in ("serving", "bare")
+        serves = name == SERVING
         model = self.models.serving if serves else self.models.rollout
         staging = self.staging(name)
         staging.mkdir(exist_ok=True)
@@ -217,17 +151,49 @@ class Host:
             model_name=models.SMOLLM2 if serves else "untrained policy",
             port=free_port(),
             max_total_tokens=self.serving_tokens if serves else self.rollout_tokens,
-            plugin=PluginSettings("serving" if serves else "rollout", page, staging, gated=not serves),
+            plugin=PluginSettings("serving" if serves else "rollout", self.page.path, staging, gated=not serves),
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
             token_ids_only=not serves,
             gpu=None if self.gpu is None else self.gpu.index,
             extra_args=self._arguments(model, serves),
         )
-        return Engine(spec, plugin=name != "bare")
+        self.engines[name] = Engine(spec)
+        self.engines[name].launch()
+
+    def wait_ready(self, name: str) -> None:
+        """Wait until an engine answers, and keep it to its cores."""
+        self.engines[name].wait_ready()
+        self._place(name, nice=0, scheduling=os.SCHED_OTHER)
+
+    def _place(self, name: str, nice: int, scheduling: int) -> None:
+        """Keep an engine's scheduler to the device and the rest of it to the host's core, as a lent engine is kept.
+
+        Raises PermissionError where niceness may not be lowered again: run it as root, or one policy a run.
+        """
+        if self.gpu is None:
+            cores, host_cores = self.cores.device, self.cores.host
+            idle = scheduling == os.SCHED_IDLE
+            placement.place(self.processes(name), cores=cores, host_cores=host_cores, nice=nice, idle_class=idle)
+
+    def adopt(self, policy: Policy) -> None:
+        """Run the rollout engine as a policy says."""
+        if policy.lends:
+            self._place(ROLLOUT, policy.nice, policy.scheduling)
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Return the live processes of an engine."""
+        leader = psutil.Process(self.engines[name].pid)
+        return [leader, *leader.children(recursive=True)]
+
+    def stop(self, names: list[str]) -> None:
+        """Stop those of the engines that run."""
+        for name in names:
+            if name in self.engines:
+                self.engines.pop(name).stop()
 
     def staging(self, name: str) -> Path:
-        """Where an engine is handed new weights."""
+        """Return the folder through which an engine gets new weights."""
         return self.folder / f"staging-{name}"
 
     def _arguments(self, model: Path, serves: bool) -> tuple[str, ...]:
@@ -241,13 +207,17 @@ class Host:
 
 @contextmanager
 def opened(folder: Path, cores: Cores, gpu: Gpu | None = None, checkpoints: Models | None = None) -> Iterator[Host]:
-    """A host whose engines are all stopped at the end; they run the built-in models if none are named. This process is
-    kept to the host's core meanwhile."""
+    """Yield a host of the built-in models or of `checkpoints`; all engines are stopped at the end.
+
+    This process keeps to the host's cores meanwhile.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
-    with ExitStack() as stack:
-        stack.callback(os.sched_setaffinity, 0, before)
+    try:
         host = Host(folder, cores, gpu, checkpoints or Models.built_in(folder))
-        # Asked at the end for what runs then: engines are started and stopped in between.
-        stack.callback(lambda: host.stop(list(host.seats)))
-        yield host
+        try:
+            yield host
+        finally:
+            host.stop(list(host.engines))
+    finally:
+        os.sched_setaffinity(0, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
-from rose.accept.coserve.account import WorkSample
 from rose.accept.coserve.policies import Policy
 from rose.clock import monotonic_ns
 from rose.config import CoservingConfig
@@ -33,7 +32,8 @@ class Keeper:
     max_prompt_tokens: int
     rollout_tokens: int
     spans: list[SpanRecord] = field(default_factory=list)
-    samples: list[WorkSample] = field(default_factory=list)
+    #: (monotonic ns, requests that waited or ran in the rollout engine).
+    samples: list[tuple[int, int]] = field(default_factory=list)
     lost_spans: int = 0
     _tails: dict[Party, int] = field(default_factory=dict)
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -46,8 +46,7 @@ class Keeper:
         for party in _PARTIES:
             self._tails[party] = self.page.get(party, Field.HEAD)
         self._number = self.page.lease().number + 1
-        if self.policy.lends:
-            self._renew()
+        self._renew()
         self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
         self._thread.start()
 
@@ -62,33 +61,34 @@ class Keeper:
         self._drain()
         for party in _PARTIES:
             span = self.page.open(party, monotonic_ns())
-            if span is not None:  # An engine that waits writes its span when it goes on.
+            if span is not None:  # An engine that waits writes its span when it continues.
                 self.spans.append(replace(span, aux=self.page.get(party, Field.LAST_HOLD)))
 
     def _loop(self) -> None:
         renewed_ns = drained_ns = monotonic_ns()
         while not self._stopping.wait(_SAMPLE_S):
-            now = monotonic_ns()
+            now_ns = monotonic_ns()
             requests = sum(self.page.get(Party.ROLLOUT, word) for word in (Field.WAITING, Field.RUNNING))
-            self.samples.append(WorkSample(now, requests))
-            if self.policy.lends and now - renewed_ns >= RENEW_NS:
-                renewed_ns = now
+            self.samples.append((now_ns, requests))
+            if now_ns - renewed_ns >= RENEW_NS:
+                renewed_ns = now_ns
                 self._renew()
-            if now - drained_ns >= _DRAIN_NS:
-                drained_ns = now
+            if now_ns - drained_ns >= _DRAIN_NS:
+                drained_ns = now_ns
                 self._drain()
 
     def _renew(self) -> None:
-        self.page.set_lease(
-            LeaseTerms(
-                number=self._number,
-                expires_ns=monotonic_ns() + TTL_NS,
-                compute_share=self.policy.compute_share,
-                kv_budget_tokens=self.rollout_tokens,
-                regret_share=CoservingConfig().regret_share,
-                policy=NAMES.index(self.policy.decides),
-            )
+        if not self.policy.lends:
+            return
+        terms = LeaseTerms(
+            number=self._number,
+            expires_ns=monotonic_ns() + TTL_NS,
+            compute_share=self.policy.compute_share,
+            kv_budget_tokens=self.rollout_tokens,
+            regret_share=CoservingConfig().regret_share,
+            policy=NAMES.index(self.policy.decides),
         )
+        self.page.set_lease(terms)
 
     def _drain(self) -> None:
         for party in _PARTIES:

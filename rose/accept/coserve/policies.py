@@ -1,14 +1,11 @@
-"""The ways of sharing a device that are compared: what is on the page, and how the rollout engine runs, in each.
-
-To add one, add a line to `POLICIES`; nothing else knows the names.
-"""
+"""The ways of sharing a device that are compared: what is on the page, and how the rollout engine runs, in each."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-#: What the kernel gives a process of niceness 0, and one that is to run only when nothing else does: see sched(7) and
+#: What the kernel gives a process of niceness 0, and one that runs only when nothing else does: see sched(7) and
 #: `sched_prio_to_weight` in Linux; a step of niceness is a factor of 1.25.
 _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
@@ -50,5 +47,3 @@ POLICIES = {
         nice=0,
     ),
 }
-#: Stages of their own: the same serving engine with the plugin, nothing lent, and without it; memory under pressure.
-INSTALLED, BARE, MEMORY = "installed", "bare", "memory"

@@ -5,23 +5,71 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
-import psutil
-
-from rose.accept.coserve.account import Arrival, DeviceTime, device_time, met, still_open_ns
-from rose.accept.coserve.host import ROLLOUT, Host
+from rose.accept.coserve.host import ROLLOUT, SERVING, Host
 from rose.accept.coserve.keeper import Keeper
 from rose.accept.coserve.policies import POLICIES
 from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.accounts.slices import slice_time
+from rose.runtime.coserving.page import Span, SpanRecord
 from rose.runtime.engines import models
-from rose.runtime.engines.placement import is_scheduler
 from rose.runtime.policy.slack import Budgets
 
 #: Rollouts begin this long before the round, so that it begins with the engine at work.
 _RAMP_S = 1.0
+
+
+class DeviceTime(TypedDict):
+    """Nanoseconds of a round: serving, rollout, headroom and idle add up to its length.
+
+    These are `slice_time`'s buckets, but for the time in which both engines were in a step: a step that waits for a
+    shared core is still open, so this time is split by the share of the core that each engine then gets.
+    """
+
+    length_ns: int
+    serving_ns: int
+    rollout_ns: int
+    headroom_ns: int
+    idle_ns: int
+    #: Rollouts' part by the rule of `slice_time`.
+    rollout_by_halves_ns: int
+    #: Time in which both were in a step.
+    overlap_ns: int
+    rollout_steps: int
+    serving_steps: int
+
+
+def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_share: float = 0.5) -> DeviceTime:
+    """Account for [t0_ns, t1_ns). `core_share` is rollouts' share of the core while both engines are in a step."""
+    part = slice_time(spans, t0_ns, t1_ns)
+    buckets = part.by_bucket
+    rollout = clipped(spans, Span.ROLLOUT, t0_ns, t1_ns)
+    rollout_ns = sum(end - start for start, end in rollout) - round(part.overlap_ns * (1 - core_share))
+    return DeviceTime(
+        length_ns=t1_ns - t0_ns,
+        serving_ns=buckets["serving"] + buckets["rollout"] - rollout_ns,
+        rollout_ns=rollout_ns,
+        headroom_ns=buckets["headroom"],
+        idle_ns=buckets["idle"],
+        rollout_by_halves_ns=buckets["rollout"],
+        overlap_ns=part.overlap_ns,
+        rollout_steps=len(rollout),
+        serving_steps=len(clipped(spans, Span.SERVING, t0_ns, t1_ns)),
+    )
+
+
+def clipped(spans: Sequence[SpanRecord], kind: Span, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
+    """Return the parts of spans of one kind inside [t0_ns, t1_ns), in order."""
+    parts = [(max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)) for span in spans if span.kind is kind]
+    return sorted((start, end) for start, end in parts if start < end)
+
+
+def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
+    """Return rollouts' device time over the time that serving alone left idle."""
+    return lent["rollout_ns"] / (solo["length_ns"] - solo["serving_ns"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +83,18 @@ class Served:
     send_delay_ns: int
     reason: str | None
 
+    @classmethod
+    def of_event(cls, request: dict[str, Any]) -> Served:
+        """Return a `Request` event as a worker reported it."""
+        return cls(
+            completed=request["outcome"] == "completed",
+            ttft_ns=request["ttft_ns"],
+            tpot_ns=request["tpot_mean_ns"],
+            tpot_max_ns=request["tpot_max_ns"],
+            send_delay_ns=request["send_delay_ns"],
+            reason=request["reason"],
+        )
+
     def within(self, budgets: Budgets) -> bool:
         """Whether it kept both promises; a request that failed kept none."""
         if not self.completed or self.ttft_ns is None:
@@ -44,21 +104,25 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one round of one policy measured."""
+    """What one round of one policy measured in [t0_ns, t1_ns), monotonic."""
 
     policy: str
     number: int
+    t0_ns: int
+    t1_ns: int
     requests: tuple[Served, ...]
-    device: DeviceTime
+    spans: tuple[SpanRecord, ...]
+    #: (monotonic ns, requests that waited or ran in the rollout engine).
+    samples: tuple[tuple[int, int], ...] = ()
     #: What rollouts made, over `rollout_s`: the round and the ramp before it.
     rollout: dict[str, Any]
     rollout_s: float
-    #: CPU seconds by role, of both cores; `others` is what else ran on the machine.
-    cpu_s: dict[str, float]
-    #: See `still_open_ns` and `met`.
-    open_ns: tuple[int, ...]
-    arrivals: tuple[Arrival, ...]
     lost_spans: int
+
+    @property
+    def device(self) -> DeviceTime:
+        """Where the device's time went."""
+        return device_time(self.spans, self.t0_ns, self.t1_ns, core_share=POLICIES[self.policy].core_share)
 
     @property
     def tokens_per_s(self) -> float:
@@ -77,99 +141,54 @@ class Scene:
     budgets: Budgets
     max_prompt_tokens: int
 
-    def play(self, policy: str, number: int, arrivals: Arrivals, seconds: float, seed: int) -> Round:
-        """Play a round of `seconds`; `seed` is of the prompts' text. Rollouts end with it, serving's last do after."""
+    def keeper(self, policy: str) -> Keeper:
+        """Place the rollout engine as the policy says, and return what keeps its lease."""
         host, way = self.host, POLICIES[policy]
         host.adopt(way)
-        keeper = Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
-        made: dict[str, Any] = {}
-        cpu = CpuTimes(self._roles())
+        return Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
+
+    def play(self, policy: str, number: int, arrivals: Arrivals, seconds: float, seed: int) -> Round:
+        """Play a round; `seed` is that of the prompts' text. Rollouts end with it, serving's last requests after it."""
+        lends = POLICIES[policy].lends
+        keeper = self.keeper(policy)
+        rollout: dict[str, Any] = {}
         keeper.start()
         try:
             rollouts_began_ns = monotonic_ns()
-            if way.lends:
-                self.rollout.tell(url=host.seats[ROLLOUT].engine.url, turns=self.turns, seed=seed)
+            if lends:
+                self.rollout.tell(url=self.host.engines[ROLLOUT].url, turns=self.turns, seed=seed)
             time.sleep(_RAMP_S)
-            began_cpu = cpu.read()
-            self.serving.tell(**serving_command(host.seats["serving"].engine.url, arrivals, seed))
+            self.serving.tell(**serving_command(self.host.engines[SERVING].url, arrivals, seed))
             t0_ns = int(self.serving.hear()["began_ns"])
             t1_ns = t0_ns + round(seconds * 1e9)
             time.sleep(max(0.0, (t1_ns - monotonic_ns()) / 1e9))
-            ended_cpu = cpu.read()
             rollouts_ended_ns = monotonic_ns()
-            if way.lends:
+            if lends:
                 self.rollout.tell(stop=True)
-                made = self.rollout.hear()
-            served = self.serving.hear()["requests"]
+                rollout = self.rollout.hear()
+            requests = self.serving.hear()["requests"]
         finally:
             keeper.stop()
         return Round(
             policy=policy,
             number=number,
-            requests=tuple(as_served(request) for request in served),
-            device=device_time(keeper.spans, keeper.samples, t0_ns, t1_ns, lent=way.lends, core_share=way.core_share),
-            rollout=made,
+            t0_ns=t0_ns,
+            t1_ns=t1_ns,
+            requests=tuple(map(Served.of_event, requests)),
+            spans=tuple(keeper.spans),
+            samples=tuple(keeper.samples),
+            rollout=rollout,
             rollout_s=(rollouts_ended_ns - rollouts_began_ns) / 1e9,
-            cpu_s={role: round(ended_cpu[role] - began_cpu[role], 3) for role in ended_cpu},
-            open_ns=tuple(still_open_ns(keeper.spans, t0_ns, t1_ns)),
-            arrivals=tuple(met(keeper.spans, t0_ns, t1_ns)),
             lost_spans=keeper.lost_spans,
         )
 
-    def _roles(self) -> dict[str, list[psutil.Process]]:
-        roles: dict[str, list[psutil.Process]] = {
-            "serving client": [psutil.Process(self.serving.pid)],
-            "rollout client": [psutil.Process(self.rollout.pid)],
-            "controller": [psutil.Process()],
-        }
-        for name in self.host.seats:
-            for process in self.host.processes(name):
-                part = "scheduler" if is_scheduler(process) else "HTTP and tokenizers"
-                role = f"{'serving' if name == 'serving' else 'rollout'} {part}"
-                roles.setdefault(role, []).append(process)
-        return roles
-
 
 def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object]:
-    """What the serving worker is told."""
+    """Return the command of a round for the serving worker."""
     return {"url": url, "model": models.SMOLLM2, "seed": seed, **asdict(arrivals)}
 
 
-def as_served(request: dict[str, Any]) -> Served:
-    """A `Request` event as a worker told it."""
-    return Served(
-        completed=request["outcome"] == "completed",
-        ttft_ns=request["ttft_ns"],
-        tpot_ns=request["tpot_mean_ns"],
-        tpot_max_ns=request["tpot_max_ns"],
-        send_delay_ns=request["send_delay_ns"],
-        reason=request["reason"],
-    )
-
-
-class CpuTimes:
-    """CPU seconds so far, by role, and of everything else on the machine."""
-
-    def __init__(self, roles: dict[str, list[psutil.Process]]) -> None:
-        self._roles = roles
-
-    def read(self) -> dict[str, float]:
-        """User and system seconds. A process that has ended counts as nothing."""
-        seconds = {role: sum(map(_cpu_s, processes)) for role, processes in self._roles.items()}
-        whole = psutil.cpu_times()
-        busy = whole.user + whole.nice + whole.system + whole.irq + whole.softirq
-        return {**seconds, "others": busy - sum(seconds.values()), "stolen by the host": whole.steal}
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
-
-
 def order(policies: Sequence[str], number: int) -> list[str]:
-    """The order of a round: rotated by one each time, so that no policy always follows the same one."""
+    """Return the order of a round: rotated by one each time, so that no policy always follows the same one."""
     start = number % len(policies)
     return [*policies[start:], *policies[:start]]

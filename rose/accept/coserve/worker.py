@@ -1,7 +1,7 @@
 """`python -m rose.accept.coserve.worker serving|rollout`: a load generator in a process of its own.
 
-Apart from the benchmark's own process, so that nothing that is done there delays the arrival of a token here. Commands
-come as lines of JSON, and so do the answers; the process ends when its input does.
+Nothing that the benchmark's own process does delays the arrival of a token here. Commands and answers are lines of
+JSON; the process ends when its input does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -29,7 +28,7 @@ _ABORT_S = 30.0
 
 
 class Worker:
-    """A worker process, as the benchmark holds it. Use as a context manager, or `close` it."""
+    """A worker process. Use it as a context manager, or `close` it."""
 
     def __init__(self, what: str) -> None:
         self._process = subprocess.Popen(
@@ -50,11 +49,11 @@ class Worker:
         self._process.stdin.flush()
 
     def hear(self) -> Any:
-        """The next answer. Raises RuntimeError if the process has ended; what it wrote on stderr says why."""
+        """Return the next answer. Raises RuntimeError if the process has ended; its stderr says why."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("a load generator ended; what it wrote above says why")
+            raise RuntimeError("a load generator ended; its errors above say why")
         return json.loads(line)
 
     def close(self) -> None:
@@ -70,19 +69,19 @@ class Worker:
 
 
 def main() -> None:
-    """Work off commands until there are no more."""
+    """Carry out commands until there are no more."""
     act = {"serving": _serving, "rollout": _rollout}[sys.argv[1]]
-    _say({"ready": True})
+    _answer({"ready": True})
     while line := sys.stdin.readline():
         asyncio.run(act(json.loads(line)))
 
 
-def _say(answer: object) -> None:
+def _answer(answer: object) -> None:
     echo_data(json.dumps(answer))
 
 
 async def _serving(command: dict[str, Any]) -> None:
-    """Replay arrivals; answers when it begins, then with every request as its client saw it."""
+    """Replay arrivals; answer at the begin, and then with every request as its client saw it."""
     import numpy as np
 
     from rose.config import ServingConfig
@@ -97,19 +96,19 @@ async def _serving(command: dict[str, Any]) -> None:
     requests: list[Event] = []
     target = Target(url=command["url"], model=command["model"])
     replay = Replay(fitted, target, ServingConfig(), requests.append, seed=command["seed"])
-    _say({"began_ns": monotonic_ns()})
+    _answer({"began_ns": monotonic_ns()})
     await replay.run()
-    _say({"requests": [asdict(request) for request in requests]})
+    _answer({"requests": [asdict(request) for request in requests]})
 
 
 async def _rollout(command: dict[str, Any]) -> None:
-    """Keep turns in flight until the next command, then abort them; answers with how many tokens were made."""
+    """Keep turns in flight until the next command, then abort them; answer with the tokens that were made."""
     import aiohttp
 
     draw = random.Random(command["seed"])
     shared = _token_ids(draw, SHARED_TOKENS)
     stopping = asyncio.Event()
-    made: dict[str, Any] = {"tokens": 0, "turns": 0, "failed": 0, "reason": ""}
+    counts: dict[str, Any] = {"tokens": 0, "turns": 0, "failed": 0, "reason": ""}
 
     async def post(session: aiohttp.ClientSession, turns: int) -> None:
         while not stopping.is_set():
@@ -126,14 +125,14 @@ async def _rollout(command: dict[str, Any]) -> None:
                 if response.status != 200:
                     raise ValueError(f"HTTP {response.status}: {answers}")
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                made["failed"] += turns
-                made["reason"] = f"{type(error).__name__}: {error}"
+                counts["failed"] += turns
+                counts["reason"] = f"{type(error).__name__}: {error}"
                 await asyncio.sleep(0.2)
                 continue
-            made["turns"] += turns
-            # Turns that the end of the round cuts off may be answered without what they made.
+            counts["turns"] += turns
+            # Turns that the end of the round cuts off may be answered without their tokens.
             tokens = sum(answer.get("meta_info", {}).get("completion_tokens", 0) for answer in answers)
-            made["tokens"] += tokens
+            counts["tokens"] += tokens
             if not tokens:  # Nothing is lent.
                 await asyncio.sleep(0.02)
 
@@ -146,12 +145,12 @@ async def _rollout(command: dict[str, Any]) -> None:
         _, late = await asyncio.wait(tasks, timeout=_ABORT_S)
         for task in late:
             task.cancel()
-        made["not_aborted"] = len(late)
-    _say(made)
+        counts["not_aborted"] = len(late)
+    _answer(counts)
 
 
-def posts(turns: int) -> Sequence[int]:
-    """How many turns each post carries, so that together they keep `turns` in flight."""
+def posts(turns: int) -> list[int]:
+    """Return how many turns each post carries, so that together they keep `turns` in flight."""
     whole, rest = divmod(turns, TURNS_PER_POST)
     return [TURNS_PER_POST] * whole + [rest] * (rest > 0)
 

@@ -1,4 +1,4 @@
-"""The project's own tests that need CUDA: they are skipped on every host without a card."""
+"""The project's own tests that need CUDA: every host without a card skips them."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from rose.accept.report import ROOT
 from rose.accept.stage import Scope, SkippedError, StageReport
 
 _TESTS = ROOT / "tests" / "runtime"
-_RUN_MIN = 10
+_PASSED_MIN = 10
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Skipped outside a checkout: an installed package has no tests."""
+    """Raises SkippedError outside a checkout: an installed package has no tests."""
     if not _TESTS.is_dir():
-        raise SkippedError("the tests are not here: run this from a checkout, or from what `make gpu-kit` makes")
+        raise SkippedError("the tests are missing: run this from a checkout, or from what `make gpu-kit` makes")
     if importlib.util.find_spec("pytest") is None:
         raise SkippedError("pytest is not installed: `pip install pytest pytest-timeout hypothesis`")
-    outcome = scope.folder / "tests.xml"
+    file = scope.folder / "tests.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "cuda and not live"]
     if importlib.util.find_spec("xdist") is not None:
         command += ["--numprocesses=4", "--dist=loadfile"]
     visible = {} if scope.gpu is None else {"CUDA_VISIBLE_DEVICES": str(scope.gpu)}
-    # What is left out by the mark is still imported: only files that have it.
-    files = [str(path) for path in sorted(_TESTS.rglob("test_*.py")) if "mark.cuda" in path.read_text()]
-    subprocess.run([*command, f"--junit-xml={outcome}", *files], cwd=ROOT, env={**os.environ, **visible}, check=False)
-    passed, skipped, failures = outcomes(outcome)
-    report.detail["skipped"], report.detail["failed"] = skipped, failures
-    report.claim("cuda_tests: failed", len(failures), "tests", 0, "lower")
-    report.claim("cuda_tests: passed", passed, "tests", _RUN_MIN, "higher")
+    # Pytest imports a file before it reads the marks: it gets only files that have this one.
+    tests = [str(path) for path in sorted(_TESTS.rglob("test_*.py")) if "mark.cuda" in path.read_text()]
+    subprocess.run([*command, f"--junit-xml={file}", *tests], cwd=ROOT, env={**os.environ, **visible}, check=False)
+    passed, report.detail["skipped"], report.detail["failed"] = outcomes(file)
+    report.claim("cuda_tests: failed", len(report.detail["failed"]), "tests", 0, "lower")
+    report.claim("cuda_tests: passed", passed, "tests", _PASSED_MIN, "higher")
 
 
 def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
-    """How many tests of a JUnit report passed, which were skipped, and which failed; these with their reasons."""
+    """Return how many tests of a JUnit report passed, which were skipped and which failed, with their reasons."""
     passed, skipped, failed = 0, [], []
     for case in ElementTree.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"
-        wrong = [part for tag in ("failure", "error") for part in case.findall(tag)]
-        if wrong:
-            failed.append(f"{name}: {wrong[0].get('message', '')[:500]}")
-        elif (left_out := case.find("skipped")) is not None:
-            skipped.append(f"{name}: {left_out.get('message', '')}")
+        problems = [part for tag in ("failure", "error") for part in case.findall(tag)]
+        if problems:
+            failed.append(f"{name}: {problems[0].get('message', '')[:500]}")
+        elif (reason := case.find("skipped")) is not None:
+            skipped.append(f"{name}: {reason.get('message', '')}")
         else:
             passed += 1
     return passed, skipped, failed

@@ -1,85 +1,124 @@
 """One process gives way to another on a shared device: the product's gate, page, plugin and accounts, without SGLang.
 
-A serving process runs bursts of steps; a rollout process runs steps without pause, in one way to share after another,
-round by round. What serving's steps take beside rollouts is held against what they take alone; what rollouts get,
-against what ungated ones would get out of the time that serving alone leaves idle.
+A serving process runs bursts of steps; a rollout process runs steps without pause. They share the device in one mode
+after another, round by round. Serving's steps beside rollouts are compared with serving alone; rollout steps, with what
+ungated rollouts would make of the time that serving alone leaves idle.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import resource
-from collections.abc import Sequence
-from dataclasses import asdict
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rose.accept.gate import figures
-from rose.accept.gate.device import Device, Mode, PartyError
-from rose.accept.gate.messages import Ready, Round
-from rose.accept.stage import Scope, StageReport
-from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.gate import LAYERS_AHEAD
+import numpy as np
 
-ALONE, UNSERVED, UNGATED, YIELD = "alone", "rollouts alone", "ungated", "yield"
-_ALONE = Mode(name=ALONE, policy=None, seconds=5.0, quick_seconds=0.75)
-#: What ungated rollouts make of a device that nobody else wants.
-_UNSERVED = Mode(name=UNSERVED, policy="share_all", served=False, seconds=1.2, quick_seconds=0.4)
-_UNGATED = Mode(name=UNGATED, policy="share_all", seconds=2.0, quick_seconds=0.5)
-_YIELD = Mode(name=YIELD, policy="rose", seconds=5.0, quick_seconds=0.75)
-_SHARED = (_ALONE, _UNSERVED, _UNGATED, _YIELD)
-_GPU_MODES = (
-    *_SHARED,
-    Mode(name="yield, 1 layer ahead", policy="rose", layers_ahead=1, seconds=2.0),
-    Mode(name="yield, 4 layers ahead", policy="rose", layers_ahead=4, seconds=2.0),
+from rose.accept.stage import Scope, StageReport
+from rose.accept.stages.gate_processes import (
+    KV_TOKENS,
+    PROMPT_TOKENS,
+    PartyError,
+    PartyProcess,
+    Ready,
+    RolledOut,
+    Step,
+    Yield,
 )
-_CPU_MODES = (*_SHARED, Mode(name="yield, idle class", policy="rose", idle_class=True, seconds=3.0, quick_seconds=0.5))
-_GRAPH_MODES = (
-    Mode(name=ALONE, policy=None, seconds=2.0),
-    _UNSERVED,
-    Mode(name="graph", policy="rose", seconds=3.0),
+from rose.clock import Anchor, monotonic_ns
+from rose.events import BUCKETS, DeviceSlice, Event
+from rose.runtime.coserving.accounts.accountant import Accountant
+from rose.runtime.coserving.hooks.gate import LAYERS_AHEAD
+from rose.runtime.coserving.leases.leasing import LeaseChange
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+
+_MEMORY = KvMemory(
+    device_bytes=4 * KV_TOKENS, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-_MPS_MODES = (
-    Mode(name=ALONE, policy=None, seconds=1.5),
-    _UNSERVED,
-    Mode(name=UNGATED, policy="share_all", seconds=1.5),
-    Mode(name=YIELD, policy="rose", seconds=1.5),
-)
-_ROUNDS, _PART_ROUNDS, _QUICK_ROUNDS = 3, 2, 2
+#: So long that no request is ever late: `_REGRET_SHARE` alone bounds rollouts.
+_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)
+_REGRET_SHARE = 0.05
+#: Between telling the processes of a round and its begin.
+_LEAD_NS = 50_000_000
+#: After a round, serving ends what it began within this time.
+_LATE_S = 5.0
+_CLOSE_S = 0.1
+_ROUNDS, _QUICK_ROUNDS = 3, 2
 _WARM_UP_S = 0.4
-#: What a round takes beside its time, and a part before its rounds.
-_ROUND_LOST_S, _START_S = 0.2, 4.0
-#: Of the stage's time, what is kept for its end.
-_END_S = 3.0
-_MPS_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+#: What a round takes beside its time, and what is kept for the end of the stage.
+_ROUND_LOST_S, _END_S = 0.2, 3.0
+#: Share of a round that serving alone is busy.
+_BUSY_SHARE = 0.4
+_STEPS_MIN, _STEPS_MAX = 2, 4
+#: After a pause a card is slow to reach its clocks: serving's first steps of a round do not count.
+SETTLING_NS = 250_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mode:
+    """A way to share the device. `policy` decides for rollouts; None: no rollouts. `served`: whether requests come."""
+
+    name: str
+    policy: str | None
+    seconds: float
+    quick_seconds: float
+    served: bool = True
+
+
+ALONE, UNSERVED, YIELD = "alone", "rollouts alone", "yield"
+MODES = (
+    Mode(name=ALONE, policy=None, seconds=5.0, quick_seconds=0.75),
+    # What ungated rollouts make of a device that nobody else wants.
+    Mode(name=UNSERVED, policy="share_all", served=False, seconds=1.2, quick_seconds=0.4),
+    Mode(name="ungated", policy="share_all", seconds=2.0, quick_seconds=0.5),
+    Mode(name=YIELD, policy="rose", seconds=5.0, quick_seconds=0.75),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """What a round measured in [from_ns, until_ns). `rollout` is None without rollouts."""
+
+    from_ns: int
+    until_ns: int
+    steps: tuple[Step, ...]
+    rollout: RolledOut | None
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """On CPU cores too: there both processes share one. Raises PartyError if a part failed; the others go on."""
+    """On CPU cores both processes share one. Raises PartyError if a process failed."""
     deadline_ns = monotonic_ns() + round((scope.seconds - _END_S) * 1e9)
-    if scope.gpu is None:
-        parts = [_Part("", _cpu_modes(report), _ROUNDS, scope, report, core=_settle(report))]
-    else:
-        parts = [_Part("", _GPU_MODES, _ROUNDS, scope, report), *_gpu_parts(scope, report)]
-    failures = []
-    for index, part in enumerate(parts):
-        later_s = sum(_START_S + other.planned_s for other in parts[index + 1 :])
+    device = Device(scope.folder, scope.device, core=_free_core(report) if scope.gpu is None else None)
+    seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in MODES}
+    rounds = _QUICK_ROUNDS if scope.quick else _ROUNDS
+    played: dict[str, list[Round]] = {}
+    try:
+        serving, rollout = device.start(deadline_ns)
+        planned_s = _WARM_UP_S + rounds * sum(length + _ROUND_LOST_S for length in seconds.values())
+        scale = min(1.0, (deadline_ns - monotonic_ns()) / 1e9 / planned_s)
+        if scale <= 0:
+            raise PartyError("no time was left for rounds")
         try:
-            part.run(deadline_ns - round(later_s * 1e9))
-        except PartyError as error:
-            if error.skip:
-                report.fact(f"{part.name}: skipped", str(error))
-            else:
-                failures.append(f"{part.name or 'gate'}: {error}")
+            device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate has to know step times.
+            for number in range(rounds):
+                turn = number % len(MODES)
+                for mode in (*MODES[turn:], *MODES[:turn]):
+                    one = device.play(mode, number + 1, seconds[mode] * scale)
+                    played.setdefault(mode.name, []).append(one)
         finally:
-            part.device.close()
-    if failures:
-        raise PartyError("; ".join(failures))
+            _claim(report, device.account(), played, serving, rollout)
+    finally:
+        device.close()
 
 
-def _settle(report: StageReport) -> int:
-    """The core with the least to do, for the two processes; this one leaves it if there is another."""
+def _free_core(report: StageReport) -> int:
+    """Return the core with the least to do, for the two processes; this process leaves it if there is another."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -92,169 +131,189 @@ def _settle(report: StageReport) -> int:
     return core
 
 
-def _cpu_modes(report: StageReport) -> tuple[Mode, ...]:
-    """Those whose class of process may be taken and left again."""
-    nice_least, _ = resource.getrlimit(resource.RLIMIT_NICE)
-    if os.geteuid() == 0 or nice_least >= 20:
-        return _CPU_MODES
-    report.fact("yield, idle class: skipped", "a process could not leave that class: it takes root or RLIMIT_NICE 20")
-    return tuple(mode for mode in _CPU_MODES if not mode.idle_class)
+class Device:
+    """One shared device: its page, the two processes on it, and the account of its time. Close it."""
 
-
-def _gpu_parts(scope: Scope, report: StageReport) -> list[_Part]:
-    """Those that need more of the host, each on a page and in processes of its own: none takes another along."""
-    reasons = {
-        "graph": None
-        if importlib.util.find_spec("sglang") is not None
-        else "sglang is not installed, whose breakable capture makes a graph of each layer",
-        "mps": None
-        if _mps_pipe() is not None
-        else "no MPS daemon runs on this host (nvidia-cuda-mps-control -d starts one)",
-    }
-    parts = []
-    for name, modes in (("graph", _GRAPH_MODES), ("mps", _MPS_MODES)):
-        reason = "not in a quick run" if scope.quick else reasons[name]
-        if reason is None:
-            parts.append(_Part(name, modes, _PART_ROUNDS, scope, report))
-        else:
-            report.fact(f"{name}: skipped", reason)
-    return parts
-
-
-def _mps_pipe() -> Path | None:
-    """Where the MPS daemon listens; None if there is none."""
-    folder = Path(os.environ.get(_MPS_DIRECTORY, "/tmp/nvidia-mps"))
-    return folder if (folder / "control").exists() else None
-
-
-class _Part:
-    """Modes that are played on one device, their rounds interleaved. The one without a name makes the claims."""
-
-    def __init__(
-        self,
-        name: str,
-        modes: Sequence[Mode],
-        rounds: int,
-        scope: Scope,
-        report: StageReport,
-        *,
-        core: int | None = None,
-    ) -> None:
-        self.name, self._report, self._quick = name, report, scope.quick
-        self._on_cores = core is not None
-        seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in modes}
-        self._seconds = {mode: length for mode, length in seconds.items() if length}
-        self._rounds = _QUICK_ROUNDS if scope.quick else rounds
-        self._played: list[Round] = []
-        # Where a daemon runs every process is its client, but for those that look for it elsewhere.
-        mps = name == "mps"
-        environment = () if mps or _mps_pipe() is None else ((_MPS_DIRECTORY, str(scope.folder / "no-mps")),)
-        self.device = Device(
-            scope.folder / (name or "gate"),
-            device=scope.device,
-            core=core,
-            graph=name == "graph",
-            # The others must not disturb its rounds.
-            at_once=not name,
-            environment=environment,
-            # MPS knows two priorities, 0 and this.
-            idle_environment=(("CUDA_MPS_CLIENT_PRIORITY", "1"),) if mps else (),
+    def __init__(self, folder: Path, device: str, *, core: int | None) -> None:
+        self._page = ArbiterPage.create(folder / "page")
+        self._page.set_terms(_BUDGETS, PROMPT_TOKENS, _MEMORY)
+        self._anchor = Anchor.take()
+        self._began_ns = monotonic_ns()
+        self._leases: list[LeaseChange] = []
+        self._slices: list[DeviceSlice] = []
+        self._accountant = Accountant(
+            "gate", self._page, self._anchor, self._began_ns, self._record, engine_id=None, leases=self._leases
         )
+        self._serving, self._rollout = (
+            PartyProcess(name, device, self._page.path, core) for name in ("serving", "rollout")
+        )
+        self._step_ns = 0
 
-    @property
-    def planned_s(self) -> float:
-        """What its rounds take."""
-        return self._rounds * sum(seconds + _ROUND_LOST_S for seconds in self._seconds.values())
+    def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
+        """Bring serving up, then rollouts, each with the device to itself. Raises PartyError."""
+        ready: list[Ready] = []
+        for process in (self._serving, self._rollout):
+            process.tell("start")
+            ready.append(self._hear(process, deadline_ns))
+        self._step_ns = ready[0].step_ns
+        return ready[0], ready[1]
 
-    def run(self, deadline_ns: int) -> None:
-        """Start, play all rounds, shorter ones if time is short, and report. Raises PartyError."""
-        ready = self.device.start(deadline_ns)
-        left_s = (deadline_ns - monotonic_ns()) / 1e9
-        if left_s <= 0:
-            raise PartyError("no time was left for its rounds", skip=bool(self.name))
-        scale = min(1.0, left_s / (self.planned_s + _WARM_UP_S))
+    def play(self, mode: Mode, number: int, seconds: float) -> Round:
+        """Play one round; rounds of one number have the same requests. Raises PartyError."""
+        lent_ns = monotonic_ns()
+        from_ns = lent_ns + _LEAD_NS
+        until_ns = from_ns + round(seconds * 1e9)
+        deadline_ns = until_ns + round(_LATE_S * 1e9)
+        if mode.policy is not None:
+            terms = LeaseTerms(
+                number=len(self._leases) + 1,
+                expires_ns=deadline_ns,
+                compute_share=1.0,
+                kv_budget_tokens=KV_TOKENS,
+                regret_share=_REGRET_SHARE,
+                policy=NAMES.index(mode.policy),
+            )
+            self._page.set_lease(terms)
+            self._leases.append(LeaseChange(lent_ns, mode.name, None))
+            self._rollout.tell("play", from_ns, until_ns)
+        self._serving.tell("play", arrivals(number, self._step_ns, from_ns, until_ns) if mode.served else (), until_ns)
+        rollout = None
         try:
-            # What the gate has to know of step times, and a clock that is up.
-            self.device.play(_UNSERVED, 0, _WARM_UP_S * scale)
-            for number in range(self._rounds):
-                modes = list(self._seconds)
-                at = number % len(modes)
-                for mode in (*modes[at:], *modes[:at]):
-                    self._played.append(self.device.play(mode, number + 1, self._seconds[mode] * scale))
+            if mode.policy is not None:
+                rollout = self._hear(self._rollout, deadline_ns)
+            steps = self._hear(self._serving, deadline_ns)
         finally:
-            self._tell(ready)
+            if mode.policy is not None:
+                self._page.set_lease(LeaseTerms())
+                self._leases.append(LeaseChange(monotonic_ns(), None, None))
+        return Round(from_ns=from_ns, until_ns=until_ns, steps=steps, rollout=rollout)
 
-    def _tell(self, ready: tuple[Ready, Ready]) -> None:
-        """What there is, of all rounds so far."""
-        report, account = self._report, self.device.account()
-        modes = {mode.name: self._figures(mode) for mode in self._seconds if self._rounds_of(mode)}
-        report.detail[self.name or "gate"] = {
-            "serving": asdict(ready[0]),
-            "rollouts": asdict(ready[1]),
-            "account": account,
-            "modes": modes,
+    def account(self) -> dict[str, int]:
+        """Close the account; return by how many nanoseconds it is wrong, and what it may have missed."""
+        ended_ns = monotonic_ns()
+        self._accountant.close(ended_ns, final=True)
+        return {
+            "slice_error_ns": slice_error_ns(self._slices, self._began_ns, ended_ns, self._anchor),
+            "length_ns": ended_ns - self._began_ns,
+            "slices": len(self._slices),
+            "spans_lost": self._accountant.lost_spans,
+            "late_ns": self._accountant.late_ns,
         }
-        report.save()
-        if not self.name:
-            report.claim("gate: slice sum error", account["slice_error_ns"], "ns", 0, "lower")
-            report.fact("spans lost", account["spans_lost"])
-            report.fact("span time that came after its slice, ns", account["late_ns"])
-            self._claim_layers(ready[1])
-        self._tell_modes(modes)
-        gated = modes.get(YIELD)
-        if not self.name and gated is not None and gated["wish_to_free_p99_ms"] is not None:
-            report.fact("serving's wish to device free, p99", self._free(gated["wish_to_free_p99_ms"], ready[1]))
 
-    def _figures(self, mode: Mode) -> dict[str, Any]:
-        slices = [part for part in self.device.slices if part.lease_id == mode.name]
-        rounds = self._rounds_of(mode)
-        return figures.mode_figures(rounds, slices) | {"waited_ms": figures.waited_ms(rounds, self.device.spans)}
+    def close(self) -> None:
+        """End both processes."""
+        self._serving.end()
+        self._rollout.end()
+        self._page.close()
 
-    def _rounds_of(self, *modes: Mode) -> list[Round]:
-        names = {mode.name for mode in modes}
-        return [part for part in self._played if part.mode in names]
+    def _hear(self, process: PartyProcess, deadline_ns: int) -> Any:
+        while (answer := process.hear(_CLOSE_S)) is None:
+            self._accountant.close(monotonic_ns())
+            if monotonic_ns() > deadline_ns:
+                raise PartyError(f"the process {process.name!r} did not answer in time")
+        return answer
 
-    def _claim_layers(self, rollouts: Ready) -> None:
-        bounded = [mode for mode in self._seconds if mode.policy == "rose" and mode.layers_ahead == LAYERS_AHEAD]
-        done = [part.rollout for part in self._rounds_of(*bounded) if part.rollout is not None]
-        left = figures.layers_left([given for rollout in done for given in rollout.yields], rollouts.layers)
-        self._report.claim("gate: layers left on the device at a yield", left, "layers", LAYERS_AHEAD, "lower")
+    def _record(self, event: Event, *, durable: bool | None = None) -> None:
+        if isinstance(event, DeviceSlice):
+            self._slices.append(event)
 
-    def _free(self, free_ms: float, rollouts: Ready) -> str:
-        if self._on_cores:
-            return f"{free_ms:.3f} ms, in which serving has its share of the core"
-        layer_ms = rollouts.step_ns / rollouts.layers / 1e6
-        return f"{free_ms:.3f} ms, or {free_ms / layer_ms:.2f} layers"
 
-    def _tell_modes(self, modes: dict[str, dict[str, Any]]) -> None:
-        """Each mode that was played, against serving alone and against rollouts alone."""
-        report, prefix = self._report, f"{self.name}: " if self.name else ""
-        missing = {ALONE, UNSERVED} - modes.keys()
-        if missing:
-            report.fact(f"{prefix}nothing to compare with", f"not played: {', '.join(sorted(missing))}")
-            return
-        alone = modes[ALONE]
-        # What ungated rollouts do beside serving is partly serving's time; this is what they could do without that.
-        idle_steps_per_s = modes[UNSERVED]["rollout_steps_per_s"] * (1 - alone["busy_share"])
-        report.fact(f"{prefix}serving alone, busy share", round(alone["busy_share"], 3))
-        report.fact(
-            f"{prefix}ungated rollout steps a second in the time that serving alone leaves idle", idle_steps_per_s
-        )
-        for name, mode in modes.items():
-            if name in (ALONE, UNSERVED):
-                continue
-            claimed = name == YIELD and not self.name
-            kept = figures.ratio(mode["rollout_steps_per_s"], idle_steps_per_s)
-            if claimed:
-                report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
-            else:
-                report.fact(f"{prefix}rollout steps, {name} / ungated of the idle share", round(kept, 3))
-            if mode["layers_on_device_at_yield_max"] is not None:
-                report.fact(f"{prefix}layers on the device at a yield, {name}", mode["layers_on_device_at_yield_max"])
-            if not alone["serving_steps"] or not mode["serving_steps"]:
-                continue
+# ------------------------------------------------------------------ figures and claims
+
+
+def _claim(
+    report: StageReport, account: dict[str, int], played: dict[str, list[Round]], serving: Ready, rollout: Ready
+) -> None:
+    """Claim what the rounds so far allow."""
+    modes = {name: mode_figures(rounds) for name, rounds in played.items()}
+    report.detail |= {"serving": asdict(serving), "rollouts": asdict(rollout), "account": account, "modes": modes}
+    report.claim("gate: slice sum error", account["slice_error_ns"], "ns", 0, "lower")
+    report.fact("spans lost", account["spans_lost"])
+    report.fact("span time that came after its slice, ns", account["late_ns"])
+    left = layers_left(played.get(YIELD, []), rollout.layers)
+    report.claim("gate: layers left on the device at a yield", left, "layers", LAYERS_AHEAD, "lower")
+    if not {ALONE, UNSERVED} <= modes.keys():
+        return
+    alone = modes[ALONE]
+    # Ungated rollouts beside serving take serving's time too; these are steps of the idle time alone.
+    idle_steps_per_s = modes[UNSERVED]["rollout_steps_per_s"] * (1 - alone["busy_share"])
+    report.fact("serving alone, busy share", round(alone["busy_share"], 3))
+    report.fact("ungated rollout steps a second in the time that serving alone leaves idle", idle_steps_per_s)
+    for name, mode in modes.items():
+        if name in (ALONE, UNSERVED):
+            continue
+        kept = mode["rollout_steps_per_s"] / idle_steps_per_s if idle_steps_per_s > 0 else 0.0
+        slower = None
+        if alone["serving_steps"] and mode["serving_steps"]:
             slower = mode["latency_p99_ms"] / alone["latency_p99_ms"]
-            if claimed and not self._quick:
-                report.claim("gate: serving p99, gated / alone", slower, "x", 1.07, "lower")
-            else:
-                report.fact(f"{prefix}serving p99, {name} / alone", round(slower, 3))
+        if name == YIELD:
+            report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
+            report.fact("serving's wish to device free, p99, ms", mode["wish_to_free_p99_ms"])
+            report.fact("a rollout layer, ms", round(rollout.step_ns / rollout.layers / 1e6, 3))
+        else:
+            report.fact(f"rollout steps, {name} / ungated of the idle share", round(kept, 3))
+        if slower is not None and name == YIELD and not report.quick:
+            report.claim("gate: serving p99, gated / alone", slower, "x", 1.07, "lower")
+        elif slower is not None:
+            report.fact(f"serving p99, {name} / alone", round(slower, 3))
+
+
+def arrivals(seed: int, step_ns: int, from_ns: int, until_ns: int) -> tuple[tuple[int, int], ...]:
+    """Return random (arrival time, steps) of requests that keep serving busy for two fifths of the time."""
+    chance = random.Random(seed)
+    requests: list[tuple[int, int]] = []
+    at_ns = float(from_ns)
+    idle_ns = step_ns * (_STEPS_MIN + _STEPS_MAX) / 2 * (1 - _BUSY_SHARE) / _BUSY_SHARE
+    while True:
+        at_ns += chance.expovariate(1 / idle_ns)
+        if at_ns >= until_ns:
+            return tuple(requests)
+        steps = chance.randint(_STEPS_MIN, _STEPS_MAX)
+        requests.append((round(at_ns), steps))
+        at_ns += steps * step_ns
+
+
+def layers_left(rounds: Iterable[Round], layers: int) -> int:
+    """Return the most layers on the device as a step gave way; all layers of a step without a yield."""
+    yields = [given for one in rounds if one.rollout is not None for given in one.rollout.yields]
+    return max((max(given.on_device, given.left) for given in yields), default=layers)
+
+
+def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
+    """Return by how much slices miss [began_ns, ended_ns), monotonic: in sums, between slices and at both ends."""
+    edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
+    edges.append(anchor.utc_ns(ended_ns))
+    gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])
+    sums_ns = [sum(int(getattr(part, f"{bucket}_ns")) for bucket in BUCKETS) for part in slices]
+    return gaps_ns + sum(abs(total - (part.t1_ns - part.t0_ns)) for part, total in zip(slices, sums_ns, strict=True))
+
+
+def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the figures of a mode's rounds; None for what did not happen."""
+    seconds = sum(one.until_ns - one.from_ns for one in rounds) / 1e9
+    steps = [step for one in rounds for step in one.steps if step.due_ns >= one.from_ns + SETTLING_NS]
+    busy_ns = sum(
+        max(0, min(step.end_ns, one.until_ns) - max(step.begin_ns, one.from_ns)) for one in rounds for step in one.steps
+    )
+    figures = {
+        "rounds": len(rounds),
+        "seconds": seconds,
+        "serving_steps": len(steps),
+        "latency_p50_ms": _quantile_ms([step.end_ns - step.due_ns for step in steps], 0.5),
+        "latency_p99_ms": _quantile_ms([step.end_ns - step.due_ns for step in steps], 0.99),
+        "busy_share": busy_ns / 1e9 / seconds,
+    }
+    done = [one.rollout for one in rounds if one.rollout is not None]
+    yields: list[Yield] = [given for part in done for given in part.yields]
+    return figures | {
+        "rollout_steps_per_s": sum(part.steps for part in done) / seconds,
+        "yields": len(yields),
+        "steps_given_up": sum(part.abandoned for part in done),
+        "requests_ended": sum(part.ended for part in done),
+        "layers_on_device_at_yield_max": max((given.on_device for given in yields), default=None),
+        "wish_to_free_p99_ms": _quantile_ms([given.free_ns for given in yields], 0.99),
+    }
+
+
+def _quantile_ms(values_ns: Sequence[int], share: float) -> float | None:
+    return float(np.quantile(values_ns, share)) / 1e6 if values_ns else None

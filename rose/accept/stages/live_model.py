@@ -1,7 +1,7 @@
 """A model that computes step after step, and takes new weights between two of them as a rollout engine does.
 
-Its parameters are laid out as SGLang's are, and are what a captured CUDA graph reads; on the CPU the same steps run as
-they are. Beside the logits each step sums up the bits of every parameter, exactly: so it tells which weights it saw.
+Its parameters are laid out as SGLang's, and are what a captured CUDA graph reads. Beside the logits each step sums up
+the bits of every parameter, exactly: this tells which weights the step read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLL_S = 0.002
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """A Llama's, in bf16."""
+    """Sizes of a Llama, in bf16."""
 
     hidden: int
     inner: int
@@ -43,12 +43,12 @@ class Sizes:
 
     @property
     def head_dim(self) -> int:
-        """Of each head."""
+        """Elements of a head."""
         return self.hidden // self.heads
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the parameters, by SGLang's names."""
+        """Shapes of the parameters, by SGLang's names."""
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, self.hidden)}
         for layer in range(self.layers):
             path = f"model.layers.{layer}"
@@ -61,25 +61,18 @@ class Sizes:
         return {**shapes, "model.norm.weight": (self.hidden,), "lm_head.weight": (self.vocab, self.hidden)}
 
 
-def stream_of_its_own(device: torch.device) -> AbstractContextManager[Any]:
-    """For the calling thread, on a GPU: what others queue is not waited for."""
-    if device.type != "cuda":
-        return nullcontext()
-    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-
-
 @dataclass(slots=True)
 class Steps:
-    """Steps since a version came in, and how many of them saw exactly its weights."""
+    """Steps since a version came in, and how many of them read exactly its weights."""
 
     taken: int = 0
-    saw_it: int = 0
+    right: int = 0
 
 
 class LiveModel:
-    """Steps in a thread of its own while it is entered; `ask` has it do what the agent asks engines for.
+    """Steps in a thread while it is entered; `ask` has it do what the agent asks engines for.
 
-    `expected` are the sums that steps come to from the first commit of a version on.
+    `expected` are the sums of a step from the first commit of a version on.
     """
 
     def __init__(self, sizes: Sizes, device: torch.device, folder: Path) -> None:
@@ -104,20 +97,14 @@ class LiveModel:
             vocab_size=sizes.vocab,
         )
         scheduler = SimpleNamespace(forward_ct=0, record_weight_version_change=lambda new_version: None)
-        runner = SimpleNamespace(
-            model_config=self.config, model=SimpleNamespace(named_parameters=self.parameters.items)
-        )
+        model = SimpleNamespace(named_parameters=self.parameters.items)
+        self._runner = SimpleNamespace(model_config=self.config, model=model)
         page = ArbiterPage.create(folder / "page")
-        self._runner = runner
-        self._updater = WeightUpdater(scheduler, runner, page, Party.ROLLOUT, self.staging, Ranks())
+        self._updater = WeightUpdater(scheduler, self._runner, page, Party.ROLLOUT, self.staging, Ranks())
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._failed: BaseException | None = None
-        #: A step, which returns what it saw or, captured, leaves it in `_sums`.
-        self._step: Callable[[], torch.Tensor | None] = self._compute
-        self._sums: torch.Tensor | None = None
-        if device.type == "cuda":
-            self._step, self._sums = self._captured()
+        self._step: Callable[[], torch.Tensor] = self._captured() if device.type == "cuda" else self._compute
         self._thread = threading.Thread(target=self._run, name="live-model", daemon=True)
 
     def __enter__(self) -> LiveModel:
@@ -130,71 +117,82 @@ class LiveModel:
 
     @property
     def nbytes(self) -> int:
-        """Of all parameters."""
+        """Bytes of all parameters."""
         return sum(parameter.nbytes for parameter in self.parameters.values())
 
     def views(self, manifest: Any) -> dict[str, torch.Tensor]:
-        """The parameters under the published names."""
+        """Return the parameters under the published names."""
         return EngineWeights.of(self._runner, manifest, Ranks()).views
 
     def ask(self, verb: Verb, version: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """What came of it. Raises RuntimeError if it is refused, TimeoutError if nothing came."""
-        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._asked.put(lambda: answer.put(self._updater.ask(verb, version)))
+        """Return the engine's answer. Raises RuntimeError if it refuses, TimeoutError without an answer."""
+        refusals: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._asked.put(lambda: refusals.put(self._updater.ask(verb, version)))
         path = self.staging / f"{version}.{verb}.0.json"
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and self._failed is None:
-            if not answer.empty() and (refused := answer.get()) is not None:
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s and self._failed is None:
+            if not refusals.empty() and (refused := refusals.get()) is not None:
                 raise RuntimeError(f"the engine refused to {verb} version {version}: {refused}")
             if path.exists():
-                report: dict[str, Any] = json.loads(path.read_text())
+                answer: dict[str, Any] = json.loads(path.read_text())
                 path.unlink()
-                return report
+                return answer
             time.sleep(_POLL_S)
-        raise TimeoutError(f"nothing came of {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'going on'})")
+        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'running'})")
 
     def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
-        """What a step comes to that sees these tensors, by the parameters' names."""
+        """Return the sums of a step that reads these tensors, by the parameters' names."""
         return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
+
+    def wait_for_steps(self, version: int, count: int, timeout_s: float = 10.0) -> None:
+        """Wait for so many steps with a version. Raises TimeoutError."""
+        deadline_s = time.monotonic() + timeout_s
+        while version not in self.steps or self.steps[version].taken < count:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"the model took fewer than {count} steps with version {version} in {timeout_s:g} s")
+            time.sleep(_POLL_S)
 
     def _run(self) -> None:
         try:
-            with stream_of_its_own(self._device):
+            with self._own_stream():
                 while not self._stopped.is_set():
                     while not self._asked.empty():
                         self._asked.get()()
                     version = self._updater.version
-                    sums = self._step_once()
+                    sums: list[int] = self._step().tolist()  # Waits for the step, as an engine without overlap.
                     if version is not None:
                         steps = self.steps.setdefault(version, Steps())
                         steps.taken += 1
-                        steps.saw_it += sums == self.expected[version]
+                        steps.right += sums == self.expected[version]
         except BaseException as error:
             self._failed = error
             raise
 
-    def _step_once(self) -> list[int]:
-        """One step, waited for, as an engine without overlap does. Returns the sums that it saw."""
-        made = self._step()
-        seen = made if self._sums is None else self._sums
-        assert seen is not None
-        sums: list[int] = seen.tolist()
-        return sums
+    def _own_stream(self) -> AbstractContextManager[Any]:
+        """A stream for the calling thread, on a GPU: it does not wait for what others queue."""
+        if self._device.type != "cuda":
+            return nullcontext()
+        return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
 
-    def _captured(self) -> tuple[Callable[[], Any], torch.Tensor]:
+    def _captured(self) -> Callable[[], torch.Tensor]:
         torch.cuda.synchronize(self._device)
-        with stream_of_its_own(self._device):
+        with self._own_stream():
             for _ in range(_WARM_STEPS):
                 self._compute()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             sums = self._compute()
-        return graph.replay, sums
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return sums
+
+        return replay
 
     @torch.no_grad()
     def _compute(self) -> torch.Tensor:
-        """A decoding step of one token, without its attention: it reads all weights as a step does."""
+        """Compute a decoding step of one token, without attention; it reads all weights, and returns their sums."""
         p, heads = self.parameters, self._sizes.hidden
         x = p["model.embed_tokens.weight"][self._token]
         for layer in range(self._sizes.layers):

@@ -1,9 +1,10 @@
-"""The device's meter, as the agent runs it: `power` events that follow one another, and energy that can be believed."""
+"""The device's meter, as the agent runs it: consecutive `power` events, and energy that agrees with power."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
@@ -17,24 +18,12 @@ from rose.runtime.coserving.meter.meter import DeviceMeter
 
 _SIDE = 4096
 _ERROR_MAX = 0.05
-#: A card under a new load takes some time to its clocks.
+#: A card under a new load takes some time to reach its clocks.
 _SETTLING_NS = 1_500_000_000
-_FIELDS = (
-    "t0_ns",
-    "t1_ns",
-    "power_mw",
-    "energy_mj",
-    "source",
-    "busy_share",
-    "memory_used_bytes",
-    "sm_clock_mhz",
-    "clock_reasons",
-    "reason",
-)
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """A third of the time at rest, the rest at work; energy is compared once the work is steady."""
+    """The device rests for a third of the time and then works; energy is compared once the work is steady."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 
@@ -45,32 +34,35 @@ def measure(scope: Scope, report: StageReport) -> None:
     cores = sorted(os.sched_getaffinity(0)) if scope.gpu is None else []
     device = DeviceConfig(id="device", pool="serving", device_class="any", gpu=scope.gpu, cores=cores, kv_bytes=1)
     anchor = Anchor.take()
-    load = Spin() if scope.gpu is None else Products(scope.gpu)
+    card = None if scope.gpu is None else _Card(scope.gpu)
     meter = DeviceMeter(device, record, anchor, 0.5)
     meter.start()
-    began_ns, samples = monotonic_ns(), []
+    began_ns, samples = monotonic_ns(), list[tuple[int, int]]()
     working_ns = began_ns + int(seconds / 3 * 1e9)
     while (now_ns := monotonic_ns()) < began_ns + seconds * 1e9:
         if now_ns < working_ns:
             time.sleep(0.02)
+        elif card is None:
+            sum(range(200_000))
         else:
-            load.work()
-        samples.append((anchor.utc_ns(now_ns), load.power_mw()))
+            card.work()
+        if card is not None:
+            samples.append((anchor.utc_ns(now_ns), card.power_mw()))
     meter.stop()
-    report.detail["events"] = [{name: getattr(event, name) for name in _FIELDS} for event in events]
+    report.detail["events"] = [asdict(event) for event in events]
     gap_ns = sum(abs(after.t0_ns - before.t1_ns) for before, after in pairwise(events))
     report.claim("power: time between readings", gap_ns, "ns", 0, "lower")
     report.claim("power: readings", len(events), "readings", seconds, "higher")
     report.fact("source", sorted({event.source for event in events}))
     busy = [event.busy_share for event in events if event.busy_share is not None]
     report.fact("busy share, least and most", [min(busy), max(busy)] if busy else None)
-    steady_ns = anchor.utc_ns(working_ns) + _SETTLING_NS
-    if scope.gpu is not None:
-        _compare(report, events, [(at_ns, mw) for at_ns, mw in samples if mw is not None and at_ns >= steady_ns])
+    if card is not None:
+        steady_ns = anchor.utc_ns(working_ns) + _SETTLING_NS
+        _compare(report, events, [sample for sample in samples if sample[0] >= steady_ns])
 
 
 def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, int]]) -> None:
-    """The energy counter, which the ledger has, beside readings of power."""
+    """Compare the energy counter, which the ledger records, with readings of power: (UTC ns, mW)."""
     counted = [event for event in events if event.source == "nvml-energy"]
     report.fact("readings by the energy counter", f"{len(counted)} of {len(events)}")
     if not counted:
@@ -90,19 +82,8 @@ def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, 
     report.claim("power: energy counter and readings of power apart", apart, "share", _ERROR_MAX, "lower")
 
 
-class Spin:
-    """Work for the core that this runs on; its power is not read here."""
-
-    def work(self) -> None:
-        """Some milliseconds of it."""
-        sum(range(200_000))
-
-    def power_mw(self) -> None:
-        """Unknown."""
-
-
-class Products:
-    """Work for a GPU, and its power as NVML reads it at the moment."""
+class _Card:
+    """Work for a GPU, and its power as NVML reads it."""
 
     def __init__(self, gpu: int) -> None:
         import torch
@@ -112,17 +93,17 @@ class Products:
         self.work()
         pynvml.nvmlInit()
         uuid = str(torch.cuda.get_device_properties(gpu).uuid).removeprefix("GPU-")
-        self._card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
     def work(self) -> None:
-        """Some milliseconds of it."""
+        """Compute for some milliseconds."""
         for _ in range(16):
             self._torch.mm(self._matrix, self._matrix)
         self._torch.cuda.synchronize(self._matrix.device)
 
-    def power_mw(self) -> int | None:
-        """The power of this moment; where a driver has none, its mean over the last second."""
-        field = pynvml.nvmlDeviceGetFieldValues(self._card, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
+    def power_mw(self) -> int:
+        """Return the power of this moment; where a driver has none, its mean over the last second."""
+        field = pynvml.nvmlDeviceGetFieldValues(self._handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
         if field.nvmlReturn == pynvml.NVML_SUCCESS:
             return int(field.value.uiVal)
-        return int(pynvml.nvmlDeviceGetPowerUsage(self._card))
+        return int(pynvml.nvmlDeviceGetPowerUsage(self._handle))

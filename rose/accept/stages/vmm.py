@@ -1,10 +1,9 @@
 """Memory that goes from one process to another while addresses stay, as a cut of a rollout engine's KV pool needs it.
 
-This process has a pool of pieces mapped, of the size that an engine's has, and graphs that were captured over it. It
-unmaps most of it; a neighbour, which had no room before, maps as much, and gives it back. Times are from the first call
-of the one that gives to the last of the one that takes, with the messages between. Once the memory goes through the
-driver ("fresh handles"), once as pieces to which both keep handles, handed over through file descriptors ("kept
-handles"): only the first time of these has that in it, which is a fact beside the claim.
+This process maps a pool of pieces, of the size that an engine has, with graphs captured over it. It unmaps most of it;
+a neighbour, which had no room before, maps as much, and gives it back. Times are from the first call of the giver to
+the last of the taker, messages included. Memory goes through the driver ("fresh handles"), and then as pieces to which
+both keep handles, handed over through file descriptors ("kept handles").
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from rose.accept.stages.vmm_neighbour import Neighbour
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory, Reservation
+    from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory
 
 #: As with an engine on a card: 2 MiB, of which a row of 2 KiB makes blocks of 1,024 slots.
-PIECE_BYTES = 2 << 20
+_PIECE_BYTES = 2 << 20
 #: The last of the card is never filled.
-SPARE_BYTES = 4 << 30
+_SPARE_BYTES = 4 << 30
 #: File descriptors in one message; Linux takes 253.
 _BATCH = 128
-_ATTRIBUTES = ("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED")
+_HANDED_OVER = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """What is moved, and what stays, in pieces; `rounds` there and back."""
+    """Pieces that move and pieces that stay; `rounds` there and back."""
 
     moved: int
     stays: int
@@ -46,34 +45,31 @@ class Sizes:
 
     @property
     def moved_bytes(self) -> int:
+        """Bytes that move in one direction."""
         return self.moved * self.piece_bytes
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Claims "vmm: ..."; skips where the card cannot do it, or has too little room for it now."""
-    gib = 2 if scope.quick else 8
+    """Raises SkippedError where the card cannot do it, or has too little room for it now."""
     sizes = Sizes(
-        moved=(gib << 30) // PIECE_BYTES,
+        moved=((2 if scope.quick else 8) << 30) // _PIECE_BYTES,
         stays=32,
-        piece_bytes=PIECE_BYTES,
-        spare_bytes=SPARE_BYTES,
+        piece_bytes=_PIECE_BYTES,
+        spare_bytes=_SPARE_BYTES,
         rounds=1 if scope.quick else 3,
     )
     # They load torch while this process does.
-    with Neighbour(scope.device, scope.seconds) as first:
-        with Neighbour(scope.device, scope.seconds) as second:
-            memory = _card(scope, report, sizes)
-            _parts(report, sizes, memory, first, second)
+    with Neighbour(scope.device, scope.seconds) as first, Neighbour(scope.device, scope.seconds) as second:
+        run_parts(report, sizes, _card(scope, report, sizes), first, second)
 
 
-def _parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Neighbour, second: Neighbour) -> None:
-    """One that fails does not take the other with it."""
+def run_parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Neighbour, second: Neighbour) -> None:
+    """Run both parts; a part that fails does not end the other."""
     failures: dict[str, str] = {}
     parts: dict[str, Callable[[], object]] = {
-        "neighbours": lambda: (first.ask("ready"), second.ask("ready")),
-        "fresh handles": lambda: fresh(report, sizes, memory, first),
-        "kept handles": lambda: kept(report, sizes, memory, second),
-        "pieces": lambda: by_piece(report, sizes, memory),
+        "neighbours": lambda: (first.ask("free_bytes"), second.ask("free_bytes")),
+        "fresh handles": lambda: _move_fresh(report, sizes, memory, first),
+        "kept handles": lambda: _move_kept(report, sizes, memory, second),
     }
     for name, part in parts.items():
         try:
@@ -81,9 +77,8 @@ def _parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Neighb
         except Exception as error:
             traceback.print_exc()
             failures[name] = f"{type(error).__name__}: {error}"
-        # What it filled of the card is the others' again.
         if name == "fresh handles":
-            first.close()
+            first.close()  # What it filled of the card is free again.
     report.fact("parts that failed", failures)
     report.claim("vmm: parts that failed", len(failures), "", 0, "lower")
 
@@ -100,84 +95,84 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
     except (importlib.metadata.PackageNotFoundError, DriverError) as error:
         raise SkippedError(f"no virtual memory management here: {error}")
     report.fact("granularity, bytes", memory.granularity)
-    for name in _ATTRIBUTES:
+    for name in ("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", _HANDED_OVER):
         report.fact(name.lower().replace("_", " "), memory.attribute(name))
     if sizes.piece_bytes % memory.granularity:
         raise SkippedError(f"pieces of this card are {memory.granularity} bytes, not {sizes.piece_bytes}")
     free, needed = memory.free_bytes(), 2 * sizes.moved_bytes + sizes.spare_bytes
     report.fact("free at the start, bytes", free)
     if free < needed:
-        raise SkippedError(f"{needed} bytes of the card are needed, and {free} are free: end what holds them")
+        raise SkippedError(f"the stage needs {needed} bytes of the card, and {free} are free: end what uses them")
     return memory
 
 
-def fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Through the driver: unmapped here, created and mapped there, and back, under graphs that were captured before."""
-    pool = Pool(sizes, memory)
+def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
+    """Unmap here, create and map there, and back, under graphs that were captured before."""
+    pool = _Pool(sizes, memory)
     neighbour.ask("fill", leave_bytes=sizes.spare_bytes + sizes.moved_bytes // 2)
     given = {"pieces": sizes.moved, "piece_bytes": sizes.piece_bytes, "spare_bytes": sizes.spare_bytes}
-    # On CPU cores there is no card to fill.
-    refused = neighbour.ask("take", **given) if memory.device.type != "cpu" else {"taken_bytes": 0}
-    report.fact("a neighbour without room got, bytes", refused["taken_bytes"])
+    if memory.device.type != "cpu":  # CPU cores have no card to fill.
+        report.fact("a neighbour without room got, bytes", neighbour.ask("take", **given))
     moved = seen = float("inf")
     out_ns, back_ns = [], []
     wrong = pool.replay()
     for _ in range(sizes.rounds):
-        free = neighbour.ask("free")["free_bytes"]
-        gone_ns = _timed(pool.unmap)
-        seen = min(seen, (neighbour.ask("free")["free_bytes"] - free) / sizes.moved_bytes)
-        began = time.monotonic_ns()
-        taken = neighbour.ask("take", **given)["taken_bytes"]
-        out_ns.append(gone_ns + time.monotonic_ns() - began)
-        right = neighbour.ask("check", first=-1)["right"]
-        moved = min(moved, taken / sizes.moved_bytes * right / sizes.moved)
+        free_bytes = neighbour.ask("free_bytes")
+        began_ns = time.monotonic_ns()
+        pool.unmap()
+        gone_ns = time.monotonic_ns() - began_ns
+        seen = min(seen, (neighbour.ask("free_bytes") - free_bytes) / sizes.moved_bytes)
+        began_ns = time.monotonic_ns()
+        taken_bytes = neighbour.ask("take", **given)
+        out_ns.append(gone_ns + time.monotonic_ns() - began_ns)
+        moved = min(moved, taken_bytes / sizes.moved_bytes * neighbour.ask("check", first=-1) / sizes.moved)
         wrong += pool.replay()
-        began = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         neighbour.ask("give")
         pool.map()
-        back_ns.append(time.monotonic_ns() - began)
+        back_ns.append(time.monotonic_ns() - began_ns)
         wrong += pool.replay_moved()
     report.claim("vmm: bytes moved to the other process / asked", moved, "", 1, "higher")
     report.claim("vmm: the other process sees the freed bytes", seen, "/ freed", 1, "higher")
     report.claim("vmm: addresses stable under replay", int(pool.stable), "", 1, "higher")
     report.claim("vmm: replays wrong after a move", wrong, "", 0, "lower")
     report.fact("replays", pool.replays)
-    _claim_time(report, "fresh handles", sizes, out_ns, 120)
-    report.fact("fresh handles, back, ms per GB", _ms_per_gb(back_ns, sizes))
+    report.claim("vmm: fresh handles, ms per GB", ms_per_gb(out_ns, sizes), "ms", 120, "lower")
+    report.fact("fresh handles, back, ms per GB", ms_per_gb(back_ns, sizes))
     pool.close()
 
 
-class Pool:
-    """A pool of which one part stays and the other moves, and work over each that was captured once."""
+class _Pool:
+    """A pool of which one part stays and the other moves, with work over each part that was captured once."""
 
     def __init__(self, sizes: Sizes, memory: PieceMemory) -> None:
         import torch
 
         from rose.runtime.coserving.kv.device_memory import Reservation
 
-        self._sizes, self._memory = sizes, memory
-        self._all = sizes.stays + sizes.moved
-        self._reservation: Reservation = Reservation(memory, self._all, sizes.piece_bytes)
-        self._reservation.map(0, self._all)
-        self._tensor = self._reservation.tensor((self._all, sizes.piece_bytes // 4), torch.int32)
+        self._memory = memory
+        self._edges = sizes.stays, sizes.stays + sizes.moved
+        self._reservation = Reservation(memory, self._edges[1], sizes.piece_bytes)
+        self._reservation.map(0, self._edges[1])
+        self._tensor = self._reservation.tensor((self._edges[1], sizes.piece_bytes // 4), torch.int32)
         self._address = self._tensor.data_ptr()
         stays, moves = self._tensor[: sizes.stays], self._tensor[sizes.stays :]
-        # Each reads and writes a word of every piece at either end.
-        self._work = captured(memory.device, lambda: stays.add_(1))
-        self._moved_work = captured(memory.device, lambda: moves[:, :: moves.shape[1] - 1].add_(stays[0, 0]))
+        # The work reads and writes a word of every piece at either end.
+        self._work = _captured(memory.device, lambda: stays.add_(1))
+        self._moved_work = _captured(memory.device, lambda: moves[:, :: moves.shape[1] - 1].add_(stays[0, 0]))
         self._tensor.zero_()
         self._stays, self._moves = stays, moves
         self.replays = 0
         self.stable = True
 
     def replay(self) -> int:
-        """Replays over what stays of which the outcome is wrong."""
+        """Replay the work over what stays; return 1 if the outcome is wrong."""
         self.replays += 1
         self._work()
         return int(not bool((self._stays == self.replays).all()))
 
     def replay_moved(self) -> int:
-        """The same over what moved, which is here again."""
+        """Replay the work over what moved and is here again, and over what stays; return how many are wrong."""
         self._moves.zero_()
         self._moved_work()
         ends = self._moves[:, :: self._moves.shape[1] - 1]
@@ -186,18 +181,18 @@ class Pool:
         return int(not right) + self.replay()
 
     def unmap(self) -> None:
-        self._reservation.unmap(self._sizes.stays, self._all)
+        self._reservation.unmap(*self._edges)
 
     def map(self) -> None:
-        self._reservation.map(self._sizes.stays, self._all)
+        self._reservation.map(*self._edges)
 
     def close(self) -> None:
         self._memory.synchronize()
         self._reservation.close()
 
 
-def captured(device: torch.device, work: Callable[[], object]) -> Callable[[], object]:
-    """`work` as a graph of a GPU that is replayed; on CPU cores as it is."""
+def _captured(device: torch.device, work: Callable[[], object]) -> Callable[[], object]:
+    """Return `work` as a graph of a GPU; on CPU cores as it is."""
     import torch
 
     work()
@@ -210,15 +205,15 @@ def captured(device: torch.device, work: Callable[[], object]) -> Callable[[], o
     return graph.replay
 
 
-def kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """The same pieces, with what is in them, mapped here or there; none is created for a move."""
+def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
+    """Map the same pieces, with their content, here or there; a move creates none."""
     import torch
 
     from rose.runtime.coserving.kv.device_memory import CudaMemory, Reservation
 
     if isinstance(memory, CudaMemory):
-        if not memory.attribute(_ATTRIBUTES[1]):
-            report.fact("kept handles", "not on this card: its memory cannot be handed on as file descriptors")
+        if not memory.attribute(_HANDED_OVER):
+            report.fact("kept handles", "not on this card: its memory cannot be handed over as file descriptors")
             return
         memory = CudaMemory(memory.device, exportable=True)
     handles = [memory.create(sizes.piece_bytes) for _ in range(sizes.moved)]
@@ -229,57 +224,30 @@ def kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
     tensor.copy_(numbers[:, None])
     out_ns, back_ns, right = [], [], sizes.moved
     for number in range(1 + sizes.rounds):
-        began = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         reservation.unmap(0, sizes.moved)
         if number == 0:
             for first in range(0, sizes.moved, _BATCH):
                 neighbour.hand(memory, handles[first : first + _BATCH])
         neighbour.ask("map_adopted", piece_bytes=sizes.piece_bytes)
-        out_ns.append(time.monotonic_ns() - began)
-        # It finds the numbers, and leaves each larger by one.
-        right = min(right, neighbour.ask("check", first=0)["right"])
-        began = time.monotonic_ns()
+        out_ns.append(time.monotonic_ns() - began_ns)
+        right = min(right, neighbour.ask("check", first=0))
+        began_ns = time.monotonic_ns()
         neighbour.ask("give")
         reservation.map(0, sizes.moved, handles)
-        back_ns.append(time.monotonic_ns() - began)
+        back_ns.append(time.monotonic_ns() - began_ns)
         right = min(right, int((tensor[:, -1] == numbers + 1).sum()))
         tensor.copy_(numbers[:, None])
     report.claim("vmm: pieces wrong after they were handed over", sizes.moved - right, "", 0, "lower")
-    _claim_time(report, "kept handles", sizes, out_ns[1:], 35)
-    report.fact("kept handles, handed over the first time, ms per GB", _ms_per_gb(out_ns[:1], sizes))
-    report.fact("kept handles, back, ms per GB", _ms_per_gb(back_ns, sizes))
+    # The first move has the handing over in it, which happens once.
+    report.claim("vmm: kept handles, ms per GB", ms_per_gb(out_ns[1:], sizes), "ms", 35, "lower")
+    report.fact("kept handles, handed over the first time, ms per GB", ms_per_gb(out_ns[:1], sizes))
+    report.fact("kept handles, back, ms per GB", ms_per_gb(back_ns, sizes))
     for handle in handles:
         memory.release(handle)
     reservation.close()
 
 
-def by_piece(report: StageReport, sizes: Sizes, memory: PieceMemory) -> None:
-    """What larger pieces would save, within one process; the detail has it."""
-    from rose.runtime.coserving.kv.device_memory import Reservation
-
-    times = {}
-    for larger in (1, 4, 16):
-        piece_bytes = sizes.piece_bytes * larger
-        pieces = max(1, sizes.moved // (8 * larger))
-        reservation = Reservation(memory, pieces, piece_bytes)
-        here_ns = _timed(lambda count=pieces, there=reservation: there.map(0, count))  # type: ignore[misc]
-        gone_ns = _timed(lambda count=pieces, there=reservation: there.unmap(0, count))  # type: ignore[misc]
-        gigabytes = pieces * piece_bytes / 1e9
-        times[str(piece_bytes)] = {"map": here_ns / 1e6 / gigabytes, "unmap": gone_ns / 1e6 / gigabytes}
-        reservation.close()
-    report.detail["ms per GB, by bytes of a piece"] = times
-    report.save()
-
-
-def _claim_time(report: StageReport, name: str, sizes: Sizes, took_ns: list[int], target_ms: float) -> None:
-    report.claim(f"vmm: {name}, ms per GB", _ms_per_gb(took_ns, sizes), "ms", target_ms, "lower")
-
-
-def _ms_per_gb(took_ns: list[int], sizes: Sizes) -> float:
+def ms_per_gb(took_ns: list[int], sizes: Sizes) -> float:
+    """Return the median time of a move of one decimal gigabyte."""
     return statistics.median(took_ns) / 1e6 / (sizes.moved_bytes / 1e9)
-
-
-def _timed(act: Callable[[], object]) -> int:
-    began = time.monotonic_ns()
-    act()
-    return time.monotonic_ns() - began

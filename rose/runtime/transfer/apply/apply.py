@@ -45,9 +45,8 @@ def prepare(
     `into` are second buffers that a version was decoded into before, contiguous in host memory and in the published
     types; where they are not, they are passed over. To touch memory anew takes longer than to decode there.
 
-    With `aside` what changes waits there, to be written where the parameters lie, and the fingerprints of what they
-    become are known; for those on an accelerator one is made if none is given. It holds one version: what was prepared
-    with it before cannot be committed any more.
+    With `aside` what changes is kept, to be written where the parameters lie, and the fingerprints of what they become
+    are known; parameters on an accelerator always get one.
 
     `turn` is entered around each portion of work on the parameters' device, in several threads: a block that is decoded
     or hashed, a few megabytes that are read from an accelerator. What it raises ends the work, and is raised here.
@@ -78,7 +77,6 @@ def prepare(
         aside = Aside(device)
     if aside is not None:
         aside.follow()
-        aside.waiting.clear()
 
     def one(name: str) -> tuple[Patch, int | None]:
         box, dtype = regions[name], tensors[name].dtype
@@ -90,13 +88,14 @@ def prepare(
             return Patch(None, from_bits(follow(box, old, chain, blobs.blob, out, turn), dtype)), None
         # An accelerator does no more than to hand its bits over; the rest is the host's work.
         beside = at_once if current[name].is_cuda else turn
-        with aside.lane() as lane:
-            old = lane.read(name, current[name], turn)
-            new = follow(box, old, chain, blobs.blob, lane.room(old, dtype), beside)
-            if not current[name].is_contiguous():
-                return Patch(None, aside.waiting.keep(from_bits(new, dtype))), of_bits(new, beside)
-            with beside():
-                patch = lane.patch(old, new, dtype, aside.waiting)
+        with aside.entered():
+            old = aside.read(name, current[name], turn)
+            new = follow(box, old, chain, blobs.blob, None, beside)
+            if current[name].is_contiguous():
+                with beside():
+                    patch = aside.patch(old, new, dtype)
+            else:
+                patch = Patch(None, aside.keep(from_bits(new, dtype)))
             return patch, of_bits(new, beside)
 
     # Threads of its own: none may read a chunk's file any more once this has failed.

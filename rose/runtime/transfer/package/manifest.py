@@ -46,7 +46,7 @@ _PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
 INDEX_BYTES_MAX = 8 << 20
 
 
-class PackageRow(msgspec.Struct, forbid_unknown_fields=True):
+class PackageRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A package in an index."""
 
     version: Number
@@ -66,7 +66,7 @@ class Package:
     base_version: int | None
     #: Size of its chunks together, for choosing the cheapest way to a version.
     blob_bytes: int = dataclasses.field(default=0, compare=False)
-    #: The RL run whose weights these are; "" where none is named.
+    #: The RL run whose weights these are; "" without one.
     run_id: str = dataclasses.field(default="", compare=False)
 
     @property
@@ -158,7 +158,7 @@ class Manifest:
     encode_ns: int
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
-    #: The RL run that published it; "" where none is named, as in manifests of before there were any.
+    #: The RL run that published it; "" without one.
     run_id: str = ""
 
     @property
@@ -231,7 +231,7 @@ class Manifest:
             raise TransferError(f"manifest cannot be read ({type(error).__name__}: {error}); fetch it again")
         if not intact:
             raise TransferError(f"manifest of version {manifest.version} fails its own SHA-256; fetch it again")
-        manifest.check(whole=whole)
+        check_sound(manifest, whole=whole)
         return manifest
 
     def _sealed(self, packed: bytes) -> bytes:
@@ -242,8 +242,7 @@ class Manifest:
             "blob_bytes": self.blob_bytes,
             "total_elements": self.total_elements,
             "changed_elements": self.changed_elements,
-            # Without one it is as it was before there were runs.
-            **({"run_id": self.run_id} if self.run_id else {}),
+            "run_id": self.run_id,
         }
         body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
         return canonical(body) + b"\n" + packed
@@ -293,10 +292,6 @@ class Manifest:
             run_id=head.run_id,
         )
 
-    def check(self, *, whole: bool = True) -> None:
-        """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
-        check_sound(self, whole=whole)
-
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
     """The manifest of a package that several ranks wrote parts of.
@@ -321,7 +316,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
         pieces=tuple(sorted(pieces, key=lambda piece: piece.key)),
         run_id=parts[0].run_id,
     )
-    merged.check()
+    check_sound(merged, whole=True)
     return merged
 
 
@@ -349,19 +344,13 @@ def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Pa
 
 
 def index_bytes(packages: Iterable[Package]) -> bytes:
-    """The list of packages as JSON: an origin's `index.json`, and what `/v1/packages` answers."""
-    return index_of(index_row(package) for package in packages)
+    """Return the list of packages as JSON: an origin's `index.json`, and the answer of `/v1/packages`."""
+    return msgspec.json.encode({"packages": package_rows(packages)})
 
 
-def index_row(package: Package) -> str:
-    """A package's place in the list."""
-    row = {"version": package.version, "base_version": package.base_version, "blob_bytes": package.blob_bytes}
-    return canonical(row | ({"run_id": package.run_id} if package.run_id else {})).decode()
-
-
-def index_of(rows: Iterable[str]) -> bytes:
-    """The list of these rows; a store that has thousands keeps them."""
-    return f'{{"packages":[{",".join(rows)}]}}'.encode()
+def package_rows(packages: Iterable[Package]) -> list[PackageRow]:
+    """Return the packages as an index has them."""
+    return [PackageRow(p.version, p.base_version, p.blob_bytes, p.run_id) for p in packages]
 
 
 def read_index(data: bytes) -> list[Package]:

@@ -45,7 +45,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
     total_elements: Number
     changed_elements: Number
     manifest_sha256: Name
-    run_id: Name = ""
+    run_id: Name
 
 
 class _Chunks(msgspec.Struct, forbid_unknown_fields=True):

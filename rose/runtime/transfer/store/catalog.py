@@ -1,43 +1,22 @@
 """A store's manifests: which packages there are, and how they appear and disappear.
 
 A package exists once its manifest does. Nothing here is written or removed but with the lock held. A manifest never
-changes, so what is known of one is not read again: for as many versions as there are, only their names are listed.
+changes, so each is read once: for as many versions as there are, only their names are listed.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import insort
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rose.ledger.layout import locked, make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Manifest, Package, index_of, index_row
+from rose.runtime.transfer.package.manifest import Manifest, Package, index_bytes
 
 _INDEX = "index.json"
 _SUFFIX = ".json"
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What is remembered of a manifest."""
-
-    package: Package
-    chunks: frozenset[str]
-    index_row: str
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> _Entry:
-        package = manifest.package
-        return cls(package, frozenset(chunk.sha256 for chunk in manifest.chunks), index_row(package))
-
-    @property
-    def order(self) -> tuple[int, bool, int]:
-        """By version; of one version deltas first, the latest base first."""
-        return self.package.version, self.package.base_version is None, -(self.package.base_version or 0)
 
 
 class Catalog:
@@ -46,11 +25,9 @@ class Catalog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         make_folder(folder)
-        #: The names in the folder when it was listed last, and what they are, in order.
-        self._seen: tuple[frozenset[str], list[_Entry]] = (frozenset(), [])
-        #: What was added, until it is listed.
-        self._added: dict[str, Manifest] = {}
-        #: What was added or read last: the next version begins there.
+        #: What was read or added, by file name: each package with the SHA-256 of its chunks, in order.
+        self._known: dict[str, tuple[Package, frozenset[str]]] = {}
+        #: The manifest that was added or read last: the next version begins there.
         self._last: Manifest | None = None
 
     def locked(self) -> AbstractContextManager[None]:
@@ -58,32 +35,30 @@ class Catalog:
         return locked(self.folder / "store.lock")
 
     def packages(self) -> list[Package]:
-        """What there is now, oldest version first. Raises TransferError if a manifest is damaged."""
-        return [entry.package for entry in self._listed()]
+        """Return what there is now, oldest version first. Raises TransferError if a manifest is damaged."""
+        return [package for package, _ in self._listed()]
 
     def latest(self) -> int | None:
-        """The newest version, None if there is none. Raises TransferError if a manifest is damaged."""
-        listed = self._listed()
-        return listed[-1].package.version if listed else None
+        """Return the newest version, None if there is none. Raises TransferError as `packages` does."""
+        return max((package.version for package in self.packages()), default=None)
 
     def latest_anchor(self) -> int | None:
-        """The newest version that is there whole, None if there is none. Raises TransferError as `packages` does."""
-        return next((p.version for p in reversed(self.packages()) if p.base_version is None), None)
+        """Return the newest version that is there whole, None without one. Raises TransferError as `packages` does."""
+        return max((p.version for p in self.packages() if p.base_version is None), default=None)
 
     def manifest(self, package: Package) -> Manifest:
-        """Raises TransferError if it is damaged or gone."""
+        """Return a package's manifest. Raises TransferError if it is damaged or gone."""
         path = self.folder / _name(package)
         try:
-            manifest = Manifest.from_bytes(path.read_bytes())
+            self._last = manifest = Manifest.from_bytes(path.read_bytes())
         except FileNotFoundError:
-            raise TransferError(f"{self.folder} holds no package {package.stem}")
+            raise TransferError(f"{self.folder} has no package {package.stem}")
         except TransferError as error:
             raise TransferError(f"{path} is damaged: {error}")
-        self._last = manifest
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """The manifest of one of the packages that lead to a version: all name the same tensors and results.
+        """Return the manifest of a package that leads to a version: all name the same tensors and results.
 
         Raises TransferError if there is none.
         """
@@ -94,19 +69,18 @@ class Catalog:
         return last if last is not None and last.package in packages else self.manifest(packages[0])
 
     def chunks(self) -> set[str]:
-        """SHA-256 of all chunks that are named."""
-        return {sha256 for entry in self._listed() for sha256 in entry.chunks}
+        """Return the SHA-256 of all chunks that manifests name."""
+        return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
         """Make packages exist, in this order. Raises OSError, before any of them does, if there is no room.
 
         The index names them a moment later: should it not be written, `refresh` does that.
         """
-        self._added = {_name(manifest.package): manifest for manifest in manifests}
-        self._replace({self.folder / name: manifest.to_bytes() for name, manifest in self._added.items()})
+        self._replace({self.folder / _name(manifest.package): manifest.to_bytes() for manifest in manifests})
+        self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]
         self.refresh()
-        self._added = {}
 
     def remove(self, packages: Sequence[Package]) -> None:
         """Make packages disappear, the last first: if this is cut short, what is left can still be reached.
@@ -121,7 +95,7 @@ class Catalog:
 
     def refresh(self) -> None:
         """Bring the index up to date. Raises OSError if there is no room."""
-        self._replace({self.folder / _INDEX: index_of(entry.index_row for entry in self._listed())})
+        self._replace({self.folder / _INDEX: index_bytes(self.packages())})
 
     def _replace(self, files: dict[Path, bytes]) -> None:
         """Write files, all on disk before the first gets its name."""
@@ -138,32 +112,33 @@ class Catalog:
                 temporary.unlink(missing_ok=True)
         sync_folder(self.folder)
 
-    def _listed(self) -> list[_Entry]:
-        names = self._names()
-        before, entries = self._seen
-        if names != before:
-            gone = {name for name in before - names if name.endswith(_SUFFIX)}
-            entries = [entry for entry in entries if not gone or _name(entry.package) not in gone]
-            for name in names - before:
-                if (entry := self._entry(name)) is not None:
-                    insort(entries, entry, key=lambda entry: entry.order)
-            self._seen = names, entries
-        return entries
+    def _listed(self) -> list[tuple[Package, frozenset[str]]]:
+        """By version; of one version deltas first, the latest base first."""
+        entries = {}
+        for name in self._names():
+            package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+            if package is None:
+                continue
+            try:
+                entries[name] = self._known.get(name) or _entry(self.manifest(package))
+            except TransferError:
+                if (self.folder / name).exists():
+                    raise
+                # It was removed since the folder was listed.
+        ordered = sorted(entries.items(), key=lambda item: _order(item[1][0]))
+        self._known = dict(ordered)
+        return list(self._known.values())
 
-    def _entry(self, name: str) -> _Entry | None:
-        """None if it is no package's, or was removed since it was listed."""
-        package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
-        if package is None:
-            return None
-        try:
-            return _Entry.of(self._added[name] if name in self._added else self.manifest(package))
-        except TransferError:
-            if (self.folder / name).exists():
-                raise
-            return None
+    def _names(self) -> list[str]:
+        return os.listdir(self.folder)  # noqa: PTH208 - a path for each takes longer than all the rest
 
-    def _names(self) -> frozenset[str]:
-        return frozenset(os.listdir(self.folder))  # noqa: PTH208 - a path for each takes longer than all the rest
+
+def _entry(manifest: Manifest) -> tuple[Package, frozenset[str]]:
+    return manifest.package, frozenset(chunk.sha256 for chunk in manifest.chunks)
+
+
+def _order(package: Package) -> tuple[int, bool, int]:
+    return package.version, package.base_version is None, -(package.base_version or 0)
 
 
 def _name(package: Package) -> str:

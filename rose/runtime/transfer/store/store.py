@@ -29,6 +29,7 @@ from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
+from rose.runtime.transfer.package.checks import check_sound
 from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, merge_parts, plan
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
@@ -323,7 +324,7 @@ class VersionStore:
     def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
         """The whole package, None as long as the part of a rank is missing."""
         if writer.ranks == 1:
-            part.check()
+            check_sound(part, whole=True)
             return part
         self._parts.write(writer, part)
         others = self._parts.of_others(part.package, writer)

@@ -21,7 +21,7 @@ from rose.runtime.transfer.package.manifest import (
     Chunk,
     Package,
     PackageRows,
-    index_bytes,
+    package_rows,
     plan,
     read_index,
 )
@@ -71,8 +71,7 @@ class Route:
 
     def to_bytes(self) -> bytes:
         """The JSON that a request for a pin is answered with."""
-        packages = json.loads(index_bytes(self.packages))["packages"]
-        return json.dumps({"packages": packages, "pin": self.pin, "ttl_s": self.ttl_s}).encode()
+        return msgspec.json.encode(_PinAnswer(package_rows(self.packages), self.pin, self.ttl_s))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Route:

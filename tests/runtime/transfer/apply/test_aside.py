@@ -12,15 +12,14 @@ import pytest
 import torch
 from hypothesis import given
 
-from rose.runtime.transfer.apply.apply import Prepared, prepare
+from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.apply.aside import Aside
 from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.bits import from_bits, to_bits, torch_dtype
+from rose.runtime.transfer.codec.bits import from_bits, to_bits
 from rose.runtime.transfer.codec.fingerprint import of_tensor
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.turns import Turn, at_once
 from rose.runtime.transfer.wire.receiver import Receiver
 from tests.runtime.coserving.hand_made_engine import random_weights, stepped
 from tests.runtime.transfer.apply.test_device import on_each_device, versions
@@ -54,13 +53,10 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 def test_a_patch_of_bits_is_that_of_tensors(where: str, made: tuple[str, Bits, Bits]) -> None:
     dtype, base, new = made
     aside, engine = Aside(torch.device(where)), from_bits(base.copy(), dtype).to(where)
-    with aside.lane() as lane:
-        old = lane.read("t", engine)
+    with aside.entered():
+        old = aside.read("t", engine)
         assert np.array_equal(old, base)
-        decoded = codec.decode(old, codec.encode(base, new), lane.room(old, dtype))
-        patch = lane.patch(old, decoded, dtype, aside.waiting)
-    with aside.lane() as again:  # What the lane lent is written over; the patch is not.
-        again.read("t", torch.zeros(base.shape, dtype=torch_dtype(dtype), device=where))
+        patch = aside.patch(old, codec.decode(old, codec.encode(base, new)), dtype)
     patch.write(engine)
     assert np.array_equal(to_bits("t", engine), new)
     if patch.positions is not None:
@@ -129,18 +125,3 @@ def test_every_thread_that_works_on_the_device_is_on_the_stream(where: str, ways
     assert threads
     assert threading.get_ident() not in threads
     assert not aside.inside
-
-
-@on_each_device
-def test_host_memory_is_taken_once(where: str, ways: list[Staged], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # One thread, so that it is known how many lanes are.
-    aside = Aside(torch.device(where))
-
-    def once(turn: Turn = at_once) -> Prepared:
-        return prepare(ways[0], engine_at(V0, where), turn=turn, aside=aside)
-
-    places = [patch.values.data_ptr() for patch in once()._patches.values()]
-    kept = aside.host_bytes
-    assert kept > 0
-    assert [patch.values.data_ptr() for patch in once()._patches.values()] == places
-    assert aside.host_bytes == kept

@@ -6,28 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import blocks
 from rose.runtime.transfer.codec.header import Header
-
-
-@given(st.integers(0, 10_000_000))
-def test_blocks_follow_each_other_and_none_is_short(elements: int) -> None:
-    cuts = blocks.cuts(elements)
-    assert [cut.start for cut in cuts] == [0, *(cut.stop for cut in cuts[:-1])]
-    assert cuts[-1].stop == elements
-    if len(cuts) > 1:
-        assert all(1 << 21 <= cut.stop - cut.start < 1 << 22 for cut in cuts)
-
-
-@pytest.mark.parametrize(("jobs", "own"), [(15, True), (16, False)])
-def test_only_a_large_array_is_given_to_several_threads(jobs: int, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_cores", lambda: 2)
-    names = list(blocks.in_threads(lambda job: (job, threading.current_thread().name), range(jobs)))
-    assert [job for job, _ in names] == list(range(jobs))
-    assert {name.startswith("rose-codec") for _, name in names} == {not own}
 
 
 def test_once_one_block_has_failed_nothing_is_done_to_the_others_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,17 +76,6 @@ def test_flips_of_the_same_bits_in_many_words_do_not_cancel_out() -> None:
         assert np.unique(np.minimum(moved, -moved)).size == moved.size
 
 
-def test_places_count() -> None:
-    bits = np.arange(64, dtype=np.uint16)
-    assert of_bits(bits) != of_bits(bits[::-1])
-    assert of_bits(np.roll(bits, 4)) != of_bits(bits)
-
-
-@on_each_device
-def test_nothing_has_the_number_zero(where: str) -> None:
-    assert of_bits(np.empty((0, 3), np.uint16)) == of_tensor(torch.empty(0, 3, device=where), torch.float32) == 0
-
-
 @on_each_device
 @pytest.mark.parametrize("offset", [1, 2, 4, 7])
 def test_a_view_counts_from_its_own_start_wherever_that_lies(where: str, offset: int) -> None:

@@ -50,16 +50,6 @@ def test_what_was_sure_and_then_is_otherwise_comes_back(gap: int, step: int) -> 
     _comes_back(contexts, gaps, steps)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.8, 0.99])
-def test_the_code_is_close_to_the_entropy_at_any_frequency(share: float) -> None:
-    changed = np.random.default_rng(0).random(1 << 17) < share
-    gaps = (np.diff(np.flatnonzero(changed), prepend=-1) - 1).astype(np.uint32)
-    block = _comes_back(np.zeros(changed.size, np.uint8), gaps, np.ones(gaps.size, np.int32))
-    entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share)) * changed.size
-    # And the bit of a sign.
-    assert 8 * len(block) < 1.02 * entropy + 1.01 * gaps.size + 100
-
-
 def test_more_than_there_is_room_for_is_counted_and_not_written() -> None:
     rng = np.random.default_rng(0)
     gaps, steps = np.zeros(1000, np.uint32), rng.integers(1, 2**31, 1000).astype(np.int32)

@@ -47,13 +47,6 @@ def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
         np.testing.assert_array_equal(mask(shape, a.between(axis, 1, 4)), mask(shape, a) & slab)
 
 
-def test_regions_have_an_order_a_hash_and_a_readable_form() -> None:
-    first, second = Region((0, 4), (2, 8)), Region((2, 4), (4, 8))
-    assert sorted({second, first, Region((0, 4), (2, 8))}) == [first, second]
-    assert str(first) == "[0:2, 4:8]"
-    assert Region.whole(()).elements == 1
-
-
 @given(st.data())
 def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)

@@ -98,39 +98,6 @@ def small(layers: int = 3) -> ModelShape:
     return ModelShape({**shapes, "model.norm.weight": (4,), "lm_head.weight": (12, 4)}, 4, 2, 2, vocab_size=9)
 
 
-def test_tensor_parallel_ranks_split_the_padded_vocabulary_and_publish_shared_heads_once() -> None:
-    held = [tensor_parallel(4).regions(small(), rank) for rank in range(4)]
-    assert [regions.get("model.embed_tokens.weight") for regions in held] == [
-        *((Region((3 * rank, 0), (3 * rank + 3, 4)),) for rank in range(3)),
-        None,
-    ]
-    key = "model.layers.0.self_attn.k_proj.weight"
-    assert [regions.get(key) for regions in held] == [
-        (Region((0, 0), (2, 4)),),
-        None,
-        (Region((2, 0), (4, 4)),),
-        None,
-    ]
-    assert [NORM in regions for regions in held] == [True, False, False, False]
-
-
-def test_pipeline_stages_hold_whole_layers() -> None:
-    def stages(ranks: int) -> list[set[str]]:
-        names = [pipeline(ranks).regions(small(), rank) for rank in range(ranks)]
-        return [{name.split("layers.")[-1].split(".")[0] for name in regions} for regions in names]
-
-    assert stages(2) == [{"model", "0", "1"}, {"2", "model", "lm_head"}]
-    assert stages(1) == [{"model", "0", "1", "2", "lm_head"}]
-    assert stages(4) == [{"model", "0"}, {"1"}, {"2"}, {"model", "lm_head"}]
-
-
-def test_replicas_share_the_tensors() -> None:
-    model = small()
-    names = [list(replicated(4).regions(model, rank)) for rank in range(4)]
-    assert [len(part) for part in names] == [3, 3, 3, 3]
-    assert {name for part in names for name in part} == set(model.shapes)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -145,12 +112,6 @@ def test_a_layout_that_does_not_fit_is_refused(change: dict[int, tuple[Region, .
     layout = Layout(2, lambda model, rank: {**sound.held(model, rank), NORM: change[rank]})
     check_cover(small(), sound)
     with pytest.raises(TransferError, match=rf"tensor 'model\.norm\.weight': {message}"):
-        check_cover(small(), layout)
-
-
-def test_a_layout_with_a_tensor_of_its_own_is_refused() -> None:
-    layout = Layout(1, lambda _model, _rank: {"model.extra": (Region((0,), (1,)),)})
-    with pytest.raises(TransferError, match=r"'model\.extra' is not one of the model's 12"):
         check_cover(small(), layout)
 
 

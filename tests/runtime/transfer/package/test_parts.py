@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.errors import TransferError
@@ -20,7 +18,7 @@ from rose.runtime.transfer.layout.trainer_layouts import Layout, fsdp, fsdp_flat
 from rose.runtime.transfer.package.manifest import plan
 from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import Published, VersionStore
-from tests.runtime.transfer.random_model import models, random_weights, runs_on
+from tests.runtime.transfer.random_model import random_weights
 from tests.runtime.transfer.training import stage
 
 SHAPES = {
@@ -106,23 +104,6 @@ def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Lay
     assert not list((memory / "store" / "parts").iterdir())
 
 
-@settings(max_examples=6, deadline=None)
-@given(models(), st.data())
-def test_so_does_any_model_and_number_of_ranks(model: ModelShape, data: st.DataObject) -> None:
-    sizes = [tp for tp in (1, 2, 3, 4) if runs_on(model, tp)]
-    tp = data.draw(st.sampled_from(sizes))
-    kinds = [fsdp, fsdp_flat, replicated, pipeline, *([tensor_parallel] if 2 in sizes else [])]
-    kind = data.draw(st.sampled_from(kinds))
-    layout = kind(2 if kind is tensor_parallel else data.draw(st.integers(1, 5)))
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        trainer = Trainer(Path(name) / "store", model, layout, tp)
-        for version in range(2):
-            trainer.publish_all(version)
-        for receiver in [size for size in sizes if tp % size == 0]:
-            for have in (None, 0):
-                check_receivers(trainer.stores[0], model, receiver, 1, have, Path(name) / "staged")
-
-
 def test_a_version_is_not_there_until_its_last_part_is(memory: Path) -> None:
     trainer = Trainer(memory, MODEL, fsdp(3), TP)
     for rank in (2, 0):
@@ -194,12 +175,6 @@ def test_another_layout_of_the_trainer_goes_on_from_the_same_store(memory: Path)
     assert len(plan(steps, 4, 0)) == 4
     # A trainer that begins anew knows from the store what changed before.
     assert {package.base_version for package in deltas if package not in steps} == {0, 2}
-
-
-def test_one_process_publishes_what_the_ranks_do(memory: Path) -> None:
-    ranks = Trainer(memory / "ranks", MODEL, pipeline(2), TP).publish_all(0)
-    alone = VersionStore(memory / "alone", tp=TP, model=MODEL).publish(0, version_of(MODEL, 0))
-    assert ranks.manifest.weights_sha256 == alone.manifest.weights_sha256
 
 
 def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None:

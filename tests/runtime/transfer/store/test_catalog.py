@@ -52,7 +52,7 @@ def test_packages_appear_and_disappear(tmp_path: Path) -> None:
     for each in (catalog, reader):
         assert [package.version for package in each.packages()] == [2, 2, 2]
         assert each.chunks() == {digit * 64 for digit in "cde"}
-        with pytest.raises(TransferError, match="holds no package 00000001-from-00000000"):
+        with pytest.raises(TransferError, match="has no package 00000001-from-00000000"):
             each.manifest(Package(1, 0))
         with pytest.raises(TransferError, match="version 1 is not in"):
             each.any_of(1)

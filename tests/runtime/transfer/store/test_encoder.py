@@ -17,7 +17,7 @@ from rose.runtime.transfer.layout.cuts import Cut
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Manifest, TensorInfo
 from rose.runtime.transfer.store.chunks import ChunkFolder
-from rose.runtime.transfer.store.encoder import Held, _in_threads, composites, encode_first, encode_more
+from rose.runtime.transfer.store.encoder import Held, _in_threads, encode_first, encode_more
 
 BOX = Region.whole((40,))
 INFO = TensorInfo("w", "float16", (40,))
@@ -77,26 +77,6 @@ def test_every_delta_leads_from_its_base_to_the_version(
         before.append(version)
         assert held.version == version
         assert len(held.spans) < max(2, stride_max)
-
-
-def test_spans_add_up_as_a_binary_counter(tmp_path: Path) -> None:
-    held: Held | None = None
-    begins = []
-    for version, array in enumerate(arrays(18)):
-        _, held = encode(version, array, held, ChunkFolder(tmp_path), stride_max=16)
-        begins.append([span.base_version for span in held.spans])
-    assert begins[7] == [0, 4, 6]
-    assert begins[8] == [0]
-    assert begins[15] == [0, 8, 12, 14]
-    # At 16 nothing could begin at 0 any more.
-    assert begins[16:] == [[], [16]]
-
-
-def test_which_composites() -> None:
-    assert composites([0, 4, 6, 7], 8, 16) == [2, 1, 0]
-    assert composites([0, 4, 6], 7, 16) == []
-    assert composites([0, 8, 12, 14], 16, 4) == [3, 2]
-    assert composites([1, 3], 4, 16) == []
 
 
 def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:

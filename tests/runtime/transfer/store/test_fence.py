@@ -58,7 +58,7 @@ def test_a_run_does_not_publish_into_another_ones_folder(tmp_path):
         VersionStore(tmp_path, run_id="a").publish(1, weights(1))
 
 
-def test_manifest_and_index_name_the_run_and_without_one_are_as_they_were(tmp_path):
+def test_manifest_and_index_name_the_run(tmp_path):
     store = VersionStore(tmp_path / "a", run_id="a", anchor_every=2)
     for version in range(3):
         store.publish(version, weights(version))
@@ -68,10 +68,6 @@ def test_manifest_and_index_name_the_run_and_without_one_are_as_they_were(tmp_pa
     assert {package.run_id for package in read_index(index_bytes(packages))} == {"a"}
     with pytest.raises(TransferError, match="not a list"):
         read_index(index_bytes(packages).replace(b'"run_id":"a"', b'"run_id":7'))
-    old = VersionStore(tmp_path / "old")
-    published = old.publish(0, weights(0)).manifest
-    assert b"run_id" not in published.to_bytes() + index_bytes(old.packages())
-    assert Manifest.from_bytes(published.to_bytes()).run_id == ""
 
 
 def test_the_manifests_hash_covers_the_run(tmp_path):

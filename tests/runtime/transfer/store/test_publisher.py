@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import Publisher, VersionStore
 
 
@@ -23,15 +22,6 @@ def test_a_version_is_visible_at_once_and_whole_after_a_wait(tmp_path: Path) -> 
         assert store.latest() == version
     publisher.wait()
     assert {package.base_version for package in store.packages() if package.version == 4} == {3, 2, None}
-
-
-def test_what_cannot_be_published_is_an_error_and_the_next_can(tmp_path: Path) -> None:
-    publisher = Publisher(VersionStore(tmp_path))
-    publisher.publish(3, weights(3))
-    with pytest.raises(TransferError, match=r"version 2 is not newer than version 3"):
-        publisher.publish(2, weights(2))
-    publisher.publish(4, weights(4))
-    publisher.wait()
 
 
 def test_a_trainer_goes_on_if_only_the_rest_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,27 +21,6 @@ def kept(packages: Iterable[Package], **claims: Any) -> set[Package]:
     return set(packages) - set(unneeded(list(packages), **claims))
 
 
-def since(version: int) -> set[Package]:
-    return {p for p in PACKAGES if (p.version if p.base_version is None else p.base_version) >= version}
-
-
-def test_the_newest_anchors_and_what_leads_on() -> None:
-    for anchors, oldest in ((1, 8), (2, 4), (3, 0), (4, 0)):
-        assert kept(PACKAGES, anchors_kept=anchors, pinned=[], acknowledged=[]) == since(oldest)
-    assert kept([], anchors_kept=1, pinned=[], acknowledged=[3]) == set()
-
-
-def test_what_is_pinned_and_what_leads_on_from_there() -> None:
-    pinned = [["00000000-anchor", "00000003-from-00000002"], ["00000099-anchor"]]
-    keep = kept(PACKAGES, anchors_kept=1, pinned=pinned, acknowledged=[])
-    assert keep - since(8) == {Package(0, None), Package(3, 2), Package(4, 3), Package(6, 4), Package(8, 6)}
-
-
-def test_the_cheapest_way_from_where_a_receiver_is() -> None:
-    keep = kept(PACKAGES, anchors_kept=1, pinned=[], acknowledged=[3, 10, 77])
-    assert keep - since(8) == {Package(4, 3), Package(6, 4), Package(8, 6)}
-
-
 @given(st.sets(st.integers(0, 10)), st.sets(st.sampled_from(PACKAGES)), st.integers(1, 3))
 def test_nobody_is_cut_off(acknowledged: set[int], pinned: set[Package], anchors: int) -> None:
     stems = [[package.stem] for package in pinned]

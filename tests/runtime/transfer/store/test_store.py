@@ -68,31 +68,6 @@ def test_every_version_is_reached_from_everywhere_by_few_packages(memory: Path) 
         assert same(join(store, version, have, memory / "staged"), weights(version))
 
 
-def test_one_identity_for_a_version_whatever_the_way(memory: Path) -> None:
-    store = VersionStore(memory, anchor_every=4)
-    for version in range(5):
-        published = store.publish(version, weights(version))
-    ways = [published.manifest, *published.composites, published.anchor]
-    assert len(ways) == 4
-    assert len({manifest.weights_sha256 for manifest in ways if manifest is not None}) == 1
-
-
-def test_old_packages_go_but_never_those_since_the_last_anchor_but_one(memory: Path) -> None:
-    store = VersionStore(memory, anchor_every=2, anchors_kept=2)
-    for version in range(8):
-        store.publish(version, weights(version))
-    assert stems(store) == [
-        "00000004-anchor",
-        "00000005-from-00000004",
-        "00000006-from-00000005",
-        "00000006-from-00000004",
-        "00000006-anchor",
-        "00000007-from-00000006",
-    ]
-    assert chunks_in(store) == chunks_of(store)
-    assert read_index((memory / "index.json").read_bytes()) == store.packages()
-
-
 def test_a_composite_that_saves_nothing_is_left_out_where_an_anchor_is(memory: Path) -> None:
     store = VersionStore(memory / "store", anchor_every=4)
     generator = torch.Generator().manual_seed(0)
@@ -103,15 +78,6 @@ def test_a_composite_that_saves_nothing_is_left_out_where_an_anchor_is(memory: P
     assert published.composites == ()
     assert [manifest.encoding for manifest in published.delta.pieces] == ["dense"] if published.delta else False
     assert chunks_in(store) == chunks_of(store)
-
-
-def test_identical_chunks_are_stored_once(memory: Path) -> None:
-    store = VersionStore(memory, anchor_every=100)
-    for version in range(4):
-        store.publish(version, weights(0))
-    # One anchor, and one delta that says that nothing changed, which is all there is to know of all steps.
-    assert len(chunks_in(store)) == 2
-    assert len(store.packages()) == 5
 
 
 def test_the_delta_is_visible_before_what_joiners_need_is_made(memory: Path) -> None:

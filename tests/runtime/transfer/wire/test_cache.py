@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.cache import ChunkCache
 
 
@@ -24,21 +23,6 @@ async def keep(cache: ChunkCache, number: int, size_bytes: int) -> None:
 
 def on_disk(folder: Path) -> set[int]:
     return {int(path.name, 16) for path in folder.iterdir() if path.name != "lock"}
-
-
-def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        cache = ChunkCache(tmp_path, 30)
-        for number in range(3):
-            await keep(cache, number, 10)
-        with cache.held(name(0)):
-            pass
-        await keep(cache, 3, 15)
-        assert on_disk(tmp_path) == {0, 3}
-        assert [name(number) in cache for number in range(4)] == [True, False, False, True]
-        assert cache.used_bytes == 25
-
-    asyncio.run(scenario())
 
 
 def test_one_in_use_stays_and_room_is_waited_for(tmp_path: Path) -> None:
@@ -59,13 +43,6 @@ def test_one_in_use_stays_and_room_is_waited_for(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_larger_than_the_budget_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TransferError, match=f"chunk {name(7)} is 11 bytes and the relay's whole budget 10; enlarge"):
-        asyncio.run(ChunkCache(tmp_path, 10).reserve(name(7), 11))
-    with pytest.raises(ValueError, match="budget_bytes is 0"):
-        ChunkCache(tmp_path, 0)
-
-
 def test_after_a_restart_nothing_counts_as_complete_but_all_counts(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("not ours")
     for number, size in ((0, 10), (1, 10)):
@@ -77,28 +54,6 @@ def test_after_a_restart_nothing_counts_as_complete_but_all_counts(tmp_path: Pat
     assert (tmp_path / "notes").exists()
     cache.close()
     assert ChunkCache(tmp_path, 14).used_bytes <= 14
-
-
-def test_a_download_that_failed_keeps_what_came(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        cache = ChunkCache(tmp_path, 20)
-        await cache.reserve(name(0), 10)
-        cache.path(name(0)).write_bytes(b"abc")
-        cache.finish(name(0), complete=False)
-        assert (cache.used_bytes, name(0) in cache) == (3, False)
-        await cache.reserve(name(0), 10)
-        assert cache.path(name(0)).read_bytes() == b"abc"
-        assert cache.used_bytes == 10
-
-    asyncio.run(scenario())
-
-
-def test_one_relay_to_a_folder(tmp_path: Path) -> None:
-    first = ChunkCache(tmp_path, 10)
-    with pytest.raises(TransferError, match="cache of another relay that is running"):
-        ChunkCache(tmp_path, 10)
-    first.close()
-    ChunkCache(tmp_path, 10)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 12), st.booleans()), max_size=30))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -62,15 +61,6 @@ def test_what_cannot_be_done_is_said_in_one_message(
     assert done.exit_code == 2
     assert done.stderr.startswith("rose: ")
     assert says in done.stderr
-
-
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = run("--folder", str(tmp_path / "cache"), "--origin", "http://trainer:1", "--listen", address)
-    assert done.exit_code == 2
-    assert f"cannot serve {tmp_path / 'cache'} at {address}: " in done.stderr
-    assert "address already in use" in done.stderr
 
 
 def test_the_command_line_loads_no_torch() -> None:

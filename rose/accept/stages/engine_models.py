@@ -1,4 +1,4 @@
-"""What the stage `engines` runs: checkpoints' folders without weights, and versions of weights made up for one."""
+"""Checkpoints without weights for the stage `engines`, and versions of random weights for one of them."""
 
 from __future__ import annotations
 

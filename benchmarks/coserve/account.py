@@ -1,0 +1,189 @@
+"""Device time of a round by cause, how soon rollouts gave way to an arrival, and statistics round by round."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rose.accept.coserve.policies import POLICIES
+from rose.accept.coserve.rounds import Round, clipped
+from rose.runtime.coserving.page import Span
+from rose.runtime.policy.slack import Hold
+from rose.runtime.traffic.trace import Trace
+
+_YIELD = "yield between layers"
+_NO_WORK, _BETWEEN_STEPS = "engine without work", "engine between steps"
+_LONGER_SERVING = "serving itself ran longer"
+#: Points of a distribution that are kept for a picture.
+_POINTS = 101
+_RESAMPLES = 10_000
+#: Mooncake's timestamps are multiples of this: requests within it are spread evenly at random.
+_MOONCAKE_GRAIN_MS = 3000
+
+
+def held_ns(one: Round) -> dict[str, int]:
+    """Return rollouts' waiting by `Hold`, and what yields took; adds up to the round's headroom."""
+    serving = clipped(one.spans, Span.SERVING, one.t0_ns, one.t1_ns)
+    held: dict[str, int] = {}
+    for span in one.spans:
+        start, end = max(span.start_ns, one.t0_ns), min(span.end_ns, one.t1_ns)
+        if span.kind in (Span.HELD, Span.YIELD) and start < end:
+            name = _YIELD if span.kind is Span.YIELD else f"held: {Hold(span.aux).name}"
+            held[name] = held.get(name, 0) + end - start - _overlap((start, end), serving)
+    return held
+
+
+def idle_by_cause_ns(one: Round) -> dict[str, int]:
+    """Return the round's idle time by whether the rollout engine had anything to do."""
+    idle_ns = one.device["idle_ns"]
+    if not POLICIES[one.policy].lends:
+        return {"not lent": idle_ns}
+    kinds = (Span.SERVING, Span.ROLLOUT, Span.HELD, Span.YIELD)
+    busy = sorted(part for kind in kinds for part in clipped(one.spans, kind, one.t0_ns, one.t1_ns))
+    starts, ends, latest = [], [], 0
+    for start, end in busy:
+        latest = max(latest, end)
+        starts.append(start)
+        ends.append(latest)
+    empty = idle = 0
+    for at_ns, requests in one.samples:
+        if one.t0_ns <= at_ns < one.t1_ns:
+            at = bisect_right(starts, at_ns) - 1
+            if at < 0 or ends[at] <= at_ns:
+                idle += 1
+                empty += requests == 0
+    if idle == 0:
+        return {_BETWEEN_STEPS: idle_ns}
+    without_ns = idle_ns * empty // idle
+    return {_NO_WORK: without_ns, _BETWEEN_STEPS: idle_ns - without_ns}
+
+
+def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
+    """Return the idle time of serving alone that rollouts did not get, by cause.
+
+    The rounds must be of one length. The cause is negative where serving needed less time than alone.
+    """
+    alone, device = solo.device, lent.device
+    assert alone["length_ns"] == device["length_ns"], "rounds of one length are compared"
+    other_ns = device["length_ns"] - (
+        device["serving_ns"] + device["rollout_ns"] + device["headroom_ns"] + device["idle_ns"]
+    )
+    causes = {_LONGER_SERVING: device["serving_ns"] - alone["serving_ns"], **held_ns(lent), **idle_by_cause_ns(lent)}
+    return {**causes, "other work": other_ns} if other_ns else causes
+
+
+def still_open_ns(one: Round) -> list[int]:
+    """Return the time from the begin of each serving step that met a rollout step, until that yielded or ended.
+
+    On a GPU the rollout step was on the device that long; on a core it may have waited for the core most of that time.
+    """
+    rollout = clipped(one.spans, Span.ROLLOUT, one.t0_ns, one.t1_ns)
+    starts = [start for start, _ in rollout]
+    waits = []
+    for start, _ in clipped(one.spans, Span.SERVING, one.t0_ns, one.t1_ns):
+        at = bisect_right(starts, start) - 1
+        if at >= 0 and rollout[at][1] > start:
+            waits.append(rollout[at][1] - start)
+    return waits
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock.
+
+    Its server received it, and `text_ns` later handed it to its scheduler. Serving wanted the device `wish_ns` after
+    that, and `given_ns` after that no rollout step was on it. Rollouts computed for `computed_ns` of it: less where the
+    kernel let serving compute on the same core beside an unfinished layer.
+
+    Where the kernel takes the core from rollouts for any other thread, `given_ns` is 0, since serving's thread has the
+    core when it says that it wants it: `wish_ns` is then its wait for the core and for the message.
+    """
+
+    text_ns: int
+    wish_ns: int
+    given_ns: int
+    computed_ns: int
+
+    @property
+    def free_ns(self) -> int:
+        """From the request being handed to serving's scheduler to no rollout step on the device."""
+        return self.wish_ns + self.given_ns
+
+    @property
+    def work_ns(self) -> int:
+        """The most that rollouts can have computed after the request was handed to serving's scheduler."""
+        return self.wish_ns + self.computed_ns
+
+
+def arrivals(one: Round) -> list[Arrival]:
+    """Return the arrivals of a round that met a rollout step."""
+    rollout = sorted((span for span in one.spans if span.kind is Span.ROLLOUT), key=lambda span: span.start_ns)
+    starts = [span.start_ns for span in rollout]
+    met = []
+    for span in one.spans:
+        if span.kind is not Span.ARRIVAL or not one.t0_ns <= span.start_ns < one.t1_ns:
+            continue
+        wanted_ns, handed_ns = span.start_ns, span.start_ns - span.latency_ns
+        at = bisect_right(starts, wanted_ns) - 1
+        if at >= 0 and rollout[at].end_ns > handed_ns:
+            given_ns = max(0, rollout[at].end_ns - wanted_ns)
+            computed_ns = min(given_ns, rollout[at].latency_ns)
+            met.append(Arrival(span.aux - span.latency_ns, span.latency_ns, given_ns, computed_ns))
+    return met
+
+
+def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> int:
+    """Return the nanoseconds of `interval` inside `others`, which are in order and do not overlap."""
+    start, end = interval
+    at = max(0, bisect_right(others, (start, 0)) - 1)
+    total = 0
+    while at < len(others) and others[at][0] < end:
+        total += max(0, min(end, others[at][1]) - max(start, others[at][0]))
+        at += 1
+    return total
+
+
+# ------------------------------------------------------------------ statistics
+
+
+def distribution(values: Sequence[float]) -> list[float]:
+    """Return the quantiles from 0 to 1 in equal steps; empty without values."""
+    return [round(float(value), 3) for value in np.quantile(values, np.linspace(0, 1, _POINTS))] if values else []
+
+
+def ratios(rounds: dict[str, list[Round]], policy: str, base: str, figure: Callable[[Round], float]) -> list[float]:
+    """Return `figure` of a policy over that of another, round by round; a round without either is left out."""
+    by_number = {one.number: figure(one) for one in rounds.get(base, [])}
+    pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
+    return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]
+
+
+def summary(values: Sequence[float], seed: int = 0) -> dict[str, object]:
+    """Return the median, its 95% interval (percentile bootstrap; None below three values), and the values."""
+    interval = None
+    if len(values) >= 3:
+        drawn = np.random.default_rng(seed).choice(np.asarray(values), (_RESAMPLES, len(values)))
+        interval = tuple(float(edge) for edge in np.quantile(np.median(drawn, axis=1), [0.025, 0.975]))
+    median = statistics.median(values) if values else None
+    return {"median": median, "interval_95": interval, "by_round": [round(value, 4) for value in values]}
+
+
+def mooncake(path: Path) -> Trace:
+    """Return a trace of Mooncake's JSON lines, zipped or not."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rows = [json.loads(line) for line in text.splitlines() if line]
+    at_ms = np.array([row["timestamp"] for row in rows], np.float64)
+    at_ms += np.random.default_rng(0).uniform(0, _MOONCAKE_GRAIN_MS, len(rows))
+    order = np.argsort(at_ms, kind="stable")
+    arrival = np.rint((at_ms[order] - at_ms.min()) * 1e6).astype(np.int64)
+    prompt, output = (np.array([row[name] for row in rows], np.int64) for name in ("input_length", "output_length"))
+    name = path.name.partition(".")[0]
+    return Trace(name, arrival, np.maximum(1, prompt[order]), np.maximum(1, output[order]))
