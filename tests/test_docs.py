@@ -247,11 +247,11 @@ def check_rose(arguments: list[str]) -> None:
 
 
 def check_gateway_call(words: list[str]) -> None:
+    from rose.runtime.scheduling.gateway.turns import is_turn
     from starlette.routing import Match
 
     from rose.runtime.scheduling import messages
     from rose.runtime.scheduling.gateway import Gateway
-    from rose.runtime.scheduling.gateway.turns import is_turn
 
     bodies = {
         "generate": messages.GenerateRequest,
