@@ -28,9 +28,7 @@ from rose.runtime.service.commands import (
     down_command,
     drain_command,
     restart_command,
-    runs_command,
     status_command,
-    traffic_command,
     up_command,
 )
 from rose.runtime.training.commands import train_command
@@ -61,18 +59,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="The fleet file.", no_args_is_help=True)
 _FLEET, _COST, _LEDGER = "Fleet", "Cost", "Ledger"
 app.command("status", rich_help_panel=_FLEET)(status_command)
-app.command("runs", rich_help_panel=_FLEET)(runs_command)
 app.command("train", rich_help_panel=_FLEET)(train_command)
-app.command("traffic", rich_help_panel=_FLEET)(traffic_command)
 app.command("drain", rich_help_panel=_FLEET)(drain_command)
 app.command("restart", rich_help_panel=_FLEET)(restart_command)
 app.command("down", rich_help_panel=_FLEET)(down_command)
 app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
-app.add_typer(config_app, name="config", rich_help_panel=_FLEET)
 app.add_typer(token_app, name="token", rich_help_panel=_FLEET)
 app.add_typer(weights_app, name="weights", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
@@ -101,12 +95,8 @@ LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledg
 @app.command("up", rich_help_panel=_FLEET)
 @functools.wraps(up_command)
 def up(config: Path, **options: Any) -> None:
-    from rose import config as configuration
-
     with _errors():
-        fleet = configuration.load(config)
-        _has_prices(fleet)  # found wrong now, not when somebody asks what it cost
-        _warn(configuration.warnings(fleet, config))
+        _load(config)
     up_command(config, **options)
 
 
@@ -116,15 +106,6 @@ def demo(
     trace: Annotated[
         str | None, typer.Option(help="Serving traffic: a CSV in the columns of the public Azure traces.")
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Thin the trace to this many requests a second.", min=0.001)
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(help="Scale prompts so that their 99th percentile is this.", min=1)
-    ] = None,
-    output_tokens: Annotated[
-        int | None, typer.Option(help="Scale outputs so that their 99th percentile is this.", min=1)
-    ] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     seconds: Annotated[float, typer.Option(help="Stop cleanly after this long.", min=1)] = 150.0,
 ) -> None:
@@ -132,15 +113,7 @@ def demo(
     from rose.config_example import demo as demo_fleet
 
     with _errors():
-        fleet = demo_fleet(
-            sorted(os.sched_getaffinity(0)),
-            ledger=ledger,
-            trace=trace,
-            requests_per_s_max=rate,
-            prompt_tokens_max=prompt_tokens,
-            output_tokens_max=output_tokens,
-            steps=steps,
-        )
+        fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger=ledger, trace=trace, steps=steps)
     _demo(fleet, seconds)
 
 
@@ -148,7 +121,7 @@ def _demo(fleet: FleetConfig, seconds_max: float) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with _errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
-        from rose.runtime.console import run_in_console
+        from rose.runtime.service.demo import run_in_console
 
         outcome = run_in_console(fleet, seconds_max)
     harvest = _harvest(fleet.ledger, outcome.run_id)
@@ -169,8 +142,14 @@ def _demo(fleet: FleetConfig, seconds_max: float) -> None:
     )
 
 
-def _warn(warnings: list[str]) -> None:
-    for warning in warnings:
+def _load(file: Path) -> None:
+    """Say what is wrong with a fleet file and its prices now, and not when somebody asks what the fleet cost. Raises
+    UserError."""
+    from rose import config as configuration
+
+    fleet = configuration.load(file)
+    _has_prices(fleet)
+    for warning in configuration.warnings(fleet, file):
         echo(warning, err=True, colour=typer.colors.YELLOW)
 
 
@@ -208,32 +187,29 @@ def _harvest(ledger: Path, run_id: str) -> str | None:
     return f"Idle serving time put to work (harvest share): {', '.join(shares) or 'no serving device had any'}"
 
 
-@config_app.command("example")
-def config_example() -> None:
+@app.command(rich_help_panel=_FLEET)
+def config() -> None:
     """Print a fleet file with every field explained."""
     from rose.config_example import example
 
     echo_data(example())
 
 
-@config_app.command("check")
-def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]) -> None:
-    """Say whether a fleet file is valid and its price book knows its devices, naming what is wrong."""
-    from rose import config as configuration
-
-    with _errors():
-        fleet = configuration.load(config)
-        _has_prices(fleet)
-        _warn(configuration.warnings(fleet, config))
-    echo(f"{config} is valid")
-
-
 @app.command(rich_help_panel=_FLEET)
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
-    """What this host can do, and what to do about each thing missing."""
+def doctor(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Check this fleet file and its prices, and not the host.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """What this host can do, and what to do about each thing missing; or whether a fleet file is valid."""
     from rose import doctor as diagnosis
 
-    raise typer.Exit(diagnosis.main(as_json))
+    if config is None:
+        raise typer.Exit(diagnosis.main(as_json))
+    with _errors():
+        _load(config)
+    echo(f"{config} is valid")
 
 
 @app.command(rich_help_panel=_FLEET)

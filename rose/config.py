@@ -1,6 +1,6 @@
 """The configuration of a fleet: one TOML file, validated at the edge, explained field by field.
 
-Loading this module imports no torch, so that `rose config example` and every error about a file are instant.
+Loading this module imports no torch, so that `rose config` and every error about a file are instant.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class CoservingConfig(Section):
 class TrafficConfig(Section):
     trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
         default="none",
-        description="Serving traffic for `rose traffic` to replay, where a fleet has none of its own: a CSV in the "
+        description="Serving traffic that the demo replays, since it has none of its own: a CSV in the "
         "columns of the public Azure LLM inference traces, or `bursty` for the sample trace.",
     )
     requests_per_s_max: PositiveFloat = Field(
@@ -492,7 +492,7 @@ def load(path: Path) -> FleetConfig:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror}. `rose config example > {path}` makes one.")
+        raise ConfigError(f"cannot read config {path}: {error.strerror}. `rose config > {path}` makes one.")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))

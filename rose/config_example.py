@@ -1,4 +1,4 @@
-"""The fleet file of `rose config example`: every field with its explanation and default, made from the fields."""
+"""The fleet file of `rose config`: every field with its explanation and default, made from the fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rose.config import ConfigError, DeviceConfig, FleetConfig, HostConfig, Sect
 
 _EXAMPLE_HEAD = """\
 # A fleet for `rose up -c fleet.toml`. Every field is here with its default; a line that begins with `#` and holds a
-# field leaves that field out. Check a file with `rose config check fleet.toml`.
+# field leaves that field out. Check a file with `rose doctor -c fleet.toml`.
 """
 
 _EXAMPLE_HOSTS = """
@@ -81,28 +81,13 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
 _KV_BYTES = 64 << 20
 
 
-def demo(
-    cores: Sequence[int],
-    *,
-    ledger: Path,
-    trace: str | None = None,
-    requests_per_s_max: float | None = None,
-    prompt_tokens_max: int | None = None,
-    output_tokens_max: int | None = None,
-    steps: int | None = None,
-) -> FleetConfig:
+def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
     """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
 
     None keeps a field's default. Raises ConfigError if there are fewer than two cores, or a value cannot be used.
     """
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
-    traffic = {
-        "trace": trace or "bursty",
-        "requests_per_s_max": requests_per_s_max,
-        "prompt_tokens_max": prompt_tokens_max,
-        "output_tokens_max": output_tokens_max,
-    }
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}
     return validated(
         {
@@ -119,7 +104,7 @@ def demo(
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
             # Too short to tell what lending costs serving: it takes eight windows without leases at the least.
             "coserving": {"holdout_share": 0},
-            "traffic": {name: value for name, value in traffic.items() if value is not None},
+            "traffic": {"trace": trace or "bursty"},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
         },
         "of the demo",

@@ -1,4 +1,4 @@
-"""Programs in processes of their own that begin with the ledger's modules loaded.
+"""Programs in processes of their own that begin with the ledger's and the controller's modules loaded.
 
 They are forked from a server that has loaded them once, so a test can start many; each is a whole process, which a
 signal kills like any other.
@@ -18,9 +18,10 @@ from typing import TextIO
 from rose.ledger import catalog
 from rose.ledger.growth import archive, rollup
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling.gateway import Gateway
 
 #: What the server has loaded when it forks.
-LOADED = (archive, rollup, LedgerWriter)
+LOADED = (archive, rollup, LedgerWriter, Gateway)
 catalog._template()
 
 _SERVER = multiprocessing.get_context("forkserver")

@@ -240,7 +240,7 @@ def test_no_two_devices_have_the_same_serving():
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path):
-    with pytest.raises(ConfigError, match="rose config example"):
+    with pytest.raises(ConfigError, match="rose config"):
         config.load(tmp_path / "none.toml")
 
 

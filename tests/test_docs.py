@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,18 +20,19 @@ from dashboard.login import Login
 from rose import cli, config
 from rose.config_example import demo
 from rose.events import Device, DeviceSlice, Lease, Run
-from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
 from rose.pricing.closing import period, store
 from rose.pricing.price_books import pricebook
 from rose.pricing.watch import budget
+from tests import programs
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = typer.main.get_command(cli.app)
-SAMPLE = "sample_traces/ledger"
+#: What the documents show of it is run on a small ledger with the same hour.
+SAMPLE, SAMPLE_US = "sample_traces/ledger", 1_795_464_000_000_000
 
 #: `rose` commands that end by themselves within seconds: these are run. `rose doctor` takes longer, since it loads
 #: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/accept/test_harness.py.
@@ -68,8 +66,8 @@ ENDLESS = {
     ("api", "serve"): None,
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
-#: And those that send messages, which tests/pricing/commands/test_alerts.py runs.
-ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"])
+#: And those that send messages, which tests/pricing/commands/test_alerts.py runs, or need a ledger of a whole day.
+ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile", "sample_traces/vendor_focus.csv"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "training.md": "tests/client/test_documented.py",
@@ -132,22 +130,30 @@ def runs(words: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with a small ledger, the files the documents show, and the sample ledger if it was recorded."""
+    """A folder with a small ledger, and the files that the documents show."""
     folder = tmp_path_factory.mktemp("reader")
     for block in blocks("toml"):
         name = re.match(r"# (\w+\.toml)\n", block.text)
         assert name, f"{block}: begin a file with its name in a comment, such as `# fleet.toml`"
         (folder / name[1]).write_text(block.text, encoding="utf-8")
-    if (ROOT / SAMPLE).exists():
-        shutil.copytree(ROOT / SAMPLE, folder / SAMPLE)
-        shutil.copy(ROOT / "sample_traces" / "vendor_focus.csv", folder / "sample_traces")
-        # Its views are those of the version that recorded it; the first reader replaces them.
-        catalog.connect(folder / SAMPLE).close()
-    at_us, hour_ns = 1_780_000_000_000_000, 3_600_000_000_000
+    # Of the periods that the documents name: the second is the hour of the sample ledger.
+    for run_id, at_us in (("run", 1_780_000_000_000_000), ("sample", SAMPLE_US)):
+        record(folder / "ledger", run_id, at_us)
+    june_2_us = 1_780_390_800_000_000
+    book = pricebook.load(folder / "prices.toml")
+    store.adopt(folder / "ledger", book, by="ann")
+    closing.close(folder / "ledger", period.of_month("2026-05"), book, now_us=june_2_us)
+    budget.set_budget(folder / "ledger", "research", "12000", period.of_month("2026-05"))
+    return folder
+
+
+def record(ledger: Path, run_id: str, at_us: int) -> None:
+    """An hour of a serving device, a quarter of which was lent."""
+    hour_ns = 3_600_000_000_000
     t0_ns, t1_ns = at_us * 1000, at_us * 1000 + hour_ns
     serving = {"device_id": "serving-0", "pool": "serving", "device_class": "cpu-core"}
-    lease = {"device_id": "serving-0", "lease_id": "l", "kv_budget_bytes": 1, "compute_share": 1.0}
-    with LedgerWriter.open(folder / "ledger", "test", "run") as writer:
+    lease = {"device_id": "serving-0", "lease_id": run_id, "kv_budget_bytes": 1, "compute_share": 1.0}
+    with LedgerWriter.open(ledger, f"test-{run_id}", run_id) as writer:
         writer.record(Run(at_us=at_us, action="started", name="documented"))
         writer.record(Device(at_us=at_us, action="joined", t_ns=t0_ns, **serving))
         writer.record(Lease(at_us=at_us, action="granted", expires_at_us=at_us, **lease))
@@ -157,22 +163,14 @@ def workplace(tmp_path_factory) -> Path:
         writer.record(DeviceSlice(device_id="serving-0", t0_ns=t0_ns, t1_ns=t1_ns, **quarter, **rest))
         writer.record(Device(at_us=at_us + 9, action="left", t_ns=t1_ns, **serving))
         writer.record(Run(at_us=at_us + 9, action="ended", name="documented"))
-    june_2_us = 1_780_390_800_000_000
-    book = pricebook.load(folder / "prices.toml")
-    store.adopt(folder / "ledger", book, by="ann")
-    closing.close(folder / "ledger", period.of_month("2026-05"), book, now_us=june_2_us)
-    budget.set_budget(folder / "ledger", "research", "12000", period.of_month("2026-05"))
-    return folder
 
 
 def one_of_each_command() -> list[tuple[str, str]]:
-    """(document, command): a line of each command, on the small ledger if one is. All lines are parsed, see below."""
+    """(document, command): a line of each command. All lines are parsed, see below."""
     lines = [(document, line) for document, line in commands() if runs(words_of(line))]
     chosen: dict[str, tuple[str, str]] = {}
     for document, line in sorted(lines, key=lambda pair: SAMPLE in pair[1]):
-        path = path_of(words_of(line))
-        # Tokens are issued, granted and revoked by name, one line after another.
-        chosen.setdefault(line if path.startswith("rose ledger token") else path, (document, line))
+        chosen.setdefault(path_of(words_of(line)), (document, line))
     return sorted(chosen.values(), key=lines.index)
 
 
@@ -188,14 +186,12 @@ def path_of(words: list[str]) -> str:
 
 @pytest.mark.parametrize(("document", "line"), one_of_each_command())
 def test_a_documented_command_runs(workplace, monkeypatch, document, line):
-    if SAMPLE in line and not (workplace / SAMPLE).exists():
-        pytest.skip(f"{SAMPLE} is not recorded yet; CONTRIBUTING.md says how")
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("ROSE_LEDGER", "ROSE_PRICE_BOOK"):
         monkeypatch.delenv(name, raising=False)
     # In this process: a new one would spend most of its time on imports, which the command line's own tests cover.
-    arguments, _, file = line.partition(" > ")
+    arguments, _, file = line.replace(SAMPLE, "ledger").partition(" > ")
     done = CliRunner().invoke(cli.app, words_of(arguments)[1:])
     assert done.exit_code == 0, f"{document}: {line}\n{done.output}\n{done.exception!r}"
     if file:
@@ -251,10 +247,10 @@ def check_gateway_call(words: list[str]) -> None:
 
     from rose.runtime.scheduling import messages
     from rose.runtime.scheduling.gateway import Gateway
-    from rose.runtime.scheduling.gateway.turns import is_turn
+    from rose.runtime.scheduling.gateway.paths import is_turn
+    from rose.runtime.scheduling.turns.request import Labels, read
 
     bodies = {
-        "generate": messages.GenerateRequest,
         "runs": messages.OpenRun,
         "renew": messages.RenewRun,
         "versions": messages.PublishVersion,
@@ -268,10 +264,15 @@ def check_gateway_call(words: list[str]) -> None:
     routes = Gateway("127.0.0.1", 0).application().routes
     assert is_turn(scope) or any(route.matches(scope)[0] is Match.FULL for route in routes), f"no {method} {path}"
     if "-d" in words:
-        model = messages.CloseRun if method == "DELETE" else bodies[path.rpartition("/")[2]]
-        given = json.loads(words[words.index("-d") + 1])
-        model.model_validate(given)
-        assert set(given) <= set(model.model_fields)
+        text = words[words.index("-d") + 1]
+        given = json.loads(text)
+        if is_turn(scope):
+            assert read(text.encode()).prompt.count
+            assert set(given.get("rose", {})) <= set(Labels.__struct_fields__)
+        else:
+            model = messages.CloseRun if method == "DELETE" else bodies[path.rpartition("/")[2]]
+            model.model_validate(given)
+            assert set(given) <= set(model.model_fields)
 
 
 def make_targets() -> set[str]:
@@ -322,11 +323,10 @@ def test_a_shown_program_runs(workplace, block):
     if (elsewhere := PROGRAMS_ELSEWHERE.get(block.document.name)) is not None:
         assert block.document.name in (ROOT / elsewhere).read_text(encoding="utf-8")
         return
-    done = subprocess.run(
-        [sys.executable, "-c", block.text], cwd=workplace, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "ended" in done.stdout or "print" not in block.text
+    program = f"import os\nos.chdir({str(workplace)!r})\n{block.text.replace(SAMPLE, 'ledger')}"
+    code, printed = programs.run(program)
+    assert code == 0, printed
+    assert "ended" in printed or "print" not in block.text
 
 
 def test_every_relative_link_leads_to_a_heading_that_is_there():

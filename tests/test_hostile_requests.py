@@ -155,7 +155,6 @@ CONTROLLER = [
     ("POST", "/devices/d/undrain", {}),
     ("GET", "/status", {}),
     ("GET", "/runs/RUN", {}),
-    ("GET", "/workers", {}),
 ]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import json
 import resource
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from rose.http_limits import raise_file_limit
+from rose.http_limits import connections_max, raise_file_limit
+from tests import programs
 
 #: Files that a server may open, and connections that strangers make.
 FILES, STRANGERS = 512, 600
@@ -24,14 +24,12 @@ ASKED_S = 60.0
 HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 BODY = b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
 
-#: Each serves until its stdin ends, and prints its port. Its limits are short.
+#: Each serves until it is killed, and prints its port. Its limits are short.
 SHORT = """
-import asyncio, pathlib, resource, sys, time
+import asyncio, pathlib, resource, signal, sys, time
 from rose import http_limits
 http_limits.HEAD_S = 2.0
 http_limits._LIMITS_S.update(head=2.0, body=2.0, answer=2.0)
-from rose.runtime.transfer.wire import server as wire
-wire._IDLE_S = wire.BODY_S = 2.0
 folder = pathlib.Path(sys.argv[1])
 """
 CONTROLLER = """
@@ -42,15 +40,16 @@ async def serve():
     gateway = Gateway("127.0.0.1", port, agent_token="an-agents-token-of-the-tests")
     await gateway.start()
     print(port, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    await gateway.stop()
+    await asyncio.Event().wait()
 asyncio.run(serve())
 """
 STORE = """
 from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire import server as wire
+wire._IDLE_S = wire.BODY_S = 2.0
 with wire.StoreServer(VersionStore(folder / "store")) as server:
     print(server.url.rpartition(":")[2], flush=True)
-    sys.stdin.read()
+    signal.pause()
 """
 API = """
 from rose.ledger import layout
@@ -58,9 +57,9 @@ from rose.pricing.api import app
 from rose.pricing.api.ledgers import named
 with app.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
     print(url.rpartition(":")[2], flush=True)
-    sys.stdin.read()
+    signal.pause()
 """
-LARGE_BYTES = 64 << 20
+LARGE_BYTES = 16 << 20
 #: Answers every request with so much.
 LARGE = f"""
 from rose.runtime.scheduling.gateway.http_server import HttpServer
@@ -71,11 +70,16 @@ async def serve():
     server = HttpServer(Response(bytes({LARGE_BYTES})), "127.0.0.1", port)
     await server.start()
     print(port, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
+    await asyncio.Event().wait()
 asyncio.run(serve())
 """
 LIMIT = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))\n"
-SERVERS = {"controller": (CONTROLLER, "/health"), "store": (STORE, "/v1/packages"), "api": (API, "/healthz")}
+SERVERS = {
+    "controller": (CONTROLLER, "/health"),
+    "store": (STORE, "/v1/packages"),
+    "api": (API, "/healthz"),
+    "large": (LARGE, "/"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -90,15 +94,17 @@ def many_files() -> Iterator[None]:
 @contextmanager
 def served(kind: str, folder: Path) -> Iterator[int]:
     """The port of a server in a process that may open few files."""
-    program = SHORT + LIMIT + SERVERS[kind][0]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with programs.started(SHORT + LIMIT + SERVERS[kind][0], folder) as (process, output):
         try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
+            yield int(output.readline())
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with served("controller", tmp_path_factory.mktemp("controller")) as port:
+        yield port
 
 
 def status_of(port: int, path: str) -> int:
@@ -128,7 +134,7 @@ SENT = (HEAD, BODY, b"", b"\r\n")
 BODIES_TO = {"controller": b"heartbeat", "store": b"v1/pins", "api": b"allocation"}
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", ["controller", "store", "api"])
 def test_strangers_hold_no_connection(kind: str, tmp_path: Path) -> None:
     path = SERVERS[kind][1]
     sent = itertools.cycle([text.replace(b"%b", BODIES_TO[kind]) for text in SENT])
@@ -157,25 +163,22 @@ def test_strangers_hold_no_connection(kind: str, tmp_path: Path) -> None:
         assert set(answers) == {200}
 
 
-def test_a_client_that_waits_for_the_server_is_not_cut(tmp_path: Path) -> None:
-    body = b'{"device_id": "d", "engines": [], "seen": 1, "hold_s": 3}'
-    head = (
-        b"POST /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer an-agents-token-of-the-tests\r\n"
-        b"Content-Length: %d\r\n\r\n" % len(body)
-    )
-    with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as agent:
-        # Its first answer says what is wanted of the device; the second is held back.
-        for seen in (b"0", b"1"):
-            agent.sendall(head + body.replace(b'"seen": 1', b'"seen": ' + seen))
-            agent.settimeout(ASKED_S)
-            assert agent.recv(4096).startswith(b"HTTP/1.1 200 OK")
+def test_a_client_that_waits_for_the_server_is_not_cut(controller: int) -> None:
+    agent = http.client.HTTPConnection("127.0.0.1", controller, timeout=ASKED_S)
+    # The first answer says what is wanted of the device; the second is held back.
+    for seen in (0, 1):
+        body = json.dumps({"device_id": "d", "engines": [], "seen": seen, "hold_s": 3})
+        agent.request("POST", "/heartbeat", body, {"Authorization": "Bearer an-agents-token-of-the-tests"})
+        answer = agent.getresponse()
+        assert (answer.status, json.load(answer)["wanted_ns"]) == (200, {})
+    agent.close()
 
 
-def test_a_body_that_comes_slowly_is_taken(tmp_path: Path) -> None:
+def test_a_body_that_comes_slowly_is_taken(controller: int) -> None:
     tokens = b"1," * (80 << 10)
     body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"n": 2}}'
     head = b"POST /runs/none/generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
-    with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as client:
+    with socket.create_connection(("127.0.0.1", controller)) as client:
         client.sendall(head)
         for begin in range(0, len(body), 80 << 10):
             time.sleep(1.5)
@@ -184,59 +187,49 @@ def test_a_body_that_comes_slowly_is_taken(tmp_path: Path) -> None:
         assert client.recv(4096).startswith(b"HTTP/1.1 400")
 
 
-def test_a_head_without_an_end_is_given_up(tmp_path: Path) -> None:
-    with served("controller", tmp_path) as port, socket.create_connection(("127.0.0.1", port)) as stranger:
+def test_a_head_without_an_end_is_given_up(controller: int) -> None:
+    with socket.create_connection(("127.0.0.1", controller)) as stranger:
         stranger.settimeout(ASKED_S)
         stranger.sendall(HEAD)
         with pytest.raises(ConnectionError):
             stranger.sendall(b"x" * 60_000_000)
 
 
-@pytest.mark.parametrize("kind", ["controller", "api"])
-def test_a_client_that_sends_requests_and_takes_no_answer_is_cut(kind: str, tmp_path: Path) -> None:
-    asked = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % SERVERS[kind][1].encode()
-    with served(kind, tmp_path) as port:
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
-            stranger.settimeout(ASKED_S)
-            with pytest.raises(ConnectionError):
-                stranger.sendall(asked * 1_000_000)
-        assert status_of(port, SERVERS[kind][1]) == 200
+def test_a_client_that_sends_requests_and_takes_no_answer_is_cut(controller: int) -> None:
+    asked = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", controller)) as stranger:
+        stranger.settimeout(ASKED_S)
+        with pytest.raises(ConnectionError):
+            stranger.sendall(asked * 1_000_000)
+    assert status_of(controller, "/health") == 200
 
 
 def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_none_is_cut(tmp_path: Path) -> None:
-    program = SHORT + LARGE
     asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        with (
-            socket.create_connection(("127.0.0.1", port)) as slow,
-            socket.create_connection(("127.0.0.1", port)) as silent,
-        ):
-            for client in (slow, silent):
-                client.settimeout(ASKED_S)
-                client.sendall(asked)
-            length = 0
-            while length < LARGE_BYTES:
-                part = slow.recv(8 << 20, socket.MSG_WAITALL)
-                assert part
-                length += len(part)
-                time.sleep(0.5)
-            taken = 0
-            with suppress(ConnectionError):
-                while part := silent.recv(8 << 20):
-                    taken += len(part)
-            assert taken < LARGE_BYTES
-        process.kill()
+    with (
+        served("large", tmp_path) as port,
+        socket.create_connection(("127.0.0.1", port)) as slow,
+        socket.create_connection(("127.0.0.1", port)) as silent,
+    ):
+        for client in (slow, silent):
+            client.settimeout(ASKED_S)
+            client.sendall(asked)
+        length = 0
+        while length < LARGE_BYTES:
+            part = slow.recv(2 << 20, socket.MSG_WAITALL)
+            assert part
+            length += len(part)
+            time.sleep(0.5)
+        taken = 0
+        with suppress(ConnectionError):
+            while part := silent.recv(2 << 20):
+                taken += len(part)
+        assert taken < LARGE_BYTES
 
 
 def test_the_file_limit_is_raised_to_what_the_host_allows() -> None:
-    program = (
-        "import resource; from rose.http_limits import *\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); print(connections_max())\n"
-        "raise_file_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"
-    )
-    assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["32", "True"]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    assert connections_max() == 1024
+    raise_file_limit()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)

@@ -13,8 +13,7 @@ from __future__ import annotations
 from rose.client.address import RunAddress
 from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
 from rose.client.generation import Attempt, Generation, GenerationLost, Part, judged, step_over
-from rose.client.opening import open_run
-from rose.client.run import Run
+from rose.client.run import Run, open_run
 from rose.client.turns import TurnClient
 from rose.events import Step, Trajectory, Verdict
 

@@ -1,7 +1,8 @@
-"""Where a run is, for the processes of a trainer: what opens a run has one, and may hand it to its workers."""
+"""Where a run is, for the processes of a trainer, and connections there that may be waited on for long."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,9 @@ from rose.client.errors import ClientError, RunEndedError, RunExpiredError, RunT
 
 #: How long a controller that is away is tried again.
 AWAY_S = 120.0
+#: A peer whose host does not answer for about so long is gone. Its program may be silent for as long as it likes.
+GONE_S = 30
+_IDLE_S, _PROBE_S = 10, 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,3 +54,19 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
     if status == 404 or (status == 409 and "is closed" in text):
         return RunEndedError(f"the controller at {url} refused: {text}")
     return ClientError(f"the controller at {url} refused: {text}")
+
+
+def notice_gone(connection: socket.socket) -> None:
+    """Have the kernel break off a TCP connection whose peer's host has vanished without a word, as by a power cut.
+
+    Set of a socket that listens, it holds for what connects to it. While nothing is on its way, the kernel asks the
+    other one whether the connection is still there; what is on its way and is not acknowledged breaks it as well.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _IDLE_S),
+        (socket.TCP_KEEPINTVL, _PROBE_S),
+        (socket.TCP_KEEPCNT, (GONE_S - _IDLE_S) // _PROBE_S),
+        (socket.TCP_USER_TIMEOUT, GONE_S * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import sys
 import threading
 import time
@@ -15,10 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from rose.client.address import RunAddress
+from rose.client.address import AWAY_S, RunAddress
 from rose.client.control import Stalls, call
 from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
 from rose.client.generation import Generation, Part, judged
+from rose.client.patience import RESUME
+from rose.client.publishing import WeightOrigin, address_towards, make_folder
 from rose.client.turns import TurnClient
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
@@ -26,8 +30,6 @@ from rose.private_files import TemporaryFolder
 
 if TYPE_CHECKING:
     import torch
-
-    from rose.client.publishing import WeightOrigin
 
 
 #: Turns of one `generate` under way at once at most, and how often it says how far it is.
@@ -46,6 +48,82 @@ Progress = Callable[[int, int], None]
 def show_progress(done: int, total: int) -> None:
     """Say on stderr how many turns of a `generate` are done."""
     print(f"rose: {done} of {total} turns", file=sys.stderr, flush=True)
+
+
+def open_run(
+    url: str,
+    *,
+    name: str,
+    model: str,
+    team: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    task: str | None = None,
+    staleness_max: int = 1,
+    weight: float = 1.0,
+    priority: int = 0,
+    expires_s: float = 60.0,
+    trainer_device: str | None = None,
+    resume: str | None = None,
+    token: str | None = None,
+    folder: Path | str | None = None,
+    host: str | None = None,
+    away_s: float = AWAY_S,
+) -> Run:
+    """Open a run at the controller at `url`, or go on with the run `resume`; whoever had that one may no longer.
+
+    `model` is the fleet's rollout model. `staleness_max` is how many versions behind the newest one a turn may be made
+    by default. Runs of a higher `priority` are given engines first, those of one priority by `weight`. A run that is
+    not heard of for `expires_s` expires, and can be resumed. `trainer_device` is the device of the fleet that the
+    trainer sits on, if it does.
+
+    `folder` is where published weights lie: one that is kept lets a resumed run go on with deltas. `host` is the
+    address of this host at which they are fetched: the one by which it reaches the controller if left out.
+
+    What is asked of a controller that is away is asked again for `away_s`. Raises ClientError for what is wrong or
+    refused, ControllerAwayError, and RunEndedError for a run that cannot be resumed.
+    """
+    if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
+        raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
+    for field, text in (("name", name), ("model", model), ("team", team), ("resume", resume)):
+        if text is not None and not text.strip():
+            raise ClientError(f"{field} {text!r} is empty: give a value, or leave it out")
+    if staleness_max < 0:
+        raise ClientError(f"staleness_max {staleness_max} must be 0 or more")
+    for field, number in (("weight", weight), ("expires_s", expires_s), ("away_s", away_s)):
+        if not 0 < number < math.inf:
+            raise ClientError(f"{field} {number} must be above 0")
+    wanted = {
+        "name": name,
+        "model": model,
+        "team": team,
+        "tags": dict(tags or {}),
+        "task": task,
+        "staleness_max": staleness_max,
+        "weight": weight,
+        "priority": priority,
+        "expires_s": expires_s,
+        "trainer_device": trainer_device,
+        "resume": resume,
+    }
+    if folder is not None:
+        # Before the run is open: nobody would close it.
+        folder = Path(folder).expanduser()
+        make_folder(folder)
+    url = url.rstrip("/")
+    message = {field: value for field, value in wanted.items() if value is not None}
+    # Under a key, so that a run whose answer is lost is not opened twice.
+    keyed = {**message, "key": uuid.uuid4().hex}
+    then = "open the run" if resume is None else RESUME
+    answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
+    return Run(
+        RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
+        message,
+        version=answer.get("version"),
+        last_step=answer.get("step"),
+        expires_s=answer.get("expires_s", expires_s),
+        folder=folder,
+        host=host,
+    )
 
 
 class Run:
@@ -354,8 +432,6 @@ class Run:
     def _weights(self) -> WeightOrigin:
         with self._lock:
             if self._origin is None:
-                from rose.client.publishing import WeightOrigin, address_towards
-
                 host = address_towards(self.address.url) if self._host is None else self._host
                 folder = self._folder
                 if folder is None:

@@ -8,20 +8,22 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rose.client.address import RunAddress, refusal
-from rose.client.connections import notice_gone
+from rose.client.address import RunAddress, notice_gone, refusal
 from rose.client.errors import ClientError, RunExpiredError
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 from rose.client.patience import RETRIED, Failure, Patience, retried
-from rose.client.silence import Silence
 
 if TYPE_CHECKING:
     import aiohttp
 
 _CONNECT_S = 5.0
+#: Where nothing was heard of a turn for so long, or half of `away_s`, the controller is asked whether it is there, and
+#: the turn is sent again. A process that was stopped, or hangs on its disk, keeps its connections: the kernel answers.
+_UNHEARD_S, _ANSWER_S = 60.0, 10.0
 #: Answers that are about the turn, and not about who asks or for which run.
 _TURN_LOST = frozenset({400, 503})
 
@@ -37,25 +39,23 @@ class TurnClient:
     def __init__(self, address: RunAddress) -> None:
         self.address = address
         self._session: aiohttp.ClientSession | None = None
-        self._silence: Silence | None = None
 
     async def __aenter__(self) -> Self:
         import aiohttp
 
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=watched_socket),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_S, sock_read=min(_UNHEARD_S, self.address.away_s / 2)
+            ),
             headers=self.address.headers,
         )
-        self._silence = Silence(self._session, self.address)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._session is not None
-        assert self._silence is not None
-        await self._silence.close()
         await self._session.close()
 
     async def turn(
@@ -81,7 +81,7 @@ class TurnClient:
             try:
                 return self._whole(await self._post(body), body)
             except _AwayError as error:
-                await _pause(patience, error)
+                await self._pause(patience, error)
 
     async def stream(
         self,
@@ -116,7 +116,7 @@ class TurnClient:
                 if answer is None or not answer["meta_info"].get("finish_reason"):
                     raise _AwayError("silent", "the stream broke off")
             except _AwayError as error:
-                await _pause(patience, error)
+                await self._pause(patience, error)
             else:
                 yield Part(output_ids=[], logprobs=[], versions=[], generation=self._whole(answer, body))
                 return
@@ -162,8 +162,7 @@ class TurnClient:
 
     def _request(self, body: dict[str, Any]) -> _Request:
         assert self._session is not None, "`async with` opens it"
-        assert self._silence is not None
-        return _Request(self._session, f"{self.address.base}/generate", body, self._silence)
+        return _Request(self._session, f"{self.address.base}/generate", body)
 
     def _check(self, status: int, answer: Any) -> None:
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
@@ -178,32 +177,46 @@ class TurnClient:
     def _patience(self) -> Patience:
         return Patience(self.address.url, self.address.away_s, waits=True)
 
+    async def _pause(self, patience: Patience, error: _AwayError) -> None:
+        """Wait before the turn is sent again. Raises ControllerAwayError when it is not to be."""
+        if error.unheard and await self._is_there():
+            patience.begin()
+        else:
+            await asyncio.sleep(patience.pause_s(error.failure, str(error), error.held_s))
+
+    async def _is_there(self) -> bool:
+        import aiohttp
+
+        assert self._session is not None
+        limit = aiohttp.ClientTimeout(total=min(_ANSWER_S, self.address.away_s / 2))
+        with suppress(aiohttp.ClientError, OSError):
+            async with self._session.get(f"{self.address.url}/health", timeout=limit):
+                return True
+        return False
+
 
 class _AwayError(Exception):
-    """No answer came, or none that is about the turn; `held_s` is how long one was waited for."""
+    """No answer came, or none that is about the turn; `held_s` is how long one was waited for until it broke.
 
-    def __init__(self, failure: Failure, reason: str, held_s: float = 0.0) -> None:
+    `unheard`: nothing broke, and nothing was heard either.
+    """
+
+    def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)
-        self.failure, self.held_s = failure, held_s
-
-
-async def _pause(patience: Patience, error: _AwayError) -> None:
-    await asyncio.sleep(patience.pause_s(error.failure, str(error), error.held_s))
+        self.failure, self.held_s, self.unheard = failure, held_s, unheard
 
 
 class _Request:
     """A POST whose failures on the way are `_AwayError`, also those of what is read of its answer inside."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any], silence: Silence) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
         self._call = session.post(url, json=body)
-        self._silence = silence
         self._sent = time.monotonic()
         self._response: aiohttp.ClientResponse | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            async with self._silence.bounds():
-                self._response = await self._call.__aenter__()
+            self._response = await self._call.__aenter__()
         except Exception as error:
             raise self._away(error) from None
         return self
@@ -215,13 +228,11 @@ class _Request:
 
     async def answer(self) -> Any:
         """All of it."""
-        async with self._silence.bounds():
-            return await self.response.json()
+        return await self.response.json()
 
     async def more(self) -> bytes:
         """What came of it since, nothing at its end."""
-        async with self._silence.bounds():
-            return await self.response.content.readany()
+        return await self.response.content.readany()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -235,13 +246,15 @@ class _Request:
 
         if not isinstance(error, (aiohttp.ClientError, OSError, json.JSONDecodeError)):
             return error
+        if isinstance(error, aiohttp.SocketTimeoutError):
+            return _AwayError("silent", "it stands still", unheard=True)
         broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
         held_s = time.monotonic() - self._sent if broke else 0.0
         return _AwayError("silent", str(error) or type(error).__name__, held_s)
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A turn may wait for minutes, in which nothing passes: nothing else would break it off."""
+def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket on which an answer may be waited for long, and whose connection breaks once its host is gone."""
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)

@@ -75,7 +75,7 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
         config_json=recorded_config(config),
         host_json=json.dumps(host),
         tags_json=json.dumps(config.tags),
-        # What `rose traffic` replays on it.
+        # What is replayed on it.
         trace=None if fitted is None else fitted.trace.name,
         trace_keep_share=None if fitted is None else fitted.keep_share,
         trace_length_scale=None if fitted is None else fitted.length_scale,

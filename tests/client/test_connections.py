@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rose.client.connections import GONE_S, notice_gone
+from rose.client.address import GONE_S, notice_gone
 from tests.long_form import LONG
 from tests.runtime import hosts
 from tests.runtime.hosts import Network

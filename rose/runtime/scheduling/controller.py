@@ -82,7 +82,7 @@ class Controller:
             self.answers = AnswerStore(state)
             opened.callback(self.answers.close)
             self.recorder = Recorder(writer, self.state, fleet_run_id)
-            self.runs = Runs(self.state, now_ns, model=model, records=writer is not None, origins=origins)
+            self.runs = Runs(self.state, now_ns, model=model, fleet_run_id=fleet_run_id, origins=origins)
             self.drained = self.state.drained()
             opened.pop_all()
         self.loads: defaultdict[str, Load] = defaultdict(Load)
@@ -288,11 +288,14 @@ class Controller:
         self.drained[device_id] = reason
         self._drains_changed()
 
-    def undrain(self, device_id: str) -> None:
+    def undrain(self, device_id: str) -> bool:
+        """Lend of the device again; returns whether it was drained. Raises UnknownDeviceError."""
         self._check_device(device_id)
+        was_drained = device_id in self.drained
         self.state.undrain(device_id)
         self.drained.pop(device_id, None)
         self._drains_changed()
+        return was_drained
 
     def _device_ids(self) -> set[str]:
         return {device.device_id for device in self.devices} | self.drained.keys() | self.devices.expected.keys()

@@ -9,8 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.runtime.transfer.wire.origin_rules import shown
 
-_TOKEN_ID_MAX = 2**63 - 1
-_PROMPT_TOKENS_MAX = 1 << 23
 _EVENTS_MAX = 10_000
 
 
@@ -22,54 +20,6 @@ class Report(BaseModel):
     """Fields of a later version are ignored: agents and controller are replaced one after the other."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class SamplingParams(BaseModel):
-    """SGLang's sampling parameters: the gateway reads the one below and passes the rest on."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    max_new_tokens: int = Field(default=128, ge=0, le=AMOUNT_MAX, strict=True)
-    #: Passed on only where it was given.
-    min_new_tokens: int = Field(default=0, ge=0, le=AMOUNT_MAX, strict=True)
-    n: Literal[1] = 1
-
-
-class TurnLabels(BaseModel):
-    """What the gateway is told of a turn beside SGLang's fields; unknown ones are left to the client."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
-
-    trajectory_id: Name | None = None
-    #: The oldest weights that the turn may be generated with; None: what the run's staleness bound allows.
-    version_min: Count | None = None
-    #: What the turn is in the ledger. None: the number of turns that the trajectory had before, for `turn`.
-    group_id: Id | None = None
-    step: Count | None = None
-    turn: Count | None = None
-    #: A turn of the run that comes again with its key is the same turn, and made once.
-    key: Id | None = None
-
-
-class GenerateRequest(BaseModel):
-    """One turn to generate, in the fields of SGLang's `/generate`; those that the gateway does not know are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    #: The first wrong token is enough to know: a prompt may have a hundred thousand.
-    input_ids: list[Annotated[int, Field(ge=0, le=_TOKEN_ID_MAX, strict=True)]] = Field(
-        min_length=1, max_length=_PROMPT_TOKENS_MAX, fail_fast=True
-    )
-    sampling_params: SamplingParams | None = None
-    rose: TurnLabels | None = None
-    #: As server-sent events while it is made, rather than whole.
-    stream: bool | None = None
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """The sampling parameters to send to an engine: those that were given, and `max_new_tokens`."""
-        given = self.sampling_params or SamplingParams()
-        return {"max_new_tokens": given.max_new_tokens, **given.model_dump(exclude_unset=True)}
 
 
 class EngineReport(Report):

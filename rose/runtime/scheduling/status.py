@@ -149,23 +149,6 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
     return "no engine that it may run on had room"
 
 
-def workers(controller: Controller, now_ns: int) -> list[dict[str, Any]]:
-    """Every rollout engine, as routing sees it."""
-    return [
-        {
-            "engine_id": facts.engine_id,
-            "alive": facts.alive(now_ns),
-            "borrowed": facts.borrowed,
-            "policy_version": facts.policy_version,
-            "in_flight": facts.in_flight,
-            "capacity": facts.capacity,
-            "lease_left_ns": facts.lease_left_ns(now_ns),
-            "slack_ok": facts.slack_ok,
-        }
-        for facts in (worker.facts for worker in controller.workers)
-    ]
-
-
 def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:
     table = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
     return {

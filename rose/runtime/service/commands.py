@@ -1,4 +1,4 @@
-"""A fleet as a service, from the command line: `rose up`, `status`, `runs`, `drain`, `restart`, `down`, `traffic`."""
+"""A fleet as a service, from the command line: `rose up`, `status`, `drain`, `restart`, `down`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.errors import UserError
-from rose.terminal import Screen, echo, echo_data, echo_error, progress, styled
+from rose.terminal import Screen, echo, echo_data, echo_error, progress
 
 if TYPE_CHECKING:
     from rose.runtime.service.console import ControllerClient
 
 FileOption = Annotated[
-    Path, typer.Option("--config", "-c", help="The fleet file; `rose config example` makes one.", envvar="ROSE_FLEET")
+    Path, typer.Option("--config", "-c", help="The fleet file; `rose config` makes one.", envvar="ROSE_FLEET")
 ]
 AddressOption = Annotated[
     str | None,
@@ -35,9 +35,6 @@ UrlOption = Annotated[
     str | None, typer.Option(help="The controller, such as http://10.0.0.1:30100.", envvar="ROSE_URL")
 ]
 TokenOption = Annotated[str | None, typer.Option(help="The controller's token.", envvar="ROSE_TOKEN")]
-#: Between two looks of `rose status --watch`.
-_WATCH_S = 1.0
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up_command(
@@ -96,13 +93,9 @@ def down_command(
         ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
         echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
         kept = memory.read(places.state_folder(fleet))
-        if kept is not None and kept.kept:
-            echo(f"fleet run {kept.run_id} is kept: `rose up` goes on with it, and `rose down` then ends it")
-        elif kept is not None:
-            echo(
-                f"fleet run {kept.run_id} was not ended, and its RL runs are open on record: `rose up` goes on with "
-                "it, and `rose down` then ends it"
-            )
+        if kept is not None:
+            how = "is kept" if kept.kept else "was not ended, and its RL runs are open on record"
+            echo(f"fleet run {kept.run_id} {how}: `rose up` goes on with it, and `rose down` then ends it")
 
 
 def restart_command(
@@ -132,56 +125,18 @@ def status_command(
     config: MaybeFileOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
-    as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Devices, leases, versions and runs, and why nothing is lent."""
-    from rich.live import Live
-
-    from rose.runtime.errors import DeploymentError
     from rose.runtime.service.console import status_view, terminal_width
 
     with _errors():
-        if watch and as_json:
-            raise UserError("--watch is a live table and --json is printed once: leave one of them out")
         controller = _find(url, token, config)
         status = controller.status()
         if as_json:
             echo_data(json.dumps(status))
-            return
-        screen = Screen(width=terminal_width())
-        if not watch:
-            screen.print(status_view(status, controller.url))
-            return
-        # An exception could be raised, and lost, while the table is drawn.
-        asked_to_stop: list[int] = []
-        signal.signal(signal.SIGINT, lambda number, _: asked_to_stop.append(number))
-        with Live(status_view(status, controller.url), console=screen, screen=False) as live:
-            while True:
-                time.sleep(_WATCH_S)
-                if asked_to_stop:
-                    raise KeyboardInterrupt
-                try:
-                    live.update(status_view(controller.status(), controller.url))
-                except DeploymentError as error:
-                    # A controller that is started again is back in seconds.
-                    live.update(styled(str(error), "red"))
-
-
-def runs_command(
-    config: MaybeFileOption = None, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False
-) -> None:
-    """The RL runs that the fleet knows: team, state, version, turns and engines of each."""
-    from rose.runtime.service.console import runs_view, terminal_width
-
-    with _errors():
-        runs = _find(url, token, config).runs()
-        if as_json:
-            echo_data(json.dumps(runs))
-        elif not runs:
-            echo("no run was opened yet")
         else:
-            Screen(width=terminal_width()).print(runs_view(runs))
+            Screen(width=terminal_width()).print(status_view(status, controller.url))
 
 
 def drain_command(
@@ -205,22 +160,11 @@ def drain_command(
             echo(f"{device} is drained; `rose drain {device} --undo` lends it again")
 
 
-def traffic_command(
-    config: FileOption,
-    host: Annotated[str | None, typer.Option(help="This host's name, where the fleet has several.")] = None,
-) -> None:
-    """Replay the fleet file's traffic against this host's serving engines, each request on record; Ctrl-C ends it."""
-    from rose import config as configuration
-    from rose.runtime.service.traffic import replay
-
-    with _errors():
-        replay(configuration.load(config), host, progress(err=True))
-
-
 def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:
-    from rose.runtime.service.console import find, read_fleet
+    from rose import config as configuration
+    from rose.runtime.service.console import find
 
-    return find(url, token, read_fleet(config))
+    return find(url, token, None if config is None else configuration.load(config))
 
 
 @contextmanager

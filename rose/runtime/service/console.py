@@ -41,11 +41,6 @@ class ControllerClient:
         status: dict[str, Any] = self._call("/status")
         return status
 
-    def runs(self) -> list[dict[str, Any]]:
-        """All runs that the controller knows."""
-        runs: list[dict[str, Any]] = self._call("/runs")
-        return runs
-
     def drain(self, device_id: str, reason: str | None) -> None:
         """Lend nothing more of a device, and take back what is lent."""
         self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/drain", {"reason": reason} if reason else {})
@@ -141,14 +136,14 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
             )
     parts.append(devices if status["devices"] else styled("no device has reported", "dim"))
     if status["runs"]:
-        parts.append(runs_view(status["runs"]))
+        parts.append(_runs_view(status["runs"]))
     else:
         parts.append(styled("no run is open", "dim"))
     return Group(*parts)
 
 
-def runs_view(runs: list[dict[str, Any]]) -> Table:
-    """The answer of `/runs` for a terminal."""
+def _runs_view(runs: list[dict[str, Any]]) -> Table:
+    """The runs of a status for a terminal."""
     # A run's id begins with its name.
     names = ("run", "team", "state", "version", "step", "queued", "running", "engines", "expires")
     shares = any(run["weight"] != 1 or run["priority"] for run in runs)
@@ -219,10 +214,3 @@ def _error(error: urllib.error.HTTPError) -> str:
 def terminal_width() -> int | None:
     """What tables may take where output is no terminal; None: as rich finds it."""
     return None if os.isatty(1) or "COLUMNS" in os.environ else 160
-
-
-def read_fleet(path: Path | None) -> FleetConfig | None:
-    """The fleet file that was named, if one was. Raises ConfigError."""
-    from rose import config as configuration
-
-    return None if path is None else configuration.load(path)

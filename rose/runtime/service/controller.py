@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from rose.errors import UserError
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
-from rose.runtime.scheduling import collector
 from rose.runtime.service import places, process
 from rose.runtime.service.process import STOPPING, Report, log_to
 from rose.tokens import of_secret
@@ -37,8 +37,8 @@ class ControllerPlan:
     host: str = ""
     #: What agents show it.
     agent_token: str = field(default="", repr=False)
-    #: What the other hosts send their events with: by host, the token, and the names before those of its writers.
-    host_tokens: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
+    #: By its name, what each other host sends its events with.
+    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)
     cores: tuple[int, ...] = ()
 
 
@@ -67,21 +67,14 @@ class ControllerActor:
 
     def _give_way(self) -> None:
         """To serving, on the host's cores. What this user may not set stays as Ray has it."""
-        plan = self._plan
-        try:
-            if plan.cores:
-                os.sched_setaffinity(0, plan.cores)
-        except OSError as error:
-            self._say(
-                f"cannot run on the host's cores {list(plan.cores)} ({error.strerror}): runs on those it was given"
-            )
-        try:
-            os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
-        except OSError as error:
-            self._say(
-                f"cannot have niceness {BACKGROUND_NICE} ({error.strerror}), and keeps "
-                f"{os.getpriority(os.PRIO_PROCESS, 0)}: start Ray with RAY_worker_niceness=0"
-            )
+        for set_it, what in (
+            (lambda: os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0)), "the host's cores"),
+            (lambda: os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE), f"niceness {BACKGROUND_NICE}"),
+        ):
+            try:
+                set_it()
+            except OSError as error:
+                self._say(f"cannot have {what} ({error.strerror}), and keeps what Ray gave it")
 
     async def _run(self) -> None:
         from rose.runtime.scheduling.gateway import Gateway
@@ -106,8 +99,7 @@ class ControllerActor:
                     agent_token=plan.agent_token,
                     tokens_file=config.tokens,
                     host_tokens=[
-                        of_secret(host, token, ("append",), tuple(f"{name}.*" for name in names))
-                        for host, (token, names) in plan.host_tokens.items()
+                        of_secret(host, token, ("append",), (f"{host}.*",)) for host, token in plan.host_tokens.items()
                     ],
                     # Without a token every user of the host would read it.
                     ledger=plan.ledger if config.token or config.tokens else None,
@@ -115,7 +107,10 @@ class ControllerActor:
                     origins=places.origin_rules(plan.config),
                 )
                 await gateway.start()
-                collector.spare()
+                # What is loaded by now is looked through never again. A turn leaves few cycles, and its objects wait
+                # for its engine: with Python's thresholds the collector takes a tenth of all that a turn costs.
+                gc.freeze()
+                gc.set_threshold(20_000, 50, 100)
                 self._doing = ""
                 self._say(f"listening on {config.host}:{plan.port}")
                 await self._ending.wait()

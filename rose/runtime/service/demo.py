@@ -1,6 +1,6 @@
 """`rose demo`: a fleet of this machine's own, with replayed traffic, and the built-in trainer as its client.
 
-It is `rose up`, `rose traffic`, `rose train` and `rose down` in one command, each the same process as when it is typed.
+It is `rose up`, the traffic, `rose train` and `rose down` in one command, each the same process as when it is typed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan
 from rose.runtime.service.process import log_to
 from rose.runtime.service.up import Fleet, down, up
+from rose.terminal import progress
 
 #: The trainer loads while the fleet starts, and then waits for so long that it is ready.
 READY_S = 600.0
@@ -73,10 +74,8 @@ def run(
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
         # The owner of the serving engines starts them, whoever comes to lend what they leave.
-        host = places.hosts(config)[0].name
-        plan = HostPlan(config=config, host=host, run_id=outcome.run_id, controller_url="")
         _end_with(os.getpid(), config)
-        owner.ensure(plan)
+        owner.ensure(_plan(config, outcome.run_id))
         trainer = stack.enter_context(_child("the trainer", _train_command(config, port, file), say))
         try:
             fleet = up(config, None, say)
@@ -88,17 +87,46 @@ def run(
         except KeyboardInterrupt:
             outcome.stopped = True
         finally:
-            with _deaf(say):
-                stack.close()
-                # Once it has ended: a step that was said and not yet counted is a step.
-                trainer.reader.join(_END_S)
-                outcome.steps = len(trainer.lines)
-                try:
-                    down(config, None, say)
-                finally:
-                    local_ray.stop(places.state_folder(config))
-                    owner.stop(plan)
+            stack.close()
+            # Once it has ended: a step that was said and not yet counted is a step.
+            trainer.reader.join(_END_S)
+            outcome.steps = len(trainer.lines)
+            _put_down(config, outcome.run_id, say)
     return outcome
+
+
+def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
+    """`run`, saying on the terminal what it does. The first Ctrl-C or SIGTERM ends it in order; more change nothing."""
+    say, stopping = progress(err=False), threading.Event()
+
+    def on_signal(_number: int, _frame: object) -> None:
+        if stopping.is_set():
+            say("the fleet is going down already: its leases and accounts are being closed")
+        else:
+            say("stopping: the step in progress is given up, everything recorded is kept")
+            stopping.set()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        outcome = run(config, say, stopping, seconds_max)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    say(f"stopped after {outcome.steps} steps" if outcome.stopped else "done")
+    return outcome
+
+
+def _plan(config: FleetConfig, run_id: str) -> HostPlan:
+    return HostPlan(config=config, host=places.hosts(config)[0].name, run_id=run_id, controller_url="")
+
+
+def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> None:
+    """End the fleet, its Ray and its serving engines, whichever of them fails to end in order."""
+    try:
+        down(config, None, say)
+    finally:
+        local_ray.stop(places.state_folder(config))
+        owner.stop(_plan(config, run_id))
 
 
 def _end_with(pid: int, config: FleetConfig) -> None:
@@ -122,13 +150,9 @@ def main() -> None:
     say = log_to(fleet_memory.logs / "demo.log")
     say("the demo has ended, and its fleet is put down")
     try:
-        down(config, None, say)
+        _put_down(config, remembered.run_id, say)
     except UserError as error:
         say(str(error))
-    finally:
-        local_ray.stop(fleet_memory.folder)
-        plan = HostPlan(config=config, host=places.hosts(config)[0].name, run_id=remembered.run_id, controller_url="")
-        owner.stop(plan)
 
 
 def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
@@ -203,24 +227,6 @@ def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterato
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
-
-
-@contextmanager
-def _deaf(say: Callable[[str], None]) -> Iterator[None]:
-    """While the fleet goes down, so that its ledger is whole, another Ctrl-C changes nothing."""
-
-    def answer(_number: int, _frame: object) -> None:
-        say("the fleet is going down already: its leases and accounts are being closed")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, answer) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.service import owner, places, process
-from rose.runtime.service.memory import engines_token, note_run
+from rose.runtime.service.memory import engines_token
 from rose.runtime.service.places import HostPlan
 from rose.runtime.service.process import STOPPING, Report
 from rose.runtime.serving import ServingEngines
@@ -225,7 +225,6 @@ class HostRunner:
         plan = self.plan
         places.make_state(plan.state)
         plan.make_memory()
-        note_run(plan.state, plan.run_id)
         self._say = process.log_to(plan.logs / "host.log")
         self._lock = os.fdopen(private_files.open_file(plan.memory / "host.lock", os.O_CREAT), "w")
         try:
@@ -397,7 +396,6 @@ class HostRunner:
         """Once it has ended: end the serving engines that are ROSE's own, and leave nothing to find here."""
         plan = self.plan
         self._step("its own serving", lambda: owner.stop(plan))
-        self._step("the memory of the fleet run", lambda: note_run(plan.state, None))
         # The fleet run may be kept, and its next start have other devices here.
         self._step("the memory of its checks", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
         self._step("the folder of its pages", plan.remove_memory)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose.config import FleetConfig, HostConfig
+from rose.config import FleetConfig
 from rose.errors import UserError, did_you_mean
 from rose.http_limits import raise_file_limit
 from rose.ledger.writer import LedgerWriter
@@ -21,7 +21,7 @@ from rose.runtime import preflight
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import fleet_event, writer_name
-from rose.runtime.scheduling.runs.recorder import end_runs
+from rose.runtime.scheduling.runs.recorder import close_runs, record_due
 from rose.runtime.service import local_ray, memory, places, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError, listens
@@ -156,14 +156,17 @@ class Fleet:
             remembered.kept, remembered.ending = True, ""
             self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
             return
-        self._step("the RL runs and the event of the end", self._record_end)
+        self._step("the RL runs", self._close_runs)
+        self._step("the event of the end", self._record_end)
         self._step("the memory of the fleet run", self.memory.forget)
 
+    def _close_runs(self) -> None:
+        for ended in close_runs(self.memory.controller, self.remembered.run_id):
+            self.say(f"RL run {ended} is closed")
+
     def _record_end(self) -> None:
-        run_id = self.remembered.run_id
-        with _writer(self.config, run_id) as writer:
-            for ended in end_runs(self.memory.folder / run_id, writer.record, run_id):
-                self.say(f"RL run {ended} is closed")
+        with _writer(self.config, self.remembered.run_id) as writer:
+            record_due(self.memory.controller, writer.record)
             writer.record(fleet_event(self.config, "ended"))
 
     def _is_wanted(self) -> bool:
@@ -349,12 +352,10 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
             f"http://[{address}]:{remembered.port}" if ":" in address else f"http://{address}:{remembered.port}"
         )
         remembered.gateway_token = config.gateway.token
-        remembered.hosts = [host.name for host in hosts]
         # A host that the fleet file has no more has no token.
         remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in hosts[1:]}
         fleet_memory.write(remembered)
         with _writer(config, remembered.run_id) as writer:
-            fleet_memory.end_former(remembered.run_id, writer.record)
             config_json = config.model_dump_json(exclude={"gateway": {"token"}})
             if not remembered.recorded or config_json != remembered.config_json:
                 reason = "goes on with a changed fleet file" if remembered.recorded else None
@@ -384,7 +385,7 @@ def _recorded(remembered: Remembered) -> FleetConfig | None:
 
 def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
     """Return the names of all parts that there may be."""
-    hosts = [host.name for host in places.hosts(config)] + ([] if remembered is None else remembered.hosts)
+    hosts = [host.name for host in places.hosts(config)] + ([] if remembered is None else [*remembered.tokens])
     return [CONTROLLER, *map(host_part, dict.fromkeys(hosts))]
 
 
@@ -397,26 +398,16 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
     """Return the controller and the hosts of a fleet run."""
     hosts, folder = places.hosts(config), places.state_folder(config)
     first, *others = hosts
-    names = {host.name for host in hosts}
-
-    def former(host: HostConfig) -> set[str]:
-        """The names that the host at this address, or of this resource, has had: it may have events of theirs."""
-        return {name for place in (host.address, host.resource) if place for name in remembered.names.get(place, ())}
-
     controller = ControllerPlan(
         config=config,
         run_id=remembered.run_id,
         port=remembered.port or 0,
-        state=folder / remembered.run_id,
+        state=FleetMemory(config).controller,
         logs=folder / "logs",
         ledger=places.ledger(config),
         host=first.name if config.hosts else config.host,
         agent_token=remembered.agent_token,
-        host_tokens={
-            host.name: (remembered.tokens[host.name], (host.name, *sorted(former(host) - names)))
-            for host in others
-            if host.name in remembered.tokens
-        },
+        host_tokens={host.name: remembered.tokens[host.name] for host in others if host.name in remembered.tokens},
         cores=tuple(first.cores),
     )
     address = _first_address(config, fabric)

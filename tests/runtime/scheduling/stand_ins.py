@@ -6,17 +6,24 @@ import asyncio
 import json
 from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 
 import aiohttp
+import pytest
+import uvicorn.server
 from aiohttp import web
 
 from rose.client.address import RunAddress, authorization
 from rose.client.turns import TurnClient
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.engines.ports import free_port
+from rose.runtime.policy import sharing
+from rose.runtime.scheduling import controller, demand
+from rose.runtime.scheduling.engines import assignment, engine_calls
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.scheduling.gateway.agents import PATHS
+from rose.runtime.scheduling.gateway.paths import AGENT_PATHS
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
+from rose.runtime.scheduling.turns import turns
 
 
 class FakeEngine:
@@ -88,7 +95,7 @@ class FakeEngine:
 async def serve(engine):
     app = web.Application()
     app.add_routes([web.post("/generate", engine.generate)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, shutdown_timeout=0.01)
     await runner.setup()
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -99,6 +106,20 @@ async def serve(engine):
 
 
 AGENT_TOKEN = "agent-token-of-tests"
+#: What a gateway of these tests waits for less long than another, where a test does not say itself how long.
+QUICK = {
+    (controller, "TICK_S"): 0.02,
+    (controller, "CALM_TICK_S"): 0.05,
+    (demand, "HOLD_NS"): 100_000_000,
+    (sharing, "HOLD_MIN_NS"): 200_000_000,
+    (assignment, "PEAK_NS"): 100_000_000,
+    (turns, "AVOID_NS"): 50_000_000,
+    (turns, "BACKOFF_MAX_S"): 0.1,
+    (engine_calls, "_REPEAT_S"): 0.05,
+}
+USUAL = {key: getattr(*key) for key in QUICK}
+# A server that stops looks ten times a second whether its connections are closed.
+uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | {"sleep": lambda s: asyncio.sleep(min(s, 0.005))})
 #: The gateway that was made last.
 SERVERS = []
 
@@ -108,13 +129,17 @@ async def gateway(token=None, *, policy="rose", port=None, **options):
     port = port or free_port()
     server = Gateway("127.0.0.1", port, token, policy, agent_token=AGENT_TOKEN, **options)
     SERVERS[:] = [server]
-    await server.start()
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
-        try:
-            yield session, f"http://127.0.0.1:{port}"
-        finally:
-            await server.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        for (module, name), value in QUICK.items():
+            if getattr(module, name) == USUAL[module, name]:
+                patch.setattr(module, name, value)
+        await server.start()
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
+            try:
+                yield session, f"http://127.0.0.1:{port}"
+            finally:
+                await server.stop()
 
 
 def report(url, engine_id="e0", **changes):
@@ -150,9 +175,14 @@ async def until(condition, seconds=30.0):
 async def call(session, method, path, body=None):
     """(status, answer). Agents' paths are asked as an agent."""
     data = body if isinstance(body, str | None) else json.dumps(body)
-    headers = authorization(AGENT_TOKEN) if path in PATHS else None
+    headers = authorization(AGENT_TOKEN) if path in AGENT_PATHS else None
     async with session.request(method, path, data=data, headers=headers) as response:
         return response.status, await response.json()
+
+
+async def reported(session):
+    """Every rollout engine that was reported, as the status has it."""
+    return [engine for device in (await call(session, "GET", "/status"))[1]["devices"] for engine in device["engines"]]
 
 
 async def post(session, path, body):

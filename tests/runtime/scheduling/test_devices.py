@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from itertools import pairwise
 
@@ -111,7 +110,7 @@ def test_a_step_that_nothing_came_of_is_not_told_of_what_comes_later():
     assert news.action == "moved"
 
 
-def test_our_clocks_are_read_at_one_moment(monkeypatch):
+async def test_our_clocks_are_read_at_one_moment(monkeypatch):
     """Else what is known of all hosts' clocks would be forgotten whenever another thread has its turn in between."""
     read = time.time_ns
 
@@ -120,23 +119,20 @@ def test_our_clocks_are_read_at_one_moment(monkeypatch):
         monkeypatch.setattr(time, "time_ns", read)
         return read()
 
-    async def scenario():
-        controller = Controller()
-        await controller.start()
-        try:
-            for age_ns in (0, 0, 300 * MS):
-                monotonic_ns, utc_ns = both_ns()
-                clock = ClockReading(monotonic_ns=monotonic_ns - age_ns, utc_ns=utc_ns - age_ns)
-                if age_ns:
-                    monkeypatch.setattr(time, "time_ns", late)
-                await controller.heartbeat(Heartbeat(device_id="d", engines=[], clock=clock))
-            assert time.time_ns is read
-            # The quick messages are known.
-            assert controller.devices["d"].clock_offset_ns > -150 * MS
-        finally:
-            await controller.stop()
-
-    asyncio.run(scenario())
+    controller = Controller()
+    await controller.start()
+    try:
+        for age_ns in (0, 0, 300 * MS):
+            monotonic_ns, utc_ns = both_ns()
+            clock = ClockReading(monotonic_ns=monotonic_ns - age_ns, utc_ns=utc_ns - age_ns)
+            if age_ns:
+                monkeypatch.setattr(time, "time_ns", late)
+            await controller.heartbeat(Heartbeat(device_id="d", engines=[], clock=clock))
+        assert time.time_ns is read
+        # The quick messages are known.
+        assert controller.devices["d"].clock_offset_ns > -150 * MS
+    finally:
+        await controller.stop()
 
 
 _GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)

@@ -13,154 +13,96 @@ from rose.client.turns import TurnClient
 from rose.ledger.address import OpenAddressError
 from rose.private_files import SecretError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS
-from rose.runtime.scheduling.gateway import Gateway, answers
-from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, serve, until
+from rose.runtime.scheduling.gateway import Gateway, paths
+from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, reported, serve, until
 
 TOKEN = "token-of-the-tests"
 
 
 @pytest.mark.parametrize("tokens", [1, 400_000], ids=["short", "long"])
-def test_a_client_that_goes_away_takes_its_turn_with_it(tokens):
-    async def scenario():
-        engine = FakeEngine(pause_s=0.05)
-        async with serve(engine) as url, play() as run:
+async def test_a_client_that_goes_away_takes_its_turn_with_it(tokens):
+    engine = FakeEngine(pause_s=0.05)
+    async with serve(engine) as url, play() as run:
+        await run.beat(run.report(url))
+        turn = asyncio.create_task(run.post({"input_ids": [1] * tokens}))
+        await until(lambda: engine.running)
+        turn.cancel()
+        await until(lambda: not engine.running)
+        assert [worker["in_flight"] for worker in await reported(run.session)] == [0]
+
+
+async def test_a_gateway_that_is_restarted_costs_no_turn(tmp_path):
+    engine, port = FakeEngine(pause_s=0.02), free_port()
+    async with serve(engine) as url, AsyncExitStack() as stack:
+        async with play(port=port, state=tmp_path) as run:
             await run.beat(run.report(url))
-            turn = asyncio.create_task(run.post({"input_ids": [1] * tokens}))
-            await until(lambda: engine.running)
-            turn.cancel()
-            await until(lambda: not engine.running)
-            async with run.session.get("/workers") as response:
-                assert [worker["in_flight"] for worker in await response.json()] == [0]
-
-    asyncio.run(scenario())
-
-
-def test_a_gateway_that_is_restarted_costs_no_turn(tmp_path):
-    async def scenario():
-        engine, port = FakeEngine(pause_s=0.1), free_port()
-        async with serve(engine) as url, AsyncExitStack() as stack:
-            async with play(port=port, state=tmp_path) as run:
-                await run.beat(run.report(url))
-                address = RunAddress(url=f"http://127.0.0.1:{port}", run_id=run.run_id, fence=1)
-                outside = await stack.enter_async_context(TurnClient(address))
-                playing = [asyncio.create_task(outside.turn([1], {"max_new_tokens": 30})) for _ in range(5)]
-                await until(lambda: len(engine.running) == 5)
-            await asyncio.sleep(0.3)
-            async with gateway(port=port, state=tmp_path) as (session, _):
-                await beat(session, run.report(url))
-                for generation in await asyncio.gather(*playing):
-                    assert generation.output_ids == list(range(1, 31))
-
-    asyncio.run(scenario())
+            address = RunAddress(url=f"http://127.0.0.1:{port}", run_id=run.run_id, fence=1)
+            outside = await stack.enter_async_context(TurnClient(address))
+            playing = [asyncio.create_task(outside.turn([1], {"max_new_tokens": 30})) for _ in range(5)]
+            await until(lambda: len(engine.running) == 5)
+        await asyncio.sleep(0.3)
+        async with gateway(port=port, state=tmp_path) as (session, _):
+            await beat(session, run.report(url))
+            for generation in await asyncio.gather(*playing):
+                assert generation.output_ids == list(range(1, 31))
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "named"),
-    [
-        ("/runs/ID/generate", "{", "Invalid JSON"),
-        ("/runs/ID/generate", "", "Invalid JSON"),
-        ("/runs/ID/generate", [1, 2], "object"),
-        ("/runs/ID/generate", "null", "object"),
-        ("/runs/ID/generate", {}, "input_ids"),
-        ("/runs/ID/generate", {"input_ids": "abc"}, "input_ids"),
-        ("/runs/ID/generate", {"input_ids": []}, "input_ids"),
-        ("/runs/ID/generate", {"input_ids": [1, "2"]}, "input_ids.1"),
-        ("/runs/ID/generate", {"input_ids": [[1]]}, "input_ids.0"),
-        ("/runs/ID/generate", {"input_ids": [1], "sampling_params": 3}, "sampling_params"),
-        ("/runs/ID/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": "many"}}, "max_new_tokens"),
-        ("/runs/ID/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 1.5}}, "max_new_tokens"),
-        ("/runs/ID/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
-        ("/runs/ID/generate", {"input_ids": [1], "rose": "t"}, "rose"),
-        ("/heartbeat", {"device_id": "d"}, "engines"),
-        ("/preempt", {"engine_id": "e0", "kv_tokens": -1, "reason": "x"}, "kv_tokens"),
-        ("/runs/ID/generate", {"input_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n"),
-        ("/runs/ID/generate", {"input_ids": [1], "stream": "whole"}, "stream"),
-        ("/heartbeat", {"device_id": "d", "engines": [], "hold_s": 11}, "hold_s"),
-    ],
-)
-def test_bad_input_is_refused_by_name(path, body, named):
-    async def scenario():
-        async with play() as run:
-            status, answer = await post(run.session, path.replace("ID", run.run_id), body)
-            assert status == 400
-            assert named in answer["error"]
-
-    asyncio.run(scenario())
+async def test_a_turn_of_no_run_is_told_where_turns_are_made():
+    async with gateway() as (session, _):
+        status, answer = await post(session, "/generate", {"input_ids": [1]})
+        assert status == 404
+        assert "open one at POST /runs" in answer["error"]
+        assert "/runs/RUN_ID/generate" in answer["error"]
 
 
-def test_a_turn_of_no_run_is_told_where_turns_are_made():
-    async def scenario():
-        async with gateway() as (session, _):
-            status, answer = await post(session, "/generate", {"input_ids": [1]})
-            assert status == 404
-            assert "open one at POST /runs" in answer["error"]
-            assert "/runs/RUN_ID/generate" in answer["error"]
-
-    asyncio.run(scenario())
-
-
-def test_fields_the_gateway_does_not_read_are_passed_on_or_ignored():
-    async def scenario():
-        engine = FakeEngine()
-        async with serve(engine) as url, play() as run:
-            await run.beat(run.report(url))
-            sampling = {"max_new_tokens": 2, "temperature": 0.5, "stop_token_ids": [7]}
-            body = {"input_ids": [1], "sampling_params": sampling, "stream": False, "rose": {"trajectory_id": 5}}
-            assert (await run.post(body))[0] == 200
-            assert engine.requests[0]["sampling_params"] == sampling
-            assert (await run.post({"input_ids": [1], "sampling_params": None}))[0] == 200
-            assert engine.requests[1]["sampling_params"] == {"max_new_tokens": 128}
-
-    asyncio.run(scenario())
+async def test_fields_the_gateway_does_not_read_are_passed_on_or_ignored():
+    engine = FakeEngine()
+    async with serve(engine) as url, play() as run:
+        await run.beat(run.report(url))
+        sampling = {"max_new_tokens": 2, "temperature": 0.5, "stop_token_ids": [7]}
+        body = {"input_ids": [1], "sampling_params": sampling, "stream": False, "rose": {"trajectory_id": 5}}
+        assert (await run.post(body))[0] == 200
+        assert engine.requests[0]["sampling_params"] == sampling
+        assert (await run.post({"input_ids": [1], "sampling_params": None}))[0] == 200
+        assert engine.requests[1]["sampling_params"] == {"max_new_tokens": 128}
 
 
-def test_a_web_page_asks_a_gateway_without_a_token_for_nothing():
+async def test_a_web_page_asks_a_gateway_without_a_token_for_nothing():
     """A browser on its host sends what any page says, and says from where."""
-
-    async def scenario():
-        async with gateway(devices={"gpu-0": "rack-1"}) as (session, url):
-            for origin in ("http://elsewhere.example", "null", "http://127.0.0.1:1"):
-                async with session.post("/devices/gpu-0/drain", data=b"{}", headers={"Origin": origin}) as response:
-                    assert response.status == 403
-                    assert "Origin" in (await response.json())["error"]
-            for headers in ({}, {"Origin": url}):
-                async with session.post("/devices/gpu-0/drain", data=b"{}", headers=headers) as response:
-                    assert response.status == 200
-
-    asyncio.run(scenario())
+    async with gateway(devices={"gpu-0": "rack-1"}) as (session, url):
+        for origin in ("http://elsewhere.example", "null", "http://127.0.0.1:1"):
+            async with session.post("/devices/gpu-0/drain", data=b"{}", headers={"Origin": origin}) as response:
+                assert response.status == 403
+                assert "Origin" in (await response.json())["error"]
+        for headers in ({}, {"Origin": url}):
+            async with session.post("/devices/gpu-0/drain", data=b"{}", headers=headers) as response:
+                assert response.status == 200
 
 
 @pytest.mark.parametrize("path", ["/status", "/runs", "/metrics", "/health", "/heartbeat", "/runs/a/generate"])
-def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(path):
-    async def scenario():
-        async with gateway() as (session, _):
-            method = "POST" if path in ("/heartbeat", "/runs/a/generate") else "GET"
-            for host in ("evil.example", "evil.example:30100", "127.0.0.1.evil.example", "0.0.0.0:30100", "10.0.0.1"):
-                async with session.request(method, path, headers={"Host": host}) as response:
-                    assert response.status == 403, host
-            for host in ("localhost", "LOCALHOST:30100", "127.0.0.1:1", "[::1]:30100"):
-                async with session.request(method, path, headers={"Host": host}) as response:
-                    assert response.status != 403, host
-
-    asyncio.run(scenario())
+async def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(path):
+    async with gateway() as (session, _):
+        method = "POST" if path in ("/heartbeat", "/runs/a/generate") else "GET"
+        for host in ("evil.example", "evil.example:30100", "127.0.0.1.evil.example", "0.0.0.0:30100", "10.0.0.1"):
+            async with session.request(method, path, headers={"Host": host}) as response:
+                assert response.status == 403, host
+        for host in ("localhost", "LOCALHOST:30100", "127.0.0.1:1", "[::1]:30100"):
+            async with session.request(method, path, headers={"Host": host}) as response:
+                assert response.status != 403, host
 
 
-def test_with_a_token_any_name_is_answered_and_no_page_of_another_site_changes_anything():
-    async def scenario():
-        async with gateway(TOKEN, devices={"gpu-0": "rack-1"}) as (session, _):
-            for headers, status in (
-                ({"Host": "rose.example"}, 200),
-                ({"Host": "rose.example", "Origin": "https://rose.example"}, 200),
-                ({"Host": "rose.example", "Origin": "https://evil.example"}, 403),
-                ({"Host": "rose.example", "Origin": "null"}, 403),
-            ):
-                async with session.post("/devices/gpu-0/drain", headers=headers) as response:
-                    assert response.status == status, headers
-                async with session.get("/status", headers=headers) as response:
-                    assert response.status == 200, headers
-
-    asyncio.run(scenario())
+async def test_with_a_token_any_name_is_answered_and_no_page_of_another_site_changes_anything():
+    async with gateway(TOKEN, devices={"gpu-0": "rack-1"}) as (session, _):
+        for headers, status in (
+            ({"Host": "rose.example"}, 200),
+            ({"Host": "rose.example", "Origin": "https://rose.example"}, 200),
+            ({"Host": "rose.example", "Origin": "https://evil.example"}, 403),
+            ({"Host": "rose.example", "Origin": "null"}, 403),
+        ):
+            async with session.post("/devices/gpu-0/drain", headers=headers) as response:
+                assert response.status == status, headers
+            async with session.get("/status", headers=headers) as response:
+                assert response.status == 200, headers
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "rack-1"])
@@ -171,17 +113,13 @@ def test_a_gateway_that_other_machines_reach_needs_a_token(host):
         Gateway(host, 0, "short")
 
 
-def test_a_gateway_with_a_token_serves_nobody_without_it():
-    async def scenario():
-        async with gateway(TOKEN) as (session, gateway_url):
-            for headers in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer sécret"}):
-                async with aiohttp.ClientSession(headers=headers) as stranger:
-                    async with stranger.get(f"{gateway_url}/workers") as response:
-                        assert response.status == 401
-            async with session.get("/workers") as response:
-                assert response.status == 200
-
-    asyncio.run(scenario())
+async def test_a_gateway_with_a_token_serves_nobody_without_it():
+    async with gateway(TOKEN) as (session, gateway_url):
+        assert await reported(session) == []
+        for headers in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer sécret"}):
+            async with aiohttp.ClientSession(headers=headers) as stranger:
+                async with stranger.get(f"{gateway_url}/status") as response:
+                    assert response.status == 401
 
 
 @pytest.mark.parametrize(
@@ -193,76 +131,22 @@ def test_a_gateway_with_a_token_serves_nobody_without_it():
         ("PUT", "/runs", 405),
     ],
 )
-def test_what_there_is_not_is_refused_in_json(method, path, status):
-    async def scenario():
-        async with gateway() as (session, _), session.request(method, path) as response:
-            assert response.status == status
-            assert set(await response.json()) == {"error"}
-
-    asyncio.run(scenario())
+async def test_what_there_is_not_is_refused_in_json(method, path, status):
+    async with gateway() as (session, _), session.request(method, path) as response:
+        assert response.status == status
+        assert set(await response.json()) == {"error"}
 
 
-def test_a_body_beyond_the_bound_is_refused_with_or_without_its_length(monkeypatch):
-    monkeypatch.setattr(answers, "REQUEST_BYTES_MAX", 1000)
+async def test_a_body_beyond_the_bound_is_refused_with_or_without_its_length(monkeypatch):
+    monkeypatch.setattr(paths, "REQUEST_BYTES_MAX", 1000)
 
     async def pieces():
         for _ in range(20):
             yield b"1" * 100
 
-    async def scenario():
-        async with gateway() as (session, _):
-            for path in ("/runs/a/generate", "/runs"):
-                for body in (b"1" * 2000, pieces()):
-                    async with session.post(path, data=body) as response:
-                        assert response.status == 413
-                        assert "at most" in (await response.json())["error"]
-
-    asyncio.run(scenario())
-
-
-def test_the_poll_of_an_agent_that_goes_away_ends():
-    async def alive(run):
-        async with run.session.get("/workers") as response:
-            return [worker["alive"] for worker in await response.json()]
-
-    async def scenario():
-        async with play() as run:
-            first = await run.beat(run.report())
-            poll = asyncio.create_task(run.beat(run.report(), seen=first["seq"], hold_s=10))
-            await asyncio.sleep(SILENCE_MAX_NS / 1e9 + 0.5)
-            assert await alive(run) == [True]
-            assert not poll.done()
-            poll.cancel()
-            # It is overdue from then on, and not once the poll would have been answered.
-            await asyncio.sleep(SILENCE_MAX_NS / 1e9 + 0.5)
-            assert await alive(run) == [False]
-
-    asyncio.run(scenario())
-
-
-class Heard(asyncio.Protocol):
-    """What a server says, by packet, until it closes the connection."""
-
-    def __init__(self):
-        self.packets, self.closed = [], asyncio.get_running_loop().create_future()
-
-    def data_received(self, data):
-        self.packets.append(data)
-
-    def connection_lost(self, exc):
-        self.closed.set_result(None)
-
-
-def test_an_answer_is_one_packet_and_whole_when_the_connection_closes_after_it():
-    async def scenario():
-        async with gateway() as (_, url):
-            host, _, port = url.removeprefix("http://").partition(":")
-            transport, heard = await asyncio.get_running_loop().create_connection(Heard, host, int(port))
-            for header in (b"Accept: */*", b"Connection: close"):
-                transport.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n")
-                await asyncio.sleep(0.1)
-            await heard.closed
-            assert len(heard.packets) == 2
-            assert all(packet.endswith(b'\r\n\r\n{"status":"ok"}') for packet in heard.packets)
-
-    asyncio.run(scenario())
+    async with gateway() as (session, _):
+        for path in ("/runs/a/generate", "/runs"):
+            for body in (b"1" * 2000, pieces()):
+                async with session.post(path, data=body) as response:
+                    assert response.status == 413
+                    assert "at most" in (await response.json())["error"]

@@ -4,134 +4,107 @@ from __future__ import annotations
 
 import asyncio
 
-from rose.runtime.scheduling import demand
 from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turns
-from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, serve
+from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve
 
 
-def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
-    monkeypatch.setattr(demand, "HOLD_NS", 100_000_000)
-
-    async def scenario():
-        async with play() as run:
-            idle = await run.beat(run.lent())
-            assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
-            # An open run wants nothing by itself.
-            turn = asyncio.create_task(run.post({"input_ids": [1], "rose": {"step": 3}}))
-            await asyncio.sleep(0.1)
-            wanted = await run.beat(run.lent())
-            assert (wanted["renew"], wanted["step"]) == (["L1"], 3)
-            assert wanted["wanted_ns"]["e0"] > 0
-            turn.cancel()  # a client that is gone wants nothing
-            await asyncio.sleep(0.5)
-            assert (await run.beat(run.lent()))["renew"] == []
-
-    asyncio.run(scenario())
+async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
+    async with play() as run:
+        idle = await run.beat(run.lent())
+        assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
+        # An open run wants nothing by itself.
+        turn = asyncio.create_task(run.post({"input_ids": [1], "rose": {"step": 3}}))
+        await asyncio.sleep(0.1)
+        wanted = await run.beat(run.lent())
+        assert (wanted["renew"], wanted["step"]) == (["L1"], 3)
+        assert wanted["wanted_ns"]["e0"] > 0
+        turn.cancel()  # a client that is gone wants nothing
+        await asyncio.sleep(0.5)
+        assert (await run.beat(run.lent()))["renew"] == []
 
 
-def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over(monkeypatch):
-    monkeypatch.setattr(demand, "HOLD_NS", 100_000_000)
-
-    async def scenario():
-        async with serve(FakeEngine(pause_s=0.1)) as url, play() as run:
-            first = await run.beat(run.lent(url), hold_s=9)
-            assert first["wanted_ns"] == {}  # nothing was seen, so it is answered at once
-            same = await run.beat(run.lent(url), seen=first["seq"], hold_s=0.2)
-            assert same == first
-            poll = asyncio.create_task(run.beat(run.lent(url), seen=first["seq"], hold_s=9))
-            await asyncio.sleep(0.3)
-            assert not poll.done()
-            body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}
-            turn = asyncio.create_task(run.post(body))
-            wanted = await asyncio.wait_for(poll, 5)
-            assert wanted["seq"] > first["seq"]
-            assert wanted["wanted_ns"]["e0"] > 0
-            assert wanted["renew"] == ["L1"]
-            over = await asyncio.wait_for(run.beat(run.lent(url), seen=wanted["seq"], hold_s=9), 5)
-            assert turn.done()
-            assert (over["wanted_ns"], over["renew"]) == ({}, [])
-
-    asyncio.run(scenario())
+async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over(monkeypatch):
+    async with serve(FakeEngine(pause_s=0.1)) as url, play() as run:
+        first = await run.beat(run.lent(url), hold_s=9)
+        assert first["wanted_ns"] == {}  # nothing was seen, so it is answered at once
+        same = await run.beat(run.lent(url), seen=first["seq"], hold_s=0.2)
+        assert same == first
+        poll = asyncio.create_task(run.beat(run.lent(url), seen=first["seq"], hold_s=9))
+        await asyncio.sleep(0.3)
+        assert not poll.done()
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}
+        turn = asyncio.create_task(run.post(body))
+        wanted = await asyncio.wait_for(poll, 5)
+        assert wanted["seq"] > first["seq"]
+        assert wanted["wanted_ns"]["e0"] > 0
+        assert wanted["renew"] == ["L1"]
+        over = await asyncio.wait_for(run.beat(run.lent(url), seen=wanted["seq"], hold_s=9), 5)
+        assert turn.done()
+        assert (over["wanted_ns"], over["renew"]) == ({}, [])
 
 
-def test_an_agent_in_a_poll_is_not_silent_and_one_whose_connection_broke_is(monkeypatch):
+async def test_an_agent_in_a_poll_is_not_silent_and_one_whose_connection_broke_is(monkeypatch):
     monkeypatch.setattr(workers, "SILENCE_MAX_NS", 200_000_000)
-
-    async def scenario():
-        async with play() as run:
-            seen = (await run.beat(run.report("http://x")))["seq"]
-            poll = asyncio.create_task(run.beat(run.report("http://x"), seen=seen, hold_s=9))
-            await asyncio.sleep(0.6)
-            async with run.session.get("/workers") as response:
-                assert [worker["alive"] for worker in await response.json()] == [True]
-            poll.cancel()
-            await asyncio.sleep(0.6)
-            async with run.session.get("/workers") as response:
-                assert [worker["alive"] for worker in await response.json()] == [False]
-
-    asyncio.run(scenario())
+    async with play() as run:
+        seen = (await run.beat(run.report("http://x")))["seq"]
+        poll = asyncio.create_task(run.beat(run.report("http://x"), seen=seen, hold_s=9))
+        await asyncio.sleep(0.6)
+        assert [worker["alive"] for worker in await reported(run.session)] == [True]
+        poll.cancel()
+        await asyncio.sleep(0.6)
+        assert [worker["alive"] for worker in await reported(run.session)] == [False]
 
 
-def test_a_turn_that_is_longer_than_leases_is_borrowed_for():
-    async def scenario():
-        engine = FakeEngine(pause_s=0.05)
-        async with serve(engine) as url, play() as run:
+async def test_a_turn_that_is_longer_than_leases_is_borrowed_for():
+    engine = FakeEngine(pause_s=0.05)
+    async with serve(engine) as url, play() as run:
 
-            async def agent():
-                while True:
-                    reply = await run.beat(run.lent(url, left_s=0.3 if renewed else 0.0))
-                    renewed[:] = reply["renew"]
-                    await asyncio.sleep(0.05)
+        async def agent():
+            while True:
+                reply = await run.beat(run.lent(url, left_s=0.3 if renewed else 0.0))
+                renewed[:] = reply["renew"]
+                await asyncio.sleep(0.05)
 
+        renewed = ["L1"]
+        beating = asyncio.create_task(agent())
+        for number in range(2):  # the second when the mean is known
             renewed = ["L1"]
-            beating = asyncio.create_task(agent())
-            for number in range(2):  # the second when the mean is known
-                renewed = ["L1"]
-                generation = await run.turn(20, trajectory_id=f"t{number}")  # a second, on leases of 0.3 s
-                assert [(a.outcome, a.lease_id) for a in generation.attempts] == [("completed", "L1")]
-            beating.cancel()
-
-    asyncio.run(scenario())
+            generation = await run.turn(20, trajectory_id=f"t{number}")  # a second, on leases of 0.3 s
+            assert [(a.outcome, a.lease_id) for a in generation.attempts] == [("completed", "L1")]
+        beating.cancel()
 
 
-def test_a_turn_does_not_return_to_an_engine_whose_lease_is_being_taken_back(monkeypatch):
+async def test_a_turn_does_not_return_to_an_engine_whose_lease_is_being_taken_back(monkeypatch):
     monkeypatch.setattr(turns, "AVOID_NS", 0)
-
-    async def scenario():
-        engine = FakeEngine(pause_s=0.02)
-        async with serve(engine) as url, play() as run:
-            await run.beat(run.lent(url, left_s=60))
-            turn = run.begin(20)
-            await asyncio.sleep(0.1)
-            wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test")
-            await post(run.session, "/preempt", wanted.model_dump_json())
-            # A report that was on its way names the lease still; it is neither used nor renewed.
-            late = await run.beat(run.lent(url, left_s=60))
-            assert late["renew"] == []
-            await asyncio.sleep(0.3)
-            assert not turn.done()
-            assert len(engine.requests) == 1
-            await run.beat(run.lent(url, "L2", left_s=60))
-            generation = await turn
-            assert [attempt.lease_id for attempt in generation.attempts] == ["L1", "L2"]
-            assert generation.output_ids == list(range(1, 21))
-
-    asyncio.run(scenario())
+    engine = FakeEngine(pause_s=0.02)
+    async with serve(engine) as url, play() as run:
+        await run.beat(run.lent(url, left_s=60))
+        turn = run.begin(20)
+        await asyncio.sleep(0.1)
+        wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test")
+        await post(run.session, "/preempt", wanted.model_dump_json())
+        # A report that was on its way names the lease still; it is neither used nor renewed.
+        late = await run.beat(run.lent(url, left_s=60))
+        assert late["renew"] == []
+        await asyncio.sleep(0.3)
+        assert not turn.done()
+        assert len(engine.requests) == 1
+        await run.beat(run.lent(url, "L2", left_s=60))
+        generation = await turn
+        assert [attempt.lease_id for attempt in generation.attempts] == ["L1", "L2"]
+        assert generation.output_ids == list(range(1, 21))
 
 
-def test_turns_leave_an_engine_whose_lease_is_gone():
-    async def scenario():
-        lending, other = FakeEngine(pause_s=0.05), FakeEngine()
-        async with serve(lending) as url, serve(other) as other_url, play() as run:
-            await run.beat(run.lent(url))
-            turn = run.begin(100)
-            await asyncio.sleep(0.3)
-            await run.beat(run.lent(url, None, left_s=0), run.report(other_url, "other"))
-            generation = await turn
-            assert [attempt.outcome for attempt in generation.attempts] == ["preempted", "completed"]
-            assert generation.attempts[0].output_tokens > 0
-            assert generation.output_ids == list(range(1, 101))
-
-    asyncio.run(scenario())
+async def test_turns_leave_an_engine_whose_lease_is_gone():
+    lending, other = FakeEngine(pause_s=0.05), FakeEngine()
+    async with serve(lending) as url, serve(other) as other_url, play() as run:
+        await run.beat(run.lent(url))
+        turn = run.begin(100)
+        await asyncio.sleep(0.3)
+        await run.beat(run.lent(url, None, left_s=0), run.report(other_url, "other"))
+        generation = await turn
+        assert [attempt.outcome for attempt in generation.attempts] == ["preempted", "completed"]
+        assert generation.attempts[0].output_tokens > 0
+        assert generation.output_ids == list(range(1, 101))

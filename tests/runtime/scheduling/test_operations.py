@@ -28,58 +28,51 @@ from tests.runtime.scheduling.stand_ins import (
 BODY = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100}}
 
 
-def test_readiness_says_what_is_missing(monkeypatch):
+async def test_readiness_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(workers, "SILENCE_MAX_NS", 300_000_000)
     monkeypatch.setattr("rose.runtime.scheduling.status.SILENCE_MAX_NS", 300_000_000)
-
-    async def scenario():
-        async with gateway(devices={"device-of-e0": None, "gpu-7": None}) as (session, _):
-            status, answer = await call(session, "GET", "/readiness")
-            assert (status, len(answer["missing"])) == (503, 2)
-            async with fleet(session):
-                await asyncio.sleep(0.1)
-                _, answer = await call(session, "GET", "/readiness")
-                assert answer["missing"] == ["device gpu-7: its agent has not reported"]
-                await beat(session, device_id="gpu-7")
-                assert await call(session, "GET", "/readiness") == (200, {"ready": True, "missing": [], "warnings": []})
-            await asyncio.sleep(1.0)
-            status, answer = await call(session, "GET", "/readiness")
-            assert status == 503
-            assert any("not heard of" in reason for reason in answer["missing"])
-            assert "no rollout engine is alive" in answer["missing"]
-            assert (await call(session, "GET", "/health"))[0] == 200
-
-    asyncio.run(scenario())
-
-
-def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
-    async def scenario():
-        async with play(state=tmp_path) as run, fleet(run.session, 2, pause_s=0.01) as agents:
-            session, turn = run.session, asyncio.create_task(run.post(BODY))
-            await asyncio.sleep(0.2)
-            (busy,) = [agent for agent in agents if agent.engine.running]
-            path = f"/devices/{busy.device_id}"
-            assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {})
-            status, answer = await turn
-            first, second = answer["meta_info"]["rose"]["attempts"]
-            assert (status, first["device_id"], first["outcome"]) == (200, busy.device_id, "preempted")
-            assert second["device_id"] != busy.device_id
-            assert busy.reply["drained"] is True
-            _, shown = await call(session, "GET", "/status")
-            reasons = {device["device_id"]: device["not_lent"] for device in shown["devices"]}
-            assert reasons[busy.device_id] == "drained: new driver"
-        # It holds after a restart, until it is taken back.
-        async with gateway(state=tmp_path) as (session, _), fleet(session, 2):
+    async with gateway(devices={"device-of-e0": None, "gpu-7": None}) as (session, _):
+        status, answer = await call(session, "GET", "/readiness")
+        assert (status, len(answer["missing"])) == (503, 2)
+        async with fleet(session):
             await asyncio.sleep(0.1)
-            _, shown = await call(session, "GET", "/status")
-            assert [device["device_id"] for device in shown["devices"] if device["drained"]] == [busy.device_id]
-            assert (await post(session, f"{path}/undrain", None))[0] == 200
-            _, shown = await call(session, "GET", "/status")
-            assert not any(device["drained"] for device in shown["devices"])
-            status, answer = await post(session, "/devices/gpu-9/drain", {})
-            assert (status, "'gpu-9'" in answer["error"]) == (404, True)
+            _, answer = await call(session, "GET", "/readiness")
+            assert answer["missing"] == ["device gpu-7: its agent has not reported"]
+            await beat(session, device_id="gpu-7")
+            assert await call(session, "GET", "/readiness") == (200, {"ready": True, "missing": [], "warnings": []})
+        await asyncio.sleep(0.5)
+        status, answer = await call(session, "GET", "/readiness")
+        assert status == 503
+        assert any("not heard of" in reason for reason in answer["missing"])
+        assert "no rollout engine is alive" in answer["missing"]
+        assert (await call(session, "GET", "/health"))[0] == 200
 
-    asyncio.run(scenario())
+
+async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
+    async with play(state=tmp_path) as run, fleet(run.session, 2, pause_s=0.01) as agents:
+        session, turn = run.session, asyncio.create_task(run.post(BODY))
+        await asyncio.sleep(0.2)
+        (busy,) = [agent for agent in agents if agent.engine.running]
+        path = f"/devices/{busy.device_id}"
+        assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {})
+        status, answer = await turn
+        first, second = answer["meta_info"]["rose"]["attempts"]
+        assert (status, first["device_id"], first["outcome"]) == (200, busy.device_id, "preempted")
+        assert second["device_id"] != busy.device_id
+        assert busy.reply["drained"] is True
+        _, shown = await call(session, "GET", "/status")
+        reasons = {device["device_id"]: device["not_lent"] for device in shown["devices"]}
+        assert reasons[busy.device_id] == "drained: new driver"
+    # It holds after a restart, until it is taken back.
+    async with gateway(state=tmp_path) as (session, _), fleet(session, 2):
+        await asyncio.sleep(0.1)
+        _, shown = await call(session, "GET", "/status")
+        assert [device["device_id"] for device in shown["devices"] if device["drained"]] == [busy.device_id]
+        assert (await post(session, f"{path}/undrain", None))[0] == 200
+        _, shown = await call(session, "GET", "/status")
+        assert not any(device["drained"] for device in shown["devices"])
+        status, answer = await post(session, "/devices/gpu-9/drain", {})
+        assert (status, "'gpu-9'" in answer["error"]) == (404, True)
 
 
 @pytest.mark.parametrize(
@@ -95,55 +88,46 @@ def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         (None, {}, "it has no rollout engine"),
     ],
 )
-def test_status_says_why_nothing_is_lent(changes, fields, named):
-    async def scenario():
-        async with gateway() as (session, _):
-            reports = [] if changes is None else [report("http://x", **changes)]
-            await beat(session, *reports, **fields)
-            _, shown = await call(session, "GET", "/status")
-            assert named in shown["devices"][0]["not_lent"]
-
-    asyncio.run(scenario())
+async def test_status_says_why_nothing_is_lent(changes, fields, named):
+    async with gateway() as (session, _):
+        reports = [] if changes is None else [report("http://x", **changes)]
+        await beat(session, *reports, **fields)
+        _, shown = await call(session, "GET", "/status")
+        assert named in shown["devices"][0]["not_lent"]
 
 
 @pytest.mark.parametrize(("run_id", "version"), [(None, None), ("red", 0)])
-def test_an_engine_is_at_a_version_of_the_run_whose_weights_it_holds(run_id, version):
-    async def scenario():
-        async with gateway() as (session, _):
-            await beat(session, report("http://x", run_id=run_id))
-            _, shown = await call(session, "GET", "/status")
-            (engine,) = shown["devices"][0]["engines"]
-            assert (engine["run_id"], engine["policy_version"]) == (run_id, version)
-            async with session.get("/metrics") as response:
-                assert ("rose_engine_policy_version{" in await response.text()) == (version is not None)
-
-    asyncio.run(scenario())
+async def test_an_engine_is_at_a_version_of_the_run_whose_weights_it_holds(run_id, version):
+    async with gateway() as (session, _):
+        await beat(session, report("http://x", run_id=run_id))
+        _, shown = await call(session, "GET", "/status")
+        (engine,) = shown["devices"][0]["engines"]
+        assert (engine["run_id"], engine["policy_version"]) == (run_id, version)
+        async with session.get("/metrics") as response:
+            assert ("rose_engine_policy_version{" in await response.text()) == (version is not None)
 
 
-def test_status_has_hosts_leases_runs_and_no_secret():
-    async def scenario():
-        async with gateway("secret-of-the-tests") as (session, _):
-            opened = await open_run(session, team="research")
-            await publish(session, opened, 3, token="secret-of-store")
-            lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9}
-            clock = {"monotonic_ns": 1, "utc_ns": time.time_ns() + 3_000_000_000}
-            await beat(session, report("http://x", **lent), host="node-3", clock=clock)
-            async with session.get("/status") as response:
-                text = await response.text()
-                shown = await response.json()
-            assert "secret" not in text
-            (device,) = shown["devices"]
-            assert device["host"] == "node-3"
-            assert 2.9e9 < device["clock_offset_ns"] < 3.1e9
-            assert device["not_lent"] is None
-            (lease,) = shown["leases"]
-            assert (lease["lease_id"], lease["engine_id"]) == ("L", "e0")
-            assert 4 < lease["left_s"] <= 5
-            (run,) = shown["runs"]
-            assert (run["team"], run["version"], run["state"]) == ("research", 3, "open")
-            assert 59 < run["expires_in_s"] <= 60
-
-    asyncio.run(scenario())
+async def test_status_has_hosts_leases_runs_and_no_secret():
+    async with gateway("secret-of-the-tests") as (session, _):
+        opened = await open_run(session, team="research")
+        await publish(session, opened, 3, token="secret-of-store")
+        lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9}
+        clock = {"monotonic_ns": 1, "utc_ns": time.time_ns() + 3_000_000_000}
+        await beat(session, report("http://x", **lent), host="node-3", clock=clock)
+        async with session.get("/status") as response:
+            text = await response.text()
+            shown = await response.json()
+        assert "secret" not in text
+        (device,) = shown["devices"]
+        assert device["host"] == "node-3"
+        assert 2.9e9 < device["clock_offset_ns"] < 3.1e9
+        assert device["not_lent"] is None
+        (lease,) = shown["leases"]
+        assert (lease["lease_id"], lease["engine_id"]) == ("L", "e0")
+        assert 4 < lease["left_s"] <= 5
+        (run,) = shown["runs"]
+        assert (run["team"], run["version"], run["state"]) == ("research", 3, "open")
+        assert 59 < run["expires_in_s"] <= 60
 
 
 def test_metrics_are_what_prometheus_reads():
@@ -193,44 +177,38 @@ def test_a_run_that_ended_long_ago_has_no_figures_any_more():
     assert not [sample for sample in past if run_id in sample]
 
 
-def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session):
-            opened = await open_run(session, expires_s=0.4)
-            await publish(session, opened)
-            controller = SERVERS[0].controller
-            controller.state._connection.execute("PRAGMA query_only = ON")
-            status, answer = await post(session, "/runs", {"name": "n", "model": "m"})
-            assert (status, "cannot be read or written" in answer["error"]) == (503, True)
-            await asyncio.sleep(0.8)
-            _, answer = await call(session, "GET", "/readiness")
-            assert any("cannot be read or written" in reason for reason in answer["missing"])
-            assert (await post(session, f"/runs/{opened['run_id']}/generate", BODY))[0] == 200
-            controller.state._connection.execute("PRAGMA query_only = OFF")
-            await asyncio.sleep(0.8)
-            assert (await call(session, "GET", "/readiness"))[0] == 200
-            assert (await call(session, "GET", f"/runs/{opened['run_id']}"))[1]["state"] == "expired"
-
-    asyncio.run(scenario())
+async def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
+    async with gateway() as (session, _), fleet(session):
+        opened = await open_run(session, expires_s=0.4)
+        await publish(session, opened)
+        controller = SERVERS[0].controller
+        controller.state._connection.execute("PRAGMA query_only = ON")
+        status, answer = await post(session, "/runs", {"name": "n", "model": "m"})
+        assert (status, "cannot be read or written" in answer["error"]) == (503, True)
+        await asyncio.sleep(0.8)
+        _, answer = await call(session, "GET", "/readiness")
+        assert any("cannot be read or written" in reason for reason in answer["missing"])
+        assert (await post(session, f"/runs/{opened['run_id']}/generate", BODY))[0] == 200
+        controller.state._connection.execute("PRAGMA query_only = OFF")
+        await asyncio.sleep(0.8)
+        assert (await call(session, "GET", "/readiness"))[0] == 200
+        assert (await call(session, "GET", f"/runs/{opened['run_id']}"))[1]["state"] == "expired"
 
 
-def test_a_state_that_refuses_what_clients_ask_is_not_ready_until_it_takes_something():
-    async def scenario():
-        async with gateway() as (session, _):
-            await beat(session)
-            assert (await call(session, "GET", "/readiness"))[0] == 200
-            connection = SERVERS[0].controller.state._connection
-            connection.execute("PRAGMA query_only = ON")
-            assert (await post(session, "/runs", {"name": "n", "model": "m"}))[0] == 503
-            for _ in range(2):
-                status, answer = await call(session, "GET", "/readiness")
-                assert (status, len(answer["missing"])) == (503, 1)
-                assert "cannot be read or written" in answer["missing"][0]
-            connection.execute("PRAGMA query_only = OFF")
-            # Whoever waits for that sends nothing meanwhile.
-            assert (await call(session, "GET", "/readiness"))[0] == 200
-
-    asyncio.run(scenario())
+async def test_a_state_that_refuses_what_clients_ask_is_not_ready_until_it_takes_something():
+    async with gateway() as (session, _):
+        await beat(session)
+        assert (await call(session, "GET", "/readiness"))[0] == 200
+        connection = SERVERS[0].controller.state._connection
+        connection.execute("PRAGMA query_only = ON")
+        assert (await post(session, "/runs", {"name": "n", "model": "m"}))[0] == 503
+        for _ in range(2):
+            status, answer = await call(session, "GET", "/readiness")
+            assert (status, len(answer["missing"])) == (503, 1)
+            assert "cannot be read or written" in answer["missing"][0]
+        connection.execute("PRAGMA query_only = OFF")
+        # Whoever waits for that sends nothing meanwhile.
+        assert (await call(session, "GET", "/readiness"))[0] == 200
 
 
 REVOKED = "the token was not valid any more: 'rack-2' was revoked"
@@ -245,51 +223,41 @@ async def figures(session):
     return samples, {family.name for family in families}
 
 
-def test_a_host_whose_events_wait_is_told_of_and_gets_turns_all_the_same():
-    async def scenario():
-        async with gateway() as (session, _):
-            lately = {**FACTS, "segments_waiting": 3, "waiting_s": 20.0, "problem": REVOKED}
-            await beat(session, report("http://x"), device_id="d1", host="rack-1")
-            await beat(
-                session, report("http://x", "e2", device_id="d2"), device_id="d2", host="rack-2", host_facts=lately
-            )
-            _, shown = await call(session, "GET", "/status")
-            # The other agent says nothing of its host.
-            (host,) = shown["hosts"]
-            assert {name: host[name] for name in lately} == lately
-            assert (host["host"], shown["warnings"]) == ("rack-2", [])
-            assert host["waits"] == f"3 segments of its events wait there: {REVOKED}"
-            assert (await call(session, "GET", "/readiness"))[1]["warnings"] == []
-            long = lately | {"segments_waiting": 42_000, "waiting_s": 86_400.0}
-            await beat(
-                session, report("http://x", "e3", device_id="d3"), device_id="d3", host="rack-2", host_facts=long
-            )
-            status, answer = await call(session, "GET", "/readiness")
-            assert (status, answer["ready"]) == (200, True)
-            assert answer["warnings"] == [
-                f"host rack-2: 42,000 segments of its events wait there, the oldest for 1,440 min: {REVOKED}"
-            ]
-            samples, _ = await figures(session)
-            assert samples["rose_host_segments_waiting", "rack-2"] == 42_000
-            assert samples["rose_host_waiting_seconds", "rack-2"] == 86_400
-            assert samples["rose_host_events_dropped_total", "rack-2"] == 7
-            assert samples["rose_host_resident_memory_bytes", "rack-2"] == 1 << 30
-            assert samples["rose_host_uptime_seconds", "rack-2"] == 60
-
-    asyncio.run(scenario())
+async def test_a_host_whose_events_wait_is_told_of_and_gets_turns_all_the_same():
+    async with gateway() as (session, _):
+        lately = {**FACTS, "segments_waiting": 3, "waiting_s": 20.0, "problem": REVOKED}
+        await beat(session, report("http://x"), device_id="d1", host="rack-1")
+        await beat(session, report("http://x", "e2", device_id="d2"), device_id="d2", host="rack-2", host_facts=lately)
+        _, shown = await call(session, "GET", "/status")
+        # The other agent says nothing of its host.
+        (host,) = shown["hosts"]
+        assert {name: host[name] for name in lately} == lately
+        assert (host["host"], shown["warnings"]) == ("rack-2", [])
+        assert host["waits"] == f"3 segments of its events wait there: {REVOKED}"
+        assert (await call(session, "GET", "/readiness"))[1]["warnings"] == []
+        long = lately | {"segments_waiting": 42_000, "waiting_s": 86_400.0}
+        await beat(session, report("http://x", "e3", device_id="d3"), device_id="d3", host="rack-2", host_facts=long)
+        status, answer = await call(session, "GET", "/readiness")
+        assert (status, answer["ready"]) == (200, True)
+        assert answer["warnings"] == [
+            f"host rack-2: 42,000 segments of its events wait there, the oldest for 1,440 min: {REVOKED}"
+        ]
+        samples, _ = await figures(session)
+        assert samples["rose_host_segments_waiting", "rack-2"] == 42_000
+        assert samples["rose_host_waiting_seconds", "rack-2"] == 86_400
+        assert samples["rose_host_events_dropped_total", "rack-2"] == 7
+        assert samples["rose_host_resident_memory_bytes", "rack-2"] == 1 << 30
+        assert samples["rose_host_uptime_seconds", "rack-2"] == 60
 
 
-def test_a_host_with_the_ledger_itself_has_nothing_that_waits():
-    async def scenario():
-        async with gateway() as (session, _):
-            await beat(session, report("http://x"), host="rack-1", host_facts=FACTS)
-            _, shown = await call(session, "GET", "/status")
-            assert (shown["hosts"][0]["waits"], shown["hosts"][0]["segments_waiting"]) == (None, None)
-            samples, _ = await figures(session)
-            assert ("rose_host_segments_waiting", "rack-1") not in samples
-            assert samples["rose_host_uptime_seconds", "rack-1"] == 60
-
-    asyncio.run(scenario())
+async def test_a_host_with_the_ledger_itself_has_nothing_that_waits():
+    async with gateway() as (session, _):
+        await beat(session, report("http://x"), host="rack-1", host_facts=FACTS)
+        _, shown = await call(session, "GET", "/status")
+        assert (shown["hosts"][0]["waits"], shown["hosts"][0]["segments_waiting"]) == (None, None)
+        samples, _ = await figures(session)
+        assert ("rose_host_segments_waiting", "rack-1") not in samples
+        assert samples["rose_host_uptime_seconds", "rack-1"] == 60
 
 
 def test_each_figure_of_the_controller_is_documented_and_no_other():

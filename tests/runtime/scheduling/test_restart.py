@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import ExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
@@ -17,6 +12,7 @@ from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
 from rose.ledger import catalog
 from rose.runtime.engines.ports import free_port
+from tests import programs
 from tests.runtime.scheduling.stand_ins import (
     AGENT_TOKEN,
     FakeAgent,
@@ -29,7 +25,6 @@ from tests.runtime.scheduling.stand_ins import (
     until,
 )
 
-ROOT = Path(__file__).parents[3]
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
@@ -37,7 +32,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.gateway import Gateway
 
 async def main(port, folder):
-    writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
+    writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet", flush_interval_s=0.1)
     server = Gateway("127.0.0.1", port, model="tiny", state=Path(folder) / "state", writer=writer,
                      fleet_run_id="fleet", agent_token=sys.argv[3])
     await server.start()
@@ -51,26 +46,25 @@ class Process:
     """A controller in a process of its own."""
 
     def __init__(self, port, folder):
-        self._arguments = [sys.executable, "-c", CONTROLLER, str(port), str(folder), AGENT_TOKEN]
-        self._process = None
+        self._arguments = (port, folder, AGENT_TOKEN)
+        self._stack, self._process = ExitStack(), None
         self.url = f"http://127.0.0.1:{port}"
 
     async def start(self, session):
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(self._arguments, cwd=ROOT, env=environment)  # noqa: ASYNC220
+        self._process, _ = self._stack.enter_context(programs.started(CONTROLLER, *self._arguments))
         for _ in range(1000):
             try:
                 await call(session, "GET", "/health")
                 return
             except aiohttp.ClientError:
-                assert self._process.poll() is None
+                assert self._process.is_alive()
                 await asyncio.sleep(0.02)
         pytest.fail("the controller does not answer")
 
     def kill(self):
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+            self._process.kill()
+            self._stack.close()
             self._process = None
 
 
@@ -150,7 +144,7 @@ def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
             assert agent.targets[0]["token"] == "of-the-store"
             assert await post(session, f"/devices/{agent.device_id}/drain", {"reason": "new driver"}) == (200, {})
             await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
-            await asyncio.sleep(2.5)  # until the ledger's flush interval is over
+            await asyncio.sleep(0.5)  # until the ledger's flush interval is over
             process.kill()
             await process.start(session)
             for _ in range(200):
@@ -175,35 +169,32 @@ BEFORE = list(range(100, 120))
 AFTER = {1: list(range(200, 220)), 2: [100, 101, *range(202, 220)], 3: [100]}
 
 
-def test_a_stream_whose_turn_the_controller_lost_says_that_it_is_made_anew(tmp_path):
-    async def scenario():
-        async with controlled(tmp_path) as (process, session, agent):
-            agent.engine.tokens = lambda body: BEFORE
-            opened = await open_run(session)
-            await publish(session, opened)
-            address = RunAddress(url=process.url, run_id=opened["run_id"], fence=1)
-            streamed = {number: [] for number in AFTER}
+async def test_a_stream_whose_turn_the_controller_lost_says_that_it_is_made_anew(tmp_path):
+    async with controlled(tmp_path) as (process, session, agent):
+        agent.engine.tokens = lambda body: BEFORE
+        opened = await open_run(session)
+        await publish(session, opened)
+        address = RunAddress(url=process.url, run_id=opened["run_id"], fence=1)
+        streamed = {number: [] for number in AFTER}
 
-            async def stream(number):
-                async for part in turns.stream([number], {"max_new_tokens": 20}, trajectory_id=f"t{number}"):
-                    streamed[number].append(part)
+        async def stream(number):
+            async for part in turns.stream([number], {"max_new_tokens": 20}, trajectory_id=f"t{number}"):
+                streamed[number].append(part)
 
-            async with TurnClient(address) as turns:
-                streaming = [asyncio.create_task(stream(number)) for number in AFTER]
-                await until(lambda: all(len(parts) >= 3 for parts in streamed.values()))
-                process.kill()
-                assert not any(task.done() for task in streaming)
-                agent.engine.tokens = lambda body: AFTER[body["input_ids"][0]]
-                await process.start(session)
-                await asyncio.gather(*streaming)
-        for number, parts in streamed.items():
-            begins = [part.anew for part in parts].index(True)
-            assert [token for part in parts[:begins] for token in part.output_ids][:3] == BEFORE[:3]
-            generation = parts[-1].generation
-            assert generation.output_ids == AFTER[number]
-            for name in ("output_ids", "logprobs", "versions"):
-                given = [value for part in parts[begins:] for value in getattr(part, name)]
-                assert given == getattr(generation, name), f"{name} of {number}"
-            assert not any(part.anew for part in parts[begins + 1 :])
-
-    asyncio.run(scenario())
+        async with TurnClient(address) as turns:
+            streaming = [asyncio.create_task(stream(number)) for number in AFTER]
+            await until(lambda: all(len(parts) >= 3 for parts in streamed.values()))
+            process.kill()
+            assert not any(task.done() for task in streaming)
+            agent.engine.tokens = lambda body: AFTER[body["input_ids"][0]]
+            await process.start(session)
+            await asyncio.gather(*streaming)
+    for number, parts in streamed.items():
+        begins = [part.anew for part in parts].index(True)
+        assert [token for part in parts[:begins] for token in part.output_ids][:3] == BEFORE[:3]
+        generation = parts[-1].generation
+        assert generation.output_ids == AFTER[number]
+        for name in ("output_ids", "logprobs", "versions"):
+            given = [value for part in parts[begins:] for value in getattr(part, name)]
+            assert given == getattr(generation, name), f"{name} of {number}"
+        assert not any(part.anew for part in parts[begins + 1 :])

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from rose.runtime.policy import sharing
-from rose.runtime.scheduling.engines import assignment
-from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish, until
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(sharing, "HOLD_MIN_NS", 200_000_000)
-    monkeypatch.setattr(sharing, "HOLD_SWITCHES", 1)
-    monkeypatch.setattr(assignment, "PEAK_NS", 100_000_000)
-    monkeypatch.setattr(turns, "AVOID_NS", 50_000_000)
 
 
 def body(tokens=3, **labels):
@@ -46,124 +33,103 @@ async def play(session, run_id, turns, until):
     return done
 
 
-def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weights():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 2, pause_s=0.005, capacity=2) as agents:
-            a, b = await begin(session, "a"), await begin(session, "b")
-            until = asyncio.Event()
-            playing = [asyncio.create_task(play(session, run_id, 4, until)) for run_id in (a, b)]
-            await asyncio.sleep(1.0)
-            _, shown = await call(session, "GET", "/runs")
-            assert sorted(len(run["engines"]) for run in shown) == [1, 1]
-            until.set()
-            assert min(await asyncio.gather(*playing)) > 10
-            targets = [target for agent in agents for target in agent.targets]
-            assert {(target["run_id"], target["url"], target["token"]) for target in targets} == {
-                (a, "http://a", "token-of-a"),
-                (b, "http://b", "token-of-b"),
-            }
-
-    asyncio.run(scenario())
+async def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weights():
+    async with gateway() as (session, _), fleet(session, 2, pause_s=0.005, capacity=2) as agents:
+        a, b = await begin(session, "a"), await begin(session, "b")
+        until = asyncio.Event()
+        playing = [asyncio.create_task(play(session, run_id, 4, until)) for run_id in (a, b)]
+        await asyncio.sleep(1.0)
+        _, shown = await call(session, "GET", "/runs")
+        assert sorted(len(run["engines"]) for run in shown) == [1, 1]
+        until.set()
+        assert min(await asyncio.gather(*playing)) > 10
+        targets = [target for agent in agents for target in agent.targets]
+        assert {(target["run_id"], target["url"], target["token"]) for target in targets} == {
+            (a, "http://a", "token-of-a"),
+            (b, "http://b", "token-of-b"),
+        }
 
 
-def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 1, pause_s=0.02, sync_s=0.02) as (agent,):
-            a, b = await begin(session, "a"), await begin(session, "b")
-            # Longer than a hold, so that it is moved in mid-turn and goes on from what it has.
-            making = [
-                asyncio.create_task(post(session, f"/runs/{run_id}/generate", body(40, trajectory_id="t")))
-                for run_id in (a, b)
-            ]
-            outcomes = []
-            for task in making:
-                status, answer = await asyncio.wait_for(task, 20)
-                assert (status, answer["output_ids"]) == (200, list(range(1, 41)))
-                outcomes += [attempt["outcome"] for attempt in answer["meta_info"]["rose"]["attempts"]]
-            assert outcomes.count("preempted") >= 1
-            assert "failed" not in outcomes
-            assert len(agent.targets) >= 3
-
-    asyncio.run(scenario())
+async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along():
+    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02, sync_s=0.02) as (agent,):
+        a, b = await begin(session, "a"), await begin(session, "b")
+        # Longer than a hold, so that it is moved in mid-turn and goes on from what it has.
+        making = [
+            asyncio.create_task(post(session, f"/runs/{run_id}/generate", body(40, trajectory_id="t")))
+            for run_id in (a, b)
+        ]
+        outcomes = []
+        for task in making:
+            status, answer = await asyncio.wait_for(task, 20)
+            assert (status, answer["output_ids"]) == (200, list(range(1, 41)))
+            outcomes += [attempt["outcome"] for attempt in answer["meta_info"]["rose"]["attempts"]]
+        assert outcomes.count("preempted") >= 1
+        assert "failed" not in outcomes
+        assert len(agent.targets) >= 3
 
 
-def test_a_higher_priority_takes_the_engine_and_gives_it_back():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 1, pause_s=0.005, capacity=2):
-            low, high = await begin(session, "low"), await begin(session, "high", priority=5)
-            until = asyncio.Event()
-            playing = asyncio.create_task(play(session, low, 4, until))
-            await asyncio.sleep(0.4)
-            ended = asyncio.Event()
-            urgent = asyncio.create_task(play(session, high, 4, ended))
-            await asyncio.sleep(0.6)
-            _, shown = await call(session, "GET", f"/runs/{high}")
-            assert shown["engines"] == ["e0"]
-            ended.set()
-            assert await urgent > 3
-            await asyncio.sleep(0.6)
-            _, shown = await call(session, "GET", f"/runs/{low}")
-            assert shown["engines"] == ["e0"]
-            until.set()
-            await playing
-
-    asyncio.run(scenario())
+async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
+    async with gateway() as (session, _), fleet(session, 1, pause_s=0.005, capacity=2):
+        low, high = await begin(session, "low"), await begin(session, "high", priority=5)
+        until = asyncio.Event()
+        playing = asyncio.create_task(play(session, low, 4, until))
+        await asyncio.sleep(0.4)
+        ended = asyncio.Event()
+        urgent = asyncio.create_task(play(session, high, 4, ended))
+        await asyncio.sleep(0.6)
+        _, shown = await call(session, "GET", f"/runs/{high}")
+        assert shown["engines"] == ["e0"]
+        ended.set()
+        assert await urgent > 3
+        await asyncio.sleep(0.6)
+        _, shown = await call(session, "GET", f"/runs/{low}")
+        assert shown["engines"] == ["e0"]
+        until.set()
+        await playing
 
 
-def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 1):
-            run_id = await begin(session, "a", expires_s=0.5)
-            assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-            assert (await call(session, "GET", f"/runs/{run_id}"))[1]["engines"] == ["e0"]
-            await asyncio.sleep(0.8)
-            _, shown = await call(session, "GET", f"/runs/{run_id}")
-            assert (shown["state"], shown["engines"], shown["reason"]) == ("expired", [], "not heard of")
-            status, answer = await post(session, f"/runs/{run_id}/generate", body())
-            assert (status, "resume it" in answer["error"]) == (409, True)
-            opened = await open_run(session, resume=run_id)
-            assert (opened["fence"], opened["version"]) == (2, 0)
-            assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-
-    asyncio.run(scenario())
+async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
+    async with gateway() as (session, _), fleet(session, 1):
+        run_id = await begin(session, "a", expires_s=0.5)
+        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
+        assert (await call(session, "GET", f"/runs/{run_id}"))[1]["engines"] == ["e0"]
+        await asyncio.sleep(0.8)
+        _, shown = await call(session, "GET", f"/runs/{run_id}")
+        assert (shown["state"], shown["engines"], shown["reason"]) == ("expired", [], "not heard of")
+        status, answer = await post(session, f"/runs/{run_id}/generate", body())
+        assert (status, "resume it" in answer["error"]) == (409, True)
+        opened = await open_run(session, resume=run_id)
+        assert (opened["fence"], opened["version"]) == (2, 0)
+        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
 
 
-def test_a_turn_that_waits_keeps_its_run_alive():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
-            run_id = await begin(session, "a", expires_s=0.3)
-            assert (await post(session, f"/runs/{run_id}/generate", body(40)))[0] == 200
-            assert (await call(session, "GET", f"/runs/{run_id}"))[1]["state"] == "open"
-
-    asyncio.run(scenario())
+async def test_a_turn_that_waits_keeps_its_run_alive():
+    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
+        run_id = await begin(session, "a", expires_s=0.3)
+        assert (await post(session, f"/runs/{run_id}/generate", body(40)))[0] == 200
+        assert (await call(session, "GET", f"/runs/{run_id}"))[1]["state"] == "open"
 
 
-def test_the_device_that_a_run_trains_on_is_told_so():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 1) as (agent,):
-            run_id = await begin(session, "a", trainer_device=agent.device_id)
-            await asyncio.sleep(0.1)
-            assert agent.reply["train_run_id"] == run_id
-            other = await begin(session, "b", trainer_device=agent.device_id)
-            await until(lambda: agent.reply["train_run_id"] == other)
-            # Whoever went on with the first one left the other as it was.
-            await open_run(session, resume=run_id, trainer_device=agent.device_id)
-            await until(lambda: agent.reply["train_run_id"] == run_id)
-            await call(session, "DELETE", f"/runs/{other}", {"fence": 1})
-            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
-            await asyncio.sleep(0.1)
-            assert agent.reply["train_run_id"] is None
-
-    asyncio.run(scenario())
+async def test_the_device_that_a_run_trains_on_is_told_so():
+    async with gateway() as (session, _), fleet(session, 1) as (agent,):
+        run_id = await begin(session, "a", trainer_device=agent.device_id)
+        await asyncio.sleep(0.1)
+        assert agent.reply["train_run_id"] == run_id
+        other = await begin(session, "b", trainer_device=agent.device_id)
+        await until(lambda: agent.reply["train_run_id"] == other)
+        # Whoever went on with the first one left the other as it was.
+        await open_run(session, resume=run_id, trainer_device=agent.device_id)
+        await until(lambda: agent.reply["train_run_id"] == run_id)
+        await call(session, "DELETE", f"/runs/{other}", {"fence": 1})
+        await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
+        await asyncio.sleep(0.1)
+        assert agent.reply["train_run_id"] is None
 
 
-def test_whose_an_engine_is_is_told_and_that_it_is_nobody_s_once_its_run_is_over():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 1) as (agent,):
-            run_id = await begin(session, "a")
-            assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-            await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
-            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
-            await until(lambda: agent.reply["rollout_run_ids"] == {"e0": None})
-
-    asyncio.run(scenario())
+async def test_whose_an_engine_is_is_told_and_that_it_is_nobody_s_once_its_run_is_over():
+    async with gateway() as (session, _), fleet(session, 1) as (agent,):
+        run_id = await begin(session, "a")
+        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
+        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
+        await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
+        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": None})

@@ -9,10 +9,10 @@ import pytest
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.engines import assignment
-from rose.runtime.scheduling.gateway import turns
+from rose.runtime.scheduling.gateway import paths
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turn_service
-from tests.runtime.scheduling.stand_ins import call, events, fleet, gateway, open_run, post, publish
+from tests.runtime.scheduling.stand_ins import call, events, fleet, gateway, open_run, post, publish, reported
 
 
 def turn(tokens=3, *, prompt=(1, 2), **labels):
@@ -29,200 +29,170 @@ async def opened_run(session, version=0, **fields):
     return opened, f"/runs/{opened['run_id']}/generate"
 
 
-def test_a_streamed_turn_shows_its_tokens_as_they_are_made_and_survives_preemption():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, 2, pause_s=0.03) as _agents:
-            _, path = await opened_run(session, 5)
-            seen = []
-            async with session.post(path, json=turn(12) | {"stream": True}) as response:
-                assert response.headers["Content-Type"] == "text/event-stream", await response.text()
-                async for part in events(response):
-                    seen.append(part)
-                    if len(seen) == 4:
-                        meta = part["meta_info"]
-                        assert (meta["finish_reason"], meta["completion_tokens"]) == (None, len(part["output_ids"]))
-                        _, workers = await call(session, "GET", "/workers")
-                        (engine,) = [worker["engine_id"] for worker in workers if worker["in_flight"]]
-                        wanted = PreemptRequest(engine_id=engine, kv_tokens=None, reason="test")
-                        await post(session, "/preempt", wanted.model_dump_json())
-            lengths = [len(part["output_ids"]) for part in seen]
-            assert lengths == sorted(lengths)
-            last = seen[-1]
-            assert last["output_ids"] == list(range(2, 14))
-            assert last["meta_info"]["finish_reason"] == {"type": "length"}
-            assert last["meta_info"]["rose"]["versions"] == [5] * 12
-            assert [a["outcome"] for a in last["meta_info"]["rose"]["attempts"]] == ["preempted", "completed"]
-            for part in seen:
-                assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
-                assert len(part["meta_info"]["output_token_logprobs"]) == len(part["output_ids"])
-
-    asyncio.run(scenario())
+async def test_a_streamed_turn_shows_its_tokens_as_they_are_made_and_survives_preemption():
+    async with gateway() as (session, _), fleet(session, 2, pause_s=0.03) as _agents:
+        _, path = await opened_run(session, 5)
+        seen = []
+        async with session.post(path, json=turn(12) | {"stream": True}) as response:
+            assert response.headers["Content-Type"] == "text/event-stream", await response.text()
+            async for part in events(response):
+                seen.append(part)
+                if len(seen) == 4:
+                    meta = part["meta_info"]
+                    assert (meta["finish_reason"], meta["completion_tokens"]) == (None, len(part["output_ids"]))
+                    found = await reported(session)
+                    (engine,) = [worker["engine_id"] for worker in found if worker["in_flight"]]
+                    wanted = PreemptRequest(engine_id=engine, kv_tokens=None, reason="test")
+                    await post(session, "/preempt", wanted.model_dump_json())
+        lengths = [len(part["output_ids"]) for part in seen]
+        assert lengths == sorted(lengths)
+        last = seen[-1]
+        assert last["output_ids"] == list(range(2, 14))
+        assert last["meta_info"]["finish_reason"] == {"type": "length"}
+        assert last["meta_info"]["rose"]["versions"] == [5] * 12
+        assert [a["outcome"] for a in last["meta_info"]["rose"]["attempts"]] == ["preempted", "completed"]
+        for part in seen:
+            assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
+            assert len(part["meta_info"]["output_token_logprobs"]) == len(part["output_ids"])
 
 
-def test_a_client_that_leaves_a_stream_takes_its_turn_with_it():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):
-            _, path = await opened_run(session)
-            async with session.post(path, json=turn(1000) | {"stream": True}) as response:
-                async for _part in events(response):
-                    break
-            for _ in range(100):
-                if not agent.engine.running:
-                    break
-                await asyncio.sleep(0.02)
-            assert not agent.engine.running
-
-    asyncio.run(scenario())
+async def test_a_client_that_leaves_a_stream_takes_its_turn_with_it():
+    async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):
+        _, path = await opened_run(session)
+        async with session.post(path, json=turn(1000) | {"stream": True}) as response:
+            async for _part in events(response):
+                break
+        for _ in range(100):
+            if not agent.engine.running:
+                break
+            await asyncio.sleep(0.02)
+        assert not agent.engine.running
 
 
-def test_a_turn_that_gets_nowhere_says_why_also_when_it_is_streamed(monkeypatch):
+async def test_a_turn_that_gets_nowhere_says_why_also_when_it_is_streamed(monkeypatch):
     monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.2)
-
-    async def scenario():
-        async with gateway() as (session, _), fleet(session):
-            opened = await open_run(session)
-            path = f"/runs/{opened['run_id']}/generate"
-            for body in (turn(), turn() | {"stream": True}):
-                status, answer = await post(session, path, body)
-                assert (status, "has published no version" in answer["error"]) == (503, True)
-            await publish(session, opened, 2)
-            status, answer = await post(session, path, turn(version_min=9))
-            assert (status, "hold version 2 at most, and it wants 9" in answer["error"]) == (503, True)
-
-    asyncio.run(scenario())
+    async with gateway() as (session, _), fleet(session):
+        opened = await open_run(session)
+        path = f"/runs/{opened['run_id']}/generate"
+        for body in (turn(), turn() | {"stream": True}):
+            status, answer = await post(session, path, body)
+            assert (status, "has published no version" in answer["error"]) == (503, True)
+        await publish(session, opened, 2)
+        status, answer = await post(session, path, turn(version_min=9))
+        assert (status, "hold version 2 at most, and it wants 9" in answer["error"]) == (503, True)
 
 
-def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
+async def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
     monkeypatch.setattr(assignment, "PEAK_NS", 100_000_000)
-
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):
-            _, path = await opened_run(session)
-            both = [asyncio.create_task(post(session, path, turn(10, key="k"))) for _ in range(2)]
-            async with session.post(path, json=turn(10, key="k") | {"stream": True}) as response:
-                streamed = [part async for part in events(response)][-1]
-            answers = [await task for task in both] + [await post(session, path, turn(10, key="k"))]
-            assert all(answer == (200, streamed) for answer in answers)
-            assert len(agent.engine.requests) == 1
-            status, answer = await post(session, path, turn(11, key="k"))
-            assert (status, "'k'" in answer["error"]) == (409, True)
-            # Another run's key is another one.
-            _, other = await opened_run(session)
-            assert (await post(session, other, turn(3, key="k")))[0] == 200
-
-    asyncio.run(scenario())
+    async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):
+        _, path = await opened_run(session)
+        both = [asyncio.create_task(post(session, path, turn(10, key="k"))) for _ in range(2)]
+        async with session.post(path, json=turn(10, key="k") | {"stream": True}) as response:
+            streamed = [part async for part in events(response)][-1]
+        answers = [await task for task in both] + [await post(session, path, turn(10, key="k"))]
+        assert all(answer == (200, streamed) for answer in answers)
+        assert len(agent.engine.requests) == 1
+        status, answer = await post(session, path, turn(11, key="k"))
+        assert (status, "'k'" in answer["error"]) == (409, True)
+        # Another run's key is another one.
+        _, other = await opened_run(session)
+        assert (await post(session, other, turn(3, key="k")))[0] == 200
 
 
-def test_a_client_that_comes_back_in_time_finds_its_turn_going_on(monkeypatch):
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
-            _, path = await opened_run(session)
-            first = asyncio.create_task(post(session, path, turn(10, key="k")))
-            await asyncio.sleep(0.1)
-            first.cancel()
-            await asyncio.sleep(0.1)
-            assert (await post(session, path, turn(10, key="k")))[1]["output_ids"] == list(range(2, 12))
-            assert len(agent.engine.requests) == 1
-            monkeypatch.setattr(turn_service, "KEY_GRACE_S", 0.1)
-            first = asyncio.create_task(post(session, path, turn(1000, key="other")))
-            await asyncio.sleep(0.1)
-            first.cancel()
-            await asyncio.sleep(0.4)
-            assert not agent.engine.running  # nobody came back
-
-    asyncio.run(scenario())
+async def test_a_client_that_comes_back_in_time_finds_its_turn_going_on(monkeypatch):
+    async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
+        _, path = await opened_run(session)
+        first = asyncio.create_task(post(session, path, turn(10, key="k")))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await asyncio.sleep(0.1)
+        assert (await post(session, path, turn(10, key="k")))[1]["output_ids"] == list(range(2, 12))
+        assert len(agent.engine.requests) == 1
+        monkeypatch.setattr(turn_service, "KEY_GRACE_S", 0.1)
+        first = asyncio.create_task(post(session, path, turn(1000, key="other")))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await asyncio.sleep(0.4)
+        assert not agent.engine.running  # nobody came back
 
 
-def test_a_turn_goes_on_for_who_asked_second_when_the_first_leaves(monkeypatch):
+async def test_a_turn_goes_on_for_who_asked_second_when_the_first_leaves(monkeypatch):
     monkeypatch.setattr(turn_service, "KEY_GRACE_S", 0.0)
-
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
-            _, path = await opened_run(session)
-            for stream in (False, True):
-                body = turn(10, key=f"k{stream}")
-                first = asyncio.create_task(post(session, path, body | {"stream": stream}))
-                await asyncio.sleep(0.1)
-                second = asyncio.create_task(post(session, path, body))
-                await asyncio.sleep(0.05)
-                first.cancel()
-                assert (await second)[1]["output_ids"] == list(range(2, 12))
-            assert len(agent.engine.requests) == 2
-
-    asyncio.run(scenario())
+    async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
+        _, path = await opened_run(session)
+        for stream in (False, True):
+            body = turn(10, key=f"k{stream}")
+            first = asyncio.create_task(post(session, path, body | {"stream": stream}))
+            await asyncio.sleep(0.1)
+            second = asyncio.create_task(post(session, path, body))
+            await asyncio.sleep(0.05)
+            first.cancel()
+            assert (await second)[1]["output_ids"] == list(range(2, 12))
+        assert len(agent.engine.requests) == 2
 
 
-def test_tokens_of_another_run_s_weights_are_not_taken():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session) as (agent,):
-            opened, path = await opened_run(session)
-            await post(session, path, turn())
-            agent.engine.version = "another-run/0"
-            making = asyncio.create_task(post(session, path, turn()))
-            await asyncio.sleep(0.15)
-            assert not making.done()
-            agent.engine.version = f"{opened['run_id']}/0"
-            status, answer = await making
-            attempts = answer["meta_info"]["rose"]["attempts"]
-            assert (status, answer["output_ids"]) == (200, [2, 3, 4])
-            assert {attempt["outcome"] for attempt in attempts[:-1]} == {"failed"}
-
-    asyncio.run(scenario())
+async def test_tokens_of_another_run_s_weights_are_not_taken():
+    async with gateway() as (session, _), fleet(session) as (agent,):
+        opened, path = await opened_run(session)
+        await post(session, path, turn())
+        agent.engine.version = "another-run/0"
+        making = asyncio.create_task(post(session, path, turn()))
+        await asyncio.sleep(0.15)
+        assert not making.done()
+        agent.engine.version = f"{opened['run_id']}/0"
+        status, answer = await making
+        attempts = answer["meta_info"]["rose"]["attempts"]
+        assert (status, answer["output_ids"]) == (200, [2, 3, 4])
+        assert {attempt["outcome"] for attempt in attempts[:-1]} == {"failed"}
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["said at once", "said at the end"])
-def test_a_stream_has_no_token_of_another_run_s_weights(at_once):
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
-            opened, path = await opened_run(session, 5)
-            engine, answer = agent.engine, agent.engine.answer
+async def test_a_stream_has_no_token_of_another_run_s_weights(at_once):
+    async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
+        opened, path = await opened_run(session, 5)
+        engine, answer = agent.engine, agent.engine.answer
 
-            def misled(made, finish_reason):
-                """Brought to another run's weights after three tokens, and unnoticed."""
-                said = answer(made[:3] + [token + 1000 for token in made[3:]], finish_reason)
-                spans = [(f"{opened['run_id']}/5", 0, min(3, len(made))), ("another-run/9", 3, len(made))]
-                said["meta_info"]["weight_versions"] = [
-                    {"version": version, "start": start, "end": end} for version, start, end in spans if end > start
-                ]
-                if not (at_once or finish_reason):
-                    said["meta_info"]["weight_versions"] = None
-                if finish_reason or (at_once and len(made) == 4):
-                    engine.answer = answer
-                return said
+        def misled(made, finish_reason):
+            """Brought to another run's weights after three tokens, and unnoticed."""
+            said = answer(made[:3] + [token + 1000 for token in made[3:]], finish_reason)
+            spans = [(f"{opened['run_id']}/5", 0, min(3, len(made))), ("another-run/9", 3, len(made))]
+            said["meta_info"]["weight_versions"] = [
+                {"version": version, "start": start, "end": end} for version, start, end in spans if end > start
+            ]
+            if not (at_once or finish_reason):
+                said["meta_info"]["weight_versions"] = None
+            if finish_reason or (at_once and len(made) == 4):
+                engine.answer = answer
+            return said
 
-            engine.answer = misled
-            async with session.post(path, json=turn(12) | {"stream": True}) as response:
-                seen = [part async for part in events(response)]
-            last = seen[-1]
-            assert last["output_ids"] == list(range(2, 14))
-            assert last["meta_info"]["rose"]["versions"] == [5] * 12
-            for part in seen if at_once else []:
-                assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
-            first, *_, final = last["meta_info"]["rose"]["attempts"]
-            assert (first["outcome"], first["output_tokens"]) == ("preempted", 3)
-            assert first["error"] == "made tokens with another run's weights"
-            assert final["outcome"] == "completed"
-
-    asyncio.run(scenario())
+        engine.answer = misled
+        async with session.post(path, json=turn(12) | {"stream": True}) as response:
+            seen = [part async for part in events(response)]
+        last = seen[-1]
+        assert last["output_ids"] == list(range(2, 14))
+        assert last["meta_info"]["rose"]["versions"] == [5] * 12
+        for part in seen if at_once else []:
+            assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
+        first, *_, final = last["meta_info"]["rose"]["attempts"]
+        assert (first["outcome"], first["output_tokens"]) == ("preempted", 3)
+        assert first["error"] == "made tokens with another run's weights"
+        assert final["outcome"] == "completed"
 
 
-def test_the_staleness_bound_of_a_run_holds_for_turns_that_say_nothing():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, sync_s=0.3):
-            opened, path = await opened_run(session, staleness_max=1)
-            await post(session, path, turn())
-            await publish(session, opened, 1)
-            _, answer = await post(session, path, turn())
-            assert answer["meta_info"]["rose"]["versions"] == [0, 0, 0]
-            await publish(session, opened, 9)
-            _, answer = await post(session, path, turn())
-            assert answer["meta_info"]["rose"]["versions"] == [9, 9, 9]
-
-    asyncio.run(scenario())
+async def test_the_staleness_bound_of_a_run_holds_for_turns_that_say_nothing():
+    async with gateway() as (session, _), fleet(session, sync_s=0.3):
+        opened, path = await opened_run(session, staleness_max=1)
+        await post(session, path, turn())
+        await publish(session, opened, 1)
+        _, answer = await post(session, path, turn())
+        assert answer["meta_info"]["rose"]["versions"] == [0, 0, 0]
+        await publish(session, opened, 9)
+        _, answer = await post(session, path, turn())
+        assert answer["meta_info"]["rose"]["versions"] == [9, 9, 9]
 
 
-def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
-    monkeypatch.setattr(turns, "TURNS_MAX", 2)
+async def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
+    monkeypatch.setattr(paths, "TURNS_MAX", 2)
 
     async def waiting(session, opened, count):
         for _ in range(200):
@@ -232,46 +202,39 @@ def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
             await asyncio.sleep(0.02)
         return False
 
-    async def scenario():
-        async with gateway() as (session, _):
-            full, path = await opened_run(session)
-            tasks = [asyncio.create_task(post(session, path, turn(key=key))) for key in ("a", "b")]
-            assert await waiting(session, full, 2)
-            # Whoever lost the line and asks again takes no place, and waits for the same turn.
-            again = asyncio.create_task(post(session, path, turn(key="a")))
-            assert await asyncio.wait([again], timeout=0.3) == (set(), {again})
-            tasks.append(again)
-            status, answer = await post(session, path, turn())
-            assert (status, answer["error"]) == (
-                429,
-                f"run {full['run_id']!r} has 2 turns, as many as a run may have: "
-                "send more once some of them are answered",
-            )
-            other, path = await opened_run(session)
-            tasks.append(asyncio.create_task(post(session, path, turn())))
-            assert await waiting(session, other, 1)
-            for task in tasks:
-                task.cancel()
-
-    asyncio.run(scenario())
+    async with gateway() as (session, _):
+        full, path = await opened_run(session)
+        tasks = [asyncio.create_task(post(session, path, turn(key=key))) for key in ("a", "b")]
+        assert await waiting(session, full, 2)
+        # Whoever lost the line and asks again takes no place, and waits for the same turn.
+        again = asyncio.create_task(post(session, path, turn(key="a")))
+        assert await asyncio.wait([again], timeout=0.3) == (set(), {again})
+        tasks.append(again)
+        status, answer = await post(session, path, turn())
+        assert (status, answer["error"]) == (
+            429,
+            f"run {full['run_id']!r} has 2 turns, as many as a run may have: send more once some of them are answered",
+        )
+        other, path = await opened_run(session)
+        tasks.append(asyncio.create_task(post(session, path, turn())))
+        assert await waiting(session, other, 1)
+        for task in tasks:
+            task.cancel()
 
 
-def test_a_run_that_is_closed_lets_go_of_its_turns():
-    async def scenario():
-        async with gateway() as (session, _), fleet(session, pause_s=0.02, capacity=1) as (agent,):
-            opened, path = await opened_run(session)
-            turns = [asyncio.create_task(post(session, path, turn(1000, prompt=[n]))) for n in range(2)]
-            await asyncio.sleep(0.3)
-            await call(session, "DELETE", f"/runs/{opened['run_id']}", {"fence": 1})
-            for task in turns:
-                status, answer = await asyncio.wait_for(task, 2)
-                assert (status, "is closed" in answer["error"]) == (409, True)
-                assert isinstance(answer["rose"]["attempts"], list)
-            assert not agent.engine.running
-            status, answer = await post(session, path, turn())
-            assert (status, answer.keys()) == (409, {"error"})
-
-    asyncio.run(scenario())
+async def test_a_run_that_is_closed_lets_go_of_its_turns():
+    async with gateway() as (session, _), fleet(session, pause_s=0.02, capacity=1) as (agent,):
+        opened, path = await opened_run(session)
+        turns = [asyncio.create_task(post(session, path, turn(1000, prompt=[n]))) for n in range(2)]
+        await asyncio.sleep(0.3)
+        await call(session, "DELETE", f"/runs/{opened['run_id']}", {"fence": 1})
+        for task in turns:
+            status, answer = await asyncio.wait_for(task, 2)
+            assert (status, "is closed" in answer["error"]) == (409, True)
+            assert isinstance(answer["rose"]["attempts"], list)
+        assert not agent.engine.running
+        status, answer = await post(session, path, turn())
+        assert (status, answer.keys()) == (409, {"error"})
 
 
 def test_turns_are_recorded_under_their_run(tmp_path):

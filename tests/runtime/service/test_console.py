@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import unicodedata
 from collections.abc import Iterator
@@ -76,6 +72,8 @@ def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
     for part in ("fleet-1", "d0", "rack-1", "e0", "the disk is full", "grpo", "research", "d2: its agent has not"):
         assert part in shown
     assert "e1 (away)" in shown
+    assert "host rack-2: 1,200 segments of its events wait there: the token was revoked" in shown
+    assert "host rack-1" not in shown
     status = json.loads(rose("status", "--url", url, "--token", TOKEN, "--json"))
     assert [device["device_id"] for device in status["devices"]] == ["d0", "d1"]
 
@@ -99,30 +97,14 @@ async def shown_of_a_fleet_named(text: str, *command: str) -> str:
         return await asyncio.to_thread(rose, *command, "--url", url, "--token", TOKEN, columns=4000)
 
 
-@pytest.mark.parametrize(("command", "texts"), [("status", 8), ("runs", 1)])
-def test_names_are_text_to_a_terminal(command, texts):
-    hostile = asyncio.run(shown_of_a_fleet_named(HOSTILE, command))
-    honest = asyncio.run(shown_of_a_fleet_named("an honest name", command))
+def test_names_are_text_to_a_terminal_and_are_as_they_are_in_json():
+    hostile = asyncio.run(shown_of_a_fleet_named(HOSTILE, "status"))
+    honest = asyncio.run(shown_of_a_fleet_named("an honest name", "status"))
     assert hostile.count("\n") == honest.count("\n")
     assert {char for char in hostile if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")} == {"\n"}
-    assert hostile.count(SHOWN) == honest.count("an honest name") >= texts
-
-
-def test_json_carries_names_as_they_are():
-    (run,) = json.loads(asyncio.run(shown_of_a_fleet_named(HOSTILE, "runs", "--json")))
+    assert hostile.count(SHOWN) == honest.count("an honest name") >= 8
+    (run,) = json.loads(asyncio.run(shown_of_a_fleet_named(HOSTILE, "status", "--json")))["runs"]
     assert (run["name"], run["team"]) == (HOSTILE, HOSTILE)
-
-
-def test_status_names_a_host_whose_events_wait(url):
-    shown = rose("status", "--url", url, "--token", TOKEN)
-    assert "host rack-2: 1,200 segments of its events wait there: the token was revoked" in shown
-    assert "host rack-1" not in shown
-
-
-def test_runs_are_listed(url):
-    assert "grpo" in rose("runs", "--url", url, "--token", TOKEN)
-    (run,) = json.loads(rose("runs", "--url", url, "--token", TOKEN, "--json"))
-    assert (run["name"], run["state"]) == ("grpo", "open")
 
 
 def test_a_device_is_drained_and_lent_again(url):
@@ -140,11 +122,10 @@ def test_a_device_is_drained_and_lent_again(url):
         (["drain", "d9", "--token", TOKEN], 2, "there is no device 'd9'; there is d0, d1, d2"),
         (["status", "--token", "another"], 2, "has another token than the one given"),
         (
-            ["runs"],
+            ["status"],
             2,
             "asks for its token: it is `gateway.token` of the fleet file; give it by --token, or in ROSE_TOKEN",
         ),
-        (["status", "--watch", "--json", "--token", TOKEN], 2, "leave one of them out"),
         (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny' and that of the fleet at"),
         (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),
     ],
@@ -169,24 +150,8 @@ def test_tables_keep_their_words_whole_on_a_narrow_terminal(url):
         assert word in done.output.split()
 
 
-def test_ctrl_c_ends_a_look_and_not_the_fleet(url):
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "rose.cli", "status", "--watch", "--url", url, "--token", TOKEN],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100"},
-    )
-    assert watching.stdout.readline()
-    watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=30)
-    assert (watching.returncode, errors.strip()) == (130, "stopped: the fleet goes on")
-    assert "grpo" in rose("runs", "--url", url, "--token", TOKEN)
-
-
 def test_a_controller_that_is_away_is_named():
-    done = CliRunner().invoke(cli.app, ["runs", "--url", f"http://127.0.0.1:{free_port()}"])
+    done = CliRunner().invoke(cli.app, ["status", "--url", f"http://127.0.0.1:{free_port()}"])
     assert done.exit_code == 1
     assert "no controller answers at http://127.0.0.1:" in done.output
 

@@ -15,8 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -42,9 +40,8 @@ from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.scheduling import status
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.service import memory, owner, places
+from rose.runtime.service import owner, places
 from rose.runtime.service.host import HostActor, HostRunner
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import answers
@@ -93,9 +90,7 @@ class Controller:
         self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            server = self._server = Gateway(
-                "127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN, ledger=centre, host_tokens=[FAR]
-            )
+            server = Gateway("127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN, ledger=centre, host_tokens=[FAR])
             await server.start()
             started.set()
             await self._ended.wait()
@@ -104,25 +99,6 @@ class Controller:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[run()])
         self._thread.start()
         assert started.wait(30)
-
-    def revoke(self) -> None:
-        self._server._fixed = tuple(token for token in self._server._fixed if token is not FAR)
-
-    def get(self, path: str) -> str:
-        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"})
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return response.read().decode()
-
-    def readiness(self) -> dict[str, Any]:
-        """With status 200; nothing while it is another."""
-        with suppress(urllib.error.HTTPError):
-            answer: dict[str, Any] = json.loads(self.get("/readiness"))
-            return answer
-        return {}
-
-    def hosts(self) -> list[dict[str, Any]]:
-        hosts: list[dict[str, Any]] = json.loads(self.get("/status"))["hosts"]
-        return hosts
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
@@ -284,43 +260,33 @@ def test_after_a_boot_who_serves_on_a_lent_gpu_comes_before_its_memory_is_measur
         shutil.rmtree(plan.memory, ignore_errors=True)
 
 
-@pytest.fixture
-def serving_host(tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostActor]:
-    """A host at work whose device is served by an engine of ROSE's own."""
+def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended_in_order_is_named(
+    tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
+    monkeypatch.setattr("rose.runtime.service.host._AGAIN_S", 0.2)
     actor = HostActor(own_serving.plan_of(tmp_path, controller.url))
     try:
         until(lambda: actor.report().ready)
-        yield actor
+        plan = actor._runner.plan
+        urls, pid, page = owner.urls(plan), own_serving.record(plan)["pid"], plan.memory / "s" / "page"
+        assert has_engine(page)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: "is being started" in actor.report().doing)
+        until(lambda: actor.report().ready)
+        assert own_serving.record(plan)["pid"] != pid
+        assert owner.urls(plan) == urls
+        assert has_engine(page)
+        shutil.rmtree(plan.ledger)
+        plan.ledger.write_text("no folder")
     finally:
-        actor.stop(serving=True)
-
-
-def test_an_owner_of_serving_that_died_is_started_again_and_its_engine_attached_where_it_was(
-    serving_host: HostActor,
-) -> None:
-    plan = serving_host._runner.plan
-    urls, pid, page = owner.urls(plan), own_serving.record(plan)["pid"], plan.memory / "s" / "page"
-    assert has_engine(page)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: "is being started" in serving_host.report().doing)
-    until(lambda: serving_host.report().ready)
-    assert own_serving.record(plan)["pid"] != pid
-    assert owner.urls(plan) == urls
-    assert has_engine(page)
-
-
-def test_what_a_host_cannot_end_in_order_is_named_and_the_rest_is_ended(serving_host: HostActor) -> None:
-    plan = serving_host._runner.plan
-    (url,) = owner.urls(plan).values()
-    shutil.rmtree(plan.ledger)
-    plan.ledger.write_text("no folder")
-    undone = {text.partition(": not ended in order: LedgerError: ")[0] for text in serving_host.stop(serving=True)}
+        said = actor.stop(serving=True)
+    undone = {text.partition(": not ended in order: LedgerError: ")[0] for text in said}
     assert undone >= {"the events of the host"}
     assert "the events of the host: not ended in order" in (plan.logs / "host.log").read_text()
+    (url,) = urls.values()
     assert not answers(url)
     assert not owner.runs(plan)
-    assert memory.run_at(plan.state) is None
     assert not plan.memory.exists()
 
 
@@ -401,30 +367,3 @@ def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lo
     sums = "SELECT kind, count(*), max(seq) FROM event WHERE writer = 'far.agent' GROUP BY kind ORDER BY kind"
     assert query(root, sums).rows == query(centre, sums).rows != []
     assert len(list(root.glob(f"*/{wrote}/**/*.parquet"))) < EPOCHS // 2
-
-
-@pytest.mark.long
-def test_a_token_that_was_revoked_is_told_of_where_people_look(
-    host: FarHost, controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "WAITING_MAX_S", 4.0)
-    host.start()
-    until(lambda: any(shown["segments_waiting"] is not None for shown in controller.hosts()))
-    until(lambda: controller.hosts()[0]["problem"] is None)
-    (shown,) = controller.hosts()
-    assert (shown["host"], shown["waits"], shown["events_dropped"]) == ("far", None, 0)
-    assert shown["resident_bytes"] > 1 << 20
-    controller.revoke()
-    until(lambda: controller.readiness().get("warnings"))
-    ready = controller.readiness()
-    assert (ready["ready"], ready["missing"]) == (True, [])
-    assert "host far: " in ready["warnings"][0]
-    assert "is not known here" in ready["warnings"][0]
-    # After a restart too: this process has never reached the ledger.
-    host.kill()
-    began_s = time.monotonic()
-    host.start()
-    until(lambda: (controller.hosts()[0]["uptime_s"] or 1e9) < time.monotonic() - began_s)
-    until(lambda: "is not known here" in (controller.hosts()[0]["waits"] or ""))
-    assert controller.hosts()[0]["segments_waiting"] > 0
-    assert 'rose_host_waiting_seconds{host="far"}' in controller.get("/metrics")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime import hosts
 from tests.runtime.hosts import Host, Network
-from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, RAY, SHAPE, TOKEN, json
+from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
 
 pytestmark = [
     pytest.mark.hosts,
@@ -82,11 +82,11 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
 
 
 def run_of(host: Host) -> dict:
-    (run,) = json.loads(host.call(*ROSE, "runs", "-c", "/srv/fleet.toml", "--json"))
+    (run,) = json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))["runs"]
     return run
 
 
-def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept(host):
+def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controller_has_them(host):
     opened = json.loads(host.python(OPEN, TOKEN, URL))
     host.call(*ROSE, "drain", "s1", "--reason", "new driver", "-c", "/srv/fleet.toml")
     with (host.disk / "stay.log").open("w") as log:
@@ -103,17 +103,11 @@ def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept(host):
     assert (run_of(host)["run_id"], run_of(host)["state"]) == (opened, "open")
     status = json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
     assert [device["device_id"] for device in status["devices"] if device["drained"]] == ["s1"]
-    assert json.loads(host.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
-
-
-def test_the_controller_is_started_anew_and_the_run_goes_on(host):
     (before,) = running(host, "ray::ControllerActor")
-    run_id = run_of(host)["run_id"]
     host.call(*ROSE, "restart", "controller", "-c", "/srv/fleet.toml")
-    (after,) = running(host, "ray::ControllerActor")
-    assert after != before
-    assert run_of(host)["run_id"] == run_id
-    until(lambda: json.loads(host.python(GO_ON, TOKEN, URL, run_id)) == [3, 4, 5, 6])
+    assert running(host, "ray::ControllerActor") not in ([], [before])
+    assert run_of(host)["run_id"] == opened
+    assert json.loads(host.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
 
 
 def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
@@ -142,47 +136,3 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     ended = [(event["rl"], event["action"], event["reason"]) for event in json.loads(events)[-2:]]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
     assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")
-
-
-#: A part whose work goes on for ever; it prints its process.
-PLACE = """
-import os, time
-from pathlib import Path
-import ray
-from rose.runtime.service import process
-from rose.runtime.service.fabric import Fabric
-class Part:
-    def __init__(self):
-        self.thread = process.start_part("work", lambda: time.sleep(3600), Path("/srv/part.log"))
-    def pid(self):
-        return os.getpid()
-fabric = Fabric("fleet")
-fabric.join("10.77.0.1:6379")
-part = fabric.place("part", Part, resource=f"node:{fabric.node_address}")
-print(fabric.ask(part, "pid", timeout_s=60))
-"""
-
-
-@pytest.fixture
-def set_clock_host(tmp_path) -> Iterator[Host]:
-    with Network(tmp_path) as network:
-        yield network.add(clock_is_set=True)
-
-
-@pytest.mark.skipif(hosts.clock_library() is None, reason="no C compiler: no host can have a clock of its own")
-def test_a_part_ends_with_its_ray_node_though_the_wall_clock_was_set_back(set_clock_host):
-    host = set_clock_host
-    where = ["--head", "--port=6379", "--include-dashboard=false", f"--node-ip-address={host.address}"]
-    host.call(RAY, "start", *where, "--disable-usage-stats", "--num-cpus=2")
-    pid = host.python(PLACE).strip()
-    # Ray's own timers go by it: what they are set to meanwhile is an hour away afterwards.
-    host.set_clock(3600)
-    time.sleep(5)
-    host.set_clock(0)
-    assert pid in host.call("pgrep", "-f", "ray::Part").split()
-    host.call("pkill", "-9", "raylet")
-    deadline = time.monotonic() + 30
-    while "ray::Part" in "".join(host.processes()):
-        assert time.monotonic() < deadline, "it lives on without a node"
-        time.sleep(0.2)
-    assert "its Ray node has ended" in (host.disk / "part.log").read_text()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import sys
-import textwrap
 
 import duckdb
 import pytest
@@ -17,58 +14,43 @@ from rose.runtime.errors import FolderError
 from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
 from rose.runtime.service import controller, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
+from tests import programs
 from tests.runtime.service.fleet_here import fleet, until
 
-_BEGIN = """
+_CONTROLLER = """
 import sys, time
 from pathlib import Path
-from rose.config import FleetConfig
+from rose.runtime.service.controller import ControllerActor, ControllerPlan
+from tests import programs
 from tests.runtime.service.fleet_here import fleet
 folder = Path(sys.argv[1])
-config = fleet(folder)
-"""
-_CONTROLLER = """
-from rose.runtime.service.controller import ControllerActor, ControllerPlan
 actor = ControllerActor(ControllerPlan(
-    config=config, run_id="r", port={port}, state={state}, logs=folder / "logs", ledger=folder / "ledger",
-    cores={cores},
+    config=fleet(folder), run_id="r", port=1, state="no path", logs=folder / "logs", ledger=folder / "ledger"
 ))
+time.sleep(60)
 """
-_STAY = "time.sleep(60)\n"
 
 
 def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path):
-    program = _CONTROLLER.format(port=1, cores=(), state=repr("no path"))
-    command = [sys.executable, "-c", _BEGIN + program + _STAY, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1, done.stderr
+    assert programs.run(_CONTROLLER, tmp_path)[0] == 1
     text = (tmp_path / "logs" / "controller.log").read_text()
     assert "Traceback" in text
     assert "Error" in text
 
 
-@pytest.mark.long
-def test_a_controller_that_may_not_choose_its_cores_and_niceness_says_so_and_listens(tmp_path):
-    # As Ray starts its workers; without the right to go back.
-    fewer = [] if os.geteuid() else [shutil.which("setpriv"), "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"]
-    program = (
-        _BEGIN
-        + _CONTROLLER.format(port="config.gateway.port", cores=(100_000,), state='folder / "state"')
-        + textwrap.dedent("""
-        while actor.report().doing:
-            time.sleep(0.05)
-        actor.stop(False)
-    """)
-    )
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    command = [*fewer, "nice", "-n", "15", sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "logs" / "controller.log").read_text()
-    assert "cannot run on the host's cores [100000]" in text
-    assert "cannot have niceness 10" in text
-    assert f"keeps {min(before + 15, 19)}: start Ray with RAY_worker_niceness=0" in text
-    assert "listening on" in text
+def test_a_part_ends_with_its_ray_node_and_says_so(tmp_path):
+    program = """
+import os, subprocess, sys, time
+from pathlib import Path
+from rose.runtime.service import process
+node = subprocess.Popen(["sleep", "60"])
+os.environ["RAY_RAYLET_PID"] = str(node.pid)
+process.start_part("work", lambda: time.sleep(60), Path(sys.argv[1]))
+node.kill()
+time.sleep(60)
+"""
+    assert programs.run(program, tmp_path / "part.log")[0] == 1
+    assert "its Ray node has ended" in (tmp_path / "part.log").read_text()
 
 
 def test_an_engine_s_log_is_emptied_where_it_lies_and_goes_on(tmp_path):

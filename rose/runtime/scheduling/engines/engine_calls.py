@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import msgspec
 
+from rose.client.address import authorization
+from rose.client.turns import watched_socket
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.scheduling.engines.engine_connections import EngineConnections, Response
 from rose.runtime.scheduling.engines.workers import LOST_NS, InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.answer import Answer
@@ -71,17 +74,21 @@ class _Reply:
 
 
 class EngineCalls:
-    """Calls over one pool of connections. Make it, and close it, inside a running loop."""
+    """Calls to engines. Make it, and close it, inside a running loop."""
 
     def __init__(self) -> None:
-        self._connections = EngineConnections()
+        # A connection for each request: an engine may close one that is kept just as the next request goes out.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=watched_socket)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._connections.close()
+        await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
         """One request for the tokens that the turn still wants. If the caller is cancelled, so is the request."""
@@ -203,32 +210,35 @@ class EngineCalls:
                 await response.read()
         except TimeoutError:
             return False
-        except (OSError, ValueError):
+        except _FAILURES:
             pass  # the engine is gone, and its requests with it
         return True
 
-    def _generate(self, engine: EngineReport, body: dict[str, Any]) -> Response:
+    def _generate(
+        self, engine: EngineReport, body: dict[str, Any]
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """A request to an engine."""
-        return self._connections.post(f"{engine.url}/generate", msgspec.json.encode(body), engine.token)
+        headers = {"Content-Type": "application/json", **authorization(engine.token)}
+        return self._session.post(
+            f"{engine.url}/generate", data=msgspec.json.encode(body), headers=headers, allow_redirects=False
+        )
 
     async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:
-        response = self._generate(engine, body)
         try:
-            async with response:
+            async with self._generate(engine, body) as response:
                 if response.status == 200:
                     return _Reply(200, Answer.read(await response.read()))
                 return _Reply(response.status, error=_text(await response.read()))
-        except (OSError, ValueError) as error:
-            return _broken(response, error)
+        except _FAILURES as error:
+            return _broken(error)
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
         """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
-        response = self._generate(engine, body)
         try:
-            async with response:
+            async with self._generate(engine, body) as response:
                 if response.status != 200:
                     return _Reply(response.status, error=_text(await response.read()))
-                async for line in response.lines():
+                async for line in _lines(response.content):
                     data = line.removeprefix(b"data:").strip()
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
@@ -241,8 +251,8 @@ class EngineCalls:
                             return _Reply(200, part)
                         turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
-        except (OSError, ValueError) as error:
-            return _broken(response, error, turn.part)
+        except _FAILURES as error:
+            return _broken(error, turn.part)
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -250,13 +260,28 @@ class EngineCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-def _broken(response: Response, error: Exception, part: Answer | None = None) -> _Reply:
+#: What a request fails with: the engine is away or goes away, or its URL, token or answer makes no sense.
+_FAILURES = (aiohttp.ClientError, OSError, ValueError)
+
+
+def _broken(error: Exception, part: Answer | None = None) -> _Reply:
     """What there is of an answer whose engine is away, went away, or does not speak as it should."""
-    if not response.sent:
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
         return _Reply(0, part, f"could not be reached: {error}")
-    if isinstance(error, OSError):
+    if isinstance(error, (aiohttp.ClientError, OSError)):
         return _Reply(0, part, f"broke off: {error}", died=True)
     return _Reply(0, part, f"made no sense: {error}")
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines as they come; a line of an event may be longer than a reader of lines allows."""
+    rest = b""
+    async for data in content.iter_any():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
 
 
 def _made(answer: Answer) -> dict[str, int]:

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from rose.client.connections import notice_gone
+from rose.client.address import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S, Connections, LimitedProtocol
 
 #: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
@@ -40,6 +40,7 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            date_header=False,
             backlog=ACCEPTS,
             timeout_keep_alive=int(IDLE_S),
             timeout_graceful_shutdown=_STOP_S,
@@ -67,7 +68,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Safe to call of a server that was not started."""
-        self._server.should_exit = True
+        self._server.end()
         if self._serving is not None:
             await self._serving
         elif self._listening is not None:
@@ -79,10 +80,6 @@ class _Protocol(LimitedProtocol):
 
     ASGI's own way to hear that a client goes away is to wait for another message: a task for each request.
     """
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.transport = _Gathering(self.transport, self.loop)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -99,38 +96,18 @@ class _Protocol(LimitedProtocol):
                 on_client_gone()
 
 
-class _Gathering(asyncio.Transport):
-    """What is written before the loop goes on is sent at once: Uvicorn writes the head and the body of an answer apart,
-    and each would be a packet and a call of the system."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._transport, self._loop = transport, loop
-        self._written: list[bytes] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._written:
-            self._loop.call_soon(self._send)
-        self._written.append(bytes(data))
-
-    def _send(self) -> None:
-        # Whoever was written to may be gone by now.
-        if self._written and not self._transport.is_closing():
-            self._transport.writelines(self._written)
-        self._written = []
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._send()
-        self._transport.close()
-
-
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.listening = asyncio.Event()
+        self.listening, self._ending = asyncio.Event(), asyncio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Return once the server is to stop; Uvicorn would look ten times a second."""
+        await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -30,18 +30,13 @@ from rose.ledger.hosts.routes import routes as ledger_routes
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
-from rose.runtime.scheduling.gateway import agents, operations, runs, turns
-from rose.runtime.scheduling.gateway.answers import (
-    REQUEST_BYTES_MAX,
-    BodyTooLongError,
-    ClientGoneError,
-    failure,
-)
+from rose.runtime.scheduling.gateway import paths
 from rose.runtime.scheduling.gateway.http_server import HttpServer
-from rose.runtime.scheduling.runs.recorder import EventWriter, LedgerAwayError
-from rose.runtime.scheduling.runs.recording import EventRefusedError
+from rose.runtime.scheduling.gateway.paths import BodyTooLongError, ClientGoneError, failure
+from rose.runtime.scheduling.runs.recorder import EventRefusedError, EventWriter, LedgerAwayError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
+from rose.runtime.scheduling.turns.request import RequestError
 from rose.runtime.scheduling.turns.turn_service import KeyReusedError
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
@@ -57,6 +52,7 @@ _STATUSES: dict[type[UserError], int] = {
     RunRefusedError: 409,
     KeyReusedError: 409,
     EventRefusedError: 400,
+    RequestError: 400,
     TransferError: 400,
     LedgerAwayError: 503,
     StateError: 503,
@@ -120,9 +116,8 @@ class Gateway:
 
     def application(self) -> Starlette:
         """All paths but those of turns and of the ledger."""
-        parts = (agents, runs, operations)
         return Starlette(
-            routes=[route for part in parts for route in part.routes(self.controller)],
+            routes=paths.routes(self.controller),
             exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
         )
 
@@ -148,9 +143,9 @@ class Gateway:
         try:
             if (refused := self._refused(scope)) is not None:
                 await refused(scope, receive, send)
-            elif turns.is_turn(scope):
+            elif paths.is_turn(scope):
                 try:
-                    await turns.answer(self.controller, scope, receive, send)
+                    await paths.answer_turn(self.controller, scope, receive, send)
                 except _REFUSED as error:
                     await _refusal(error)(scope, receive, send)
             else:
@@ -170,7 +165,7 @@ class Gateway:
         if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
             return failure(403, why)
         sent = _sent(scope, b"authorization")
-        if scope["path"] in agents.PATHS:
+        if scope["path"] in paths.AGENT_PATHS:
             if not self._agent_token:
                 return failure(
                     401, "this controller has no agent token: `rose down --keep-runs` and `rose up` make one"
@@ -196,7 +191,7 @@ class Gateway:
 
 def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
     """The scopes of which a token needs one for a request of a client or an operator."""
-    if turns.is_turn(scope):
+    if paths.is_turn(scope):
         return ("generate",)
     if scope["method"] in ("GET", "HEAD"):
         return ("read", "generate", "publish")
@@ -216,7 +211,7 @@ def _refusal(error: Exception) -> Response:
         case ValidationError():
             return failure(400, _explain(error))
         case BodyTooLongError():
-            return failure(413, f"a request has at most {REQUEST_BYTES_MAX} bytes")
+            return failure(413, f"a request has at most {paths.REQUEST_BYTES_MAX} bytes")
         case HTTPException():
             return failure(error.status_code, error.detail, dict(error.headers or {}))
         case _:

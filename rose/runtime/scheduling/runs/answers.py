@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.client.address import AWAY_S
-from rose.client.connections import GONE_S
+from rose.client.address import AWAY_S, GONE_S
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.runs.state import StateError
 

@@ -1,25 +1,110 @@
-"""Puts events into the ledger for the controller, which never waits for it but where a client asked for that."""
+"""Events that the controller records: turns, the beginning and end of runs, and what clients send.
+
+The controller never waits for the ledger but where a client asked for that.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
+import shutil
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from rose.clock import monotonic_ns
+from rose import events
+from rose.clock import monotonic_ns, utc_us
 from rose.errors import UserError
 from rose.events import Event, Record
+from rose.ledger import rows
 from rose.ledger.layout import LedgerError
-from rose.runtime.scheduling.runs.recording import client_event, run_event, turn_event
+from rose.runtime.scheduling.messages import REASON_LENGTH_MAX
+from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import FILE, GONE_S, State, StateError
+from rose.runtime.scheduling.turns.turns import Turn, new_id
 
 #: How long after the ledger refused the event of a run it is tried again.
 _RETRY_S = 5.0
+
+#: What a client may record of its run.
+CLIENT_KINDS: dict[str, type[events.Event]] = {
+    kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
+}
+
+
+class EventRefusedError(UserError):
+    """An event that a client sent is none that it may record."""
+
+
+def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
+    """The event of the run that a client describes. Raises EventRefusedError, naming kind, field and value."""
+    for name, value in given.items():
+        length = max(len(name), len(value) if isinstance(value, str) else 0)
+        if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
+            raise EventRefusedError(
+                f"field {name[:60]!r} of an event must be a number or a text of at most {REASON_LENGTH_MAX} characters"
+            )
+    kind = given.get("kind")
+    if kind not in CLIENT_KINDS:
+        raise EventRefusedError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
+    if not isinstance(given.get("event_id"), str) or not given["event_id"]:
+        raise EventRefusedError(
+            f"event_id is {given.get('event_id')!r}; give each {kind} an id of its own, so that it counts once"
+        )
+    if given.get("run_id") not in (None, run_id):
+        raise EventRefusedError(f"run_id is {given['run_id']!r}; this is run {run_id!r}")
+    try:
+        event = CLIENT_KINDS[kind](
+            **{name: value for name, value in given.items() if name != "kind"} | {"run_id": run_id}
+        )
+        rows.encode(event)
+    except (TypeError, ValueError, LedgerError) as error:
+        raise EventRefusedError(f"{kind} {given['event_id']!r}: {error}")
+    return event
+
+
+def run_event(due: Mapping[str, Any]) -> events.Event:
+    """The event of a run that began or ended, from what the state kept of it."""
+    return events.Run(
+        **{name: value for name, value in due.items() if name not in ("kind", "config", "tags")},
+        config_json=json.dumps(due["config"], sort_keys=True),
+        tags_json=json.dumps(due["tags"], sort_keys=True),
+    )
+
+
+def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
+    """The fields of the turn's events, one for each attempt: JSON, of which `turn_event` makes the event."""
+    labels = turn.labels
+    at_us, made = utc_us(), new_id()
+    return [
+        {
+            "at_us": at_us,
+            "event_id": f"{made}/{number}",
+            "run_id": turn.run_id,
+            "fleet_run_id": fleet_run_id,
+            "trajectory_id": turn.trajectory_id,
+            "group_id": labels.group_id,
+            "step": labels.step,
+            "turn": turn.number,
+            "attempt": number,
+            **attempt,
+        }
+        for number, attempt in enumerate(turn.attempts)
+    ]
+
+
+def turn_event(values: Mapping[str, Any]) -> events.Event:
+    """Less what the ledger has no field for: why an attempt failed, and what a later version may have kept."""
+    return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
+
+
+_TURN_FIELDS = frozenset(field.name for field in dataclasses.fields(events.Turn))
 
 
 class LedgerAwayError(UserError):
@@ -114,7 +199,7 @@ class Recorder:
             self._again = False
             try:
                 for number, values in self._state.due():
-                    await self._durable(writer, [run_event(values, self.fleet_run_id)])
+                    await self._durable(writer, [run_event(values)])
                     self._state.recorded(number)
                 self._state_failure = None
             except (LedgerAwayError, StateError) as error:
@@ -134,20 +219,28 @@ class Recorder:
 FLEET_ENDED = "the fleet was ended"
 
 
-def end_runs(folder: Path, record: Record, fleet_run_id: str) -> list[str]:
-    """Close the runs that are open in the controller's state in `folder`, and record what the ledger has not heard of
-    any run yet; returns which were closed. Raises StateError, and LedgerError if the ledger refuses."""
+def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
+    """Close and forget the runs in the controller's state in `folder`; returns those that were open. Raises StateError.
+
+    Their events are due until `record_due`, or the next controller, has recorded them.
+    """
     if not (folder / FILE).exists():
         return []
-    state = State(folder, GONE_S)
-    try:
-        runs = Runs(state, monotonic_ns(), records=True)
+    with closing(State(folder, GONE_S)) as state:
+        runs = Runs(state, monotonic_ns(), fleet_run_id=fleet_run_id)
         open_runs = [run for run in runs if run.is_open]
         for run in open_runs:
             runs.close(run.run_id, run.facts.fence, "ended", FLEET_ENDED)
-        for number, values in state.due():
-            record(run_event(values, fleet_run_id), durable=True)
-            state.recorded(number)
-        return [run.run_id for run in open_runs]
-    finally:
-        state.close()
+        # Tokens of weight stores are in them, and no client can ask for a turn again.
+        state.forget([run.run_id for run in runs])
+    shutil.rmtree(folder / answers.FOLDER, ignore_errors=True)
+    return [run.run_id for run in open_runs]
+
+
+def record_due(folder: Path, record: Record) -> None:
+    """Record what the ledger has not heard of runs. Raises StateError, and LedgerError if the ledger refuses."""
+    if (folder / FILE).exists():
+        with closing(State(folder, GONE_S)) as state:
+            for number, values in state.due():
+                record(run_event(values), durable=True)
+                state.recorded(number)

@@ -81,9 +81,9 @@ class Run:
 class Runs:
     """All runs, by id. Times are monotonic nanoseconds, given by the caller.
 
-    `model` is the fleet's rollout model; None: any. With `records`, the beginning and end of each run is put on the
-    list of events that are due. `origins` are the fleet's rules on where versions may be published. Methods raise
-    UnknownRunError, RunRefusedError, and StateError if the disk refuses.
+    `model` is the fleet's rollout model; None: any. The beginning and end of each run is put on the state's list of
+    events that are due, as of fleet run `fleet_run_id`. `origins` are the fleet's rules on where versions may be
+    published. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses.
     """
 
     def __init__(
@@ -92,10 +92,11 @@ class Runs:
         now_ns: int,
         *,
         model: str | None = None,
-        records: bool = False,
+        fleet_run_id: str | None = None,
         origins: OriginRules = STRICT,
     ) -> None:
-        self._state, self._model, self._records, self._origins = state, model, records, origins
+        self._state, self._model, self._origins = state, model, origins
+        self._fleet_run_id = fleet_run_id
         self._runs = {facts.run_id: Run(facts, now_ns) for facts in state.runs()}
 
     def __iter__(self) -> Iterator[Run]:
@@ -275,14 +276,13 @@ class Runs:
         run.become(facts)
 
     def _due(self, facts: RunFacts, action: str, at_us: int, reason: str | None = None) -> list[dict[str, Any]]:
-        """The run's event, as `recording.event_of` takes it."""
-        if not self._records:
-            return []
+        """The run's event, as `recorder.run_event` takes it."""
         return [
             {
                 "kind": "run",
                 "event_id": f"{facts.run_id}/{facts.fence}/{action}",
                 "run_id": facts.run_id,
+                "fleet_run_id": self._fleet_run_id,
                 "at_us": at_us,
                 "action": action,
                 "name": facts.name,

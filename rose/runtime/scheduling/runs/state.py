@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +99,8 @@ class State:
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
+            # Tokens of weight stores are gone with the runs that are forgotten.
+            self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_TABLES)
         except BlockingIOError:
             raise StateError(f"another controller has the state in {folder}: end it, or give another folder")
@@ -213,13 +215,3 @@ def _locked(path: Path, wait_s: float) -> int:
                 os.close(descriptor)
                 raise
         time.sleep(0.05)
-
-
-def hand_on_drains(former: Path, folder: Path) -> None:
-    """Begin a state in `folder` with the devices that are drained in the state in `former`, if there is one. Raises
-    StateError."""
-    if not (former / FILE).exists():
-        return
-    with closing(State(former, GONE_S)) as before, closing(State(folder)) as after:
-        for device_id, reason in before.drained().items():
-            after.drain(device_id, reason)

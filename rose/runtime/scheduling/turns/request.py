@@ -1,4 +1,7 @@
-"""What a client asks of a turn. Where something is wrong with it pydantic says what; else it would only cost time."""
+"""What a client asks of a turn, in the fields of SGLang's `/generate`; fields that are not known here are ignored.
+
+Token ids are counted and passed on without reading each: a prompt may have a hundred thousand.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,32 @@ from typing import Annotated, Any
 
 import msgspec
 
+from rose.errors import UserError
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.scheduling.messages import ID_LENGTH_MAX, GenerateRequest, SamplingParams
+from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 
 _BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
 _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
 #: No token id has so many digits.
 _DIGITS_MAX = 10
+_Token = Annotated[int, msgspec.Meta(ge=0, le=10**_DIGITS_MAX - 1)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 _Name = Annotated[str, msgspec.Meta(max_length=ID_LENGTH_MAX)]
+
+#: Tokens of a turn that says nothing of them, as SGLang has it.
+TOKENS_DEFAULT = 128
+
+
+class RequestError(UserError):
+    """A turn cannot be made of what was sent; the message names the field."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
     """A JSON array, without blanks, of `count` token ids."""
 
     text: bytes
-    count: Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
+    count: _Number
 
     @classmethod
     def of(cls, input_ids: Sequence[int]) -> Prompt:
@@ -48,18 +60,26 @@ def _without_blanks(text: bytes) -> Prompt | None:
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """TurnLabels, whose fields these are."""
+    """What the gateway is told of a turn beside SGLang's fields; unknown ones are left to the client."""
 
-    trajectory_id: _Name | None = None
+    trajectory_id: _Name | _Number | None = None
+    #: The oldest weights that the turn may be made with; None: what the run's staleness bound allows.
     version_min: _Number | None = None
-    group_id: _Id | None = None
+    #: What the turn is in the ledger. None: the number of turns that the trajectory had before, for `turn`.
+    group_id: _Id | _Number | None = None
     step: _Number | None = None
     turn: _Number | None = None
-    key: _Id | None = None
+    #: A turn of the run that comes again with its key is the same turn, and made once.
+    key: _Id | _Number | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("trajectory_id", "group_id", "key"):
+            if isinstance(value := getattr(self, name), int):
+                msgspec.structs.force_setattr(self, name, str(value))
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """A GenerateRequest. `sampling` is what engines are to be sent: what was given, and `max_new_tokens`."""
+    """`sampling` is what engines are sent: what was given, and `max_new_tokens`. `stream`: as server-sent events."""
 
     prompt: Prompt
     sampling: dict[str, Any]
@@ -68,7 +88,7 @@ class TurnRequest(msgspec.Struct, frozen=True):
 
 
 class _Fields(msgspec.Struct):
-    """Those of GenerateRequest, as JSON."""
+    """The fields of a turn as JSON."""
 
     input_ids: msgspec.Raw
     sampling_params: dict[str, Any] | None = None
@@ -77,31 +97,35 @@ class _Fields(msgspec.Struct):
 
 
 _FIELDS = msgspec.json.Decoder(_Fields)
+_IDS = msgspec.json.Decoder(Annotated[list[_Token], msgspec.Meta(min_length=1)])
 _NO_LABELS = Labels()
-_TOKENS_MAX: int = SamplingParams.model_fields["max_new_tokens"].default
 
 
 def read(body: bytes) -> TurnRequest:
-    """Raises ValidationError."""
+    """Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
-        return _validated(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RequestError(_explained(error)) from None
     prompt, sampling = Prompt.read(bytes(fields.input_ids)), fields.sampling_params or {}
-    if prompt is None or not _is_plain(sampling):
-        return _validated(body)
-    sampling.setdefault("max_new_tokens", _TOKENS_MAX)
+    if prompt is None:
+        try:
+            prompt = Prompt.of(_IDS.decode(fields.input_ids))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise RequestError(_explained(error, "input_ids")) from None
+    for name in ("max_new_tokens", "min_new_tokens"):
+        if type(count := sampling.get(name, 0)) is not int or not 0 <= count <= AMOUNT_MAX:
+            raise RequestError(
+                f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0 to {AMOUNT_MAX}, or leave it out"
+            )
+    if sampling.get("n", 1) != 1:
+        raise RequestError(f"sampling_params.n is {repr(sampling['n'])[:60]}: send a turn for each, with n 1")
+    sampling.setdefault("max_new_tokens", TOKENS_DEFAULT)
     return TurnRequest(prompt, sampling, fields.rose or _NO_LABELS, fields.stream or False)
 
 
-def _is_plain(sampling: dict[str, Any]) -> bool:
-    """Whether the parameters that SamplingParams names are surely what it wants."""
-    counts = sampling.get("max_new_tokens", 0), sampling.get("min_new_tokens", 0), sampling.get("n", 1)
-    return all(type(count) is int and 0 <= count <= AMOUNT_MAX for count in counts) and counts[2] == 1
-
-
-def _validated(body: bytes) -> TurnRequest:
-    """Each of its values is, to say where and what is wrong."""
-    request = GenerateRequest.model_validate_json(body)
-    labels = _NO_LABELS if request.rose is None else Labels(**request.rose.model_dump())
-    return TurnRequest(Prompt.of(request.input_ids), request.sampling, labels, request.stream or False)
+def _explained(error: Exception, field: str = "") -> str:
+    """`rose.step: Expected ...` of msgspec's "Expected ... - at `$.rose.step`"."""
+    reason, _, place = str(error).partition(" - at `$")
+    place = field + place.rstrip("`").replace("[", ".").replace("]", "")
+    return f"{place.removeprefix('.') or 'the body'}: {reason}"

@@ -15,8 +15,7 @@ from rose.errors import UserError
 from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
-from rose.runtime.scheduling.runs.recorder import Recorder
-from rose.runtime.scheduling.runs.recording import turn_fields
+from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
 from rose.runtime.scheduling.turns.answer import Answer, Tokens, array
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn

@@ -24,7 +24,7 @@ def state(tmp_path):
 
 @pytest.fixture
 def runs(state):
-    return Runs(state, 0, model="tiny", records=True)
+    return Runs(state, 0, model="tiny", fleet_run_id="fleet")
 
 
 def request(**fields):
@@ -254,7 +254,7 @@ def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, t
     assert runs.open(request(key="other", expires_s=10), 0) is not run
     with pytest.raises(RunRefusedError, match=f"key is 'k'.*{run.run_id}.*other fields"):
         runs.open(request(key="k", expires_s=11), 0)
-    again = Runs(State(left_by_killed(tmp_path)), 0, model="tiny", records=True)
+    again = Runs(State(left_by_killed(tmp_path)), 0, model="tiny", fleet_run_id="fleet")
     assert again.open(request(key="k", expires_s=10), 0).facts == run.facts
     assert [event["action"] for _, event in state.due()] == ["started", "started"]
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.runs.state import FILE, LOCK, RunFacts, State, StateError, hand_on_drains
+from rose.runtime.scheduling.runs.state import FILE, LOCK, RunFacts, State, StateError
 
 
 def facts(number, **fields):
@@ -108,16 +108,3 @@ def test_a_file_that_is_none_is_named(tmp_path):
     (tmp_path / FILE).write_bytes(os.urandom(4096))
     with pytest.raises(StateError, match="not a database"):
         State(tmp_path)
-
-
-def test_the_drains_of_a_state_are_handed_on(tmp_path):
-    hand_on_drains(tmp_path / "none", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-    state = State(tmp_path / "old")
-    state.drain("d0", "new driver")
-    state.drain("d1", None)
-    state.close()
-    hand_on_drains(tmp_path / "old", tmp_path / "new")
-    again = State(tmp_path / "new")
-    assert again.drained() == {"d0": "new driver", "d1": None}
-    again.close()

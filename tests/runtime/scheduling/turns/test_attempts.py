@@ -13,7 +13,7 @@ from rose.runtime.policy import routing
 from rose.runtime.scheduling.engines import engine_calls, workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turns
-from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, serve
+from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve
 
 
 class BrokenEngine(FakeEngine):
@@ -57,54 +57,45 @@ class HaltingEngine(FakeEngine):
             await self.abort[rid].wait()
 
 
-def test_a_turn_comes_back_with_tokens_and_where_they_were_made():
-    async def scenario():
-        async with serve(FakeEngine(version="7")) as url, play(7) as run:
-            await run.beat(run.report(url))
-            generation = await run.turn(3, [5, 6])
-            assert generation.output_ids == [2, 3, 4]
-            assert generation.versions == [7, 7, 7]
-            assert generation.logprobs == [-0.5] * 3
-            (attempt,) = generation.attempts
-            assert (attempt.engine_id, attempt.outcome, attempt.placement) == ("e0", "completed", "least_loaded")
-            again = await run.turn(3, [5, 6, 2, 3, 4], turn=1)
-            assert again.attempts[0].placement == "prefix"
-
-    asyncio.run(scenario())
+async def test_a_turn_comes_back_with_tokens_and_where_they_were_made():
+    async with serve(FakeEngine(version="7")) as url, play(7) as run:
+        await run.beat(run.report(url))
+        generation = await run.turn(3, [5, 6])
+        assert generation.output_ids == [2, 3, 4]
+        assert generation.versions == [7, 7, 7]
+        assert generation.logprobs == [-0.5] * 3
+        (attempt,) = generation.attempts
+        assert (attempt.engine_id, attempt.outcome, attempt.placement) == ("e0", "completed", "least_loaded")
+        again = await run.turn(3, [5, 6, 2, 3, 4], turn=1)
+        assert again.attempts[0].placement == "prefix"
 
 
-def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
-    async def scenario():
-        slow, fast = FakeEngine(pause_s=0.05), FakeEngine()
-        async with serve(slow) as slow_url, serve(fast) as fast_url, play() as run:
-            await run.beat(run.lent(slow_url, "L", 10, engine_id="slow"))
-            turn = run.begin(40)
-            await asyncio.sleep(0.4)
-            await run.beat(run.report(fast_url, "fast"))
-            wanted = PreemptRequest(engine_id="slow", kv_tokens=None, reason="test")
-            status, reply = await post(run.session, "/preempt", wanted.model_dump_json())
-            assert (status, reply["requests"]) == (200, 1)
-            generation = await turn
-            first, second = generation.attempts
-            assert (first.engine_id, first.outcome, first.lease_id) == ("slow", "preempted", "L")
-            assert (second.engine_id, second.outcome) == ("fast", "completed")
-            assert first.output_tokens > 0
-            assert first.output_tokens + second.output_tokens == 40
-            assert generation.output_ids == list(range(1, 41))  # nothing lost, nothing made twice
-
-    asyncio.run(scenario())
+async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
+    slow, fast = FakeEngine(pause_s=0.05), FakeEngine()
+    async with serve(slow) as slow_url, serve(fast) as fast_url, play() as run:
+        await run.beat(run.lent(slow_url, "L", 10, engine_id="slow"))
+        turn = run.begin(40)
+        await asyncio.sleep(0.4)
+        await run.beat(run.report(fast_url, "fast"))
+        wanted = PreemptRequest(engine_id="slow", kv_tokens=None, reason="test")
+        status, reply = await post(run.session, "/preempt", wanted.model_dump_json())
+        assert (status, reply["requests"]) == (200, 1)
+        generation = await turn
+        first, second = generation.attempts
+        assert (first.engine_id, first.outcome, first.lease_id) == ("slow", "preempted", "L")
+        assert (second.engine_id, second.outcome) == ("fast", "completed")
+        assert first.output_tokens > 0
+        assert first.output_tokens + second.output_tokens == 40
+        assert generation.output_ids == list(range(1, 41))  # nothing lost, nothing made twice
 
 
-def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
-    async def scenario():
-        engine = FakeEngine()
-        async with serve(engine) as url, play() as run:
-            dead = f"http://127.0.0.1:{free_port()}"
-            await run.beat(run.report(dead, "dead", capacity=100), run.report(url, "live", capacity=1))
-            generation = await run.turn(2)
-            assert [attempt.outcome for attempt in generation.attempts] == ["failed", "completed"]
-
-    asyncio.run(scenario())
+async def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
+    engine = FakeEngine()
+    async with serve(engine) as url, play() as run:
+        dead = f"http://127.0.0.1:{free_port()}"
+        await run.beat(run.report(dead, "dead", capacity=100), run.report(url, "live", capacity=1))
+        generation = await run.turn(2)
+        assert [attempt.outcome for attempt in generation.attempts] == ["failed", "completed"]
 
 
 @pytest.mark.parametrize(
@@ -117,65 +108,53 @@ def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
     ],
     ids=["SGLang's words", "JSON", "text", "JSON too deep to read"],
 )
-def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
-    async def scenario():
-        engine, other = BrokenEngine(status, body), FakeEngine()
-        async with serve(engine) as url, serve(other) as other_url, play() as run:
-            await run.beat(run.report(url, "strict", capacity=100), run.report(other_url, "z", capacity=1))
-            answered, answer = await run.post({"input_ids": [1]})
-            assert answered == 400
-            assert said in answer["error"]
-            assert "strict" in answer["error"]
-            (attempt,) = answer["rose"]["attempts"]
-            assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
-            assert (len(engine.requests), len(other.requests)) == (1, 0)
-            # A refusal says something of the turn and nothing of the engine, which goes on taking others.
-            async with run.session.get("/workers") as response:
-                assert all(worker["alive"] for worker in await response.json())
-            with pytest.raises(GenerationLost) as lost:
-                await run.turn(1)
-            assert len(lost.value.attempts) == 1
-
-    asyncio.run(scenario())
+async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
+    engine, other = BrokenEngine(status, body), FakeEngine()
+    async with serve(engine) as url, serve(other) as other_url, play() as run:
+        await run.beat(run.report(url, "strict", capacity=100), run.report(other_url, "z", capacity=1))
+        answered, answer = await run.post({"input_ids": [1]})
+        assert answered == 400
+        assert said in answer["error"]
+        assert "strict" in answer["error"]
+        (attempt,) = answer["rose"]["attempts"]
+        assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
+        assert (len(engine.requests), len(other.requests)) == (1, 0)
+        # A refusal says something of the turn and nothing of the engine, which goes on taking others.
+        assert all(worker["alive"] for worker in await reported(run.session))
+        with pytest.raises(GenerationLost) as lost:
+            await run.turn(1)
+        assert len(lost.value.attempts) == 1
 
 
 @pytest.mark.parametrize(
     ("status", "body"),
     [(500, "out of memory"), (401, "this engine wants its token"), (404, "Not Found"), (408, ""), (429, "")],
 )
-def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again(status, body):
-    async def scenario():
-        broken, engine = BrokenEngine(status, body), FakeEngine()
-        async with serve(broken) as broken_url, serve(engine) as url, play() as run:
-            await run.beat(run.report(broken_url, "broken", capacity=100), run.report(url, "sound", capacity=1))
-            generation = await run.turn(1)
-            seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
-            assert seen == [("broken", "failed"), ("sound", "completed")]
-            async with run.session.get("/workers") as response:
-                alive = {worker["engine_id"]: worker["alive"] for worker in await response.json()}
-            assert alive == {"broken": False, "sound": True}
-
-    asyncio.run(scenario())
+async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again(status, body):
+    broken, engine = BrokenEngine(status, body), FakeEngine()
+    async with serve(broken) as broken_url, serve(engine) as url, play() as run:
+        await run.beat(run.report(broken_url, "broken", capacity=100), run.report(url, "sound", capacity=1))
+        generation = await run.turn(1)
+        seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
+        assert seen == [("broken", "failed"), ("sound", "completed")]
+        alive = {worker["engine_id"]: worker["alive"] for worker in await reported(run.session)}
+        assert alive == {"broken": False, "sound": True}
 
 
-def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 1.0)
-
-    async def scenario():
-        broken = BrokenEngine(503, "")
-        async with serve(broken) as url, play() as run:
-            turn = asyncio.create_task(run.post({"input_ids": [1]}))
-            while not turn.done():
-                await run.beat(run.report(url))  # the agent keeps calling it alive
-                await asyncio.sleep(0.01)
-            status, answer = await turn
-            assert status == 503
-            assert len(answer["rose"]["attempts"]) == len(broken.requests)
-            assert 3 <= len(broken.requests) <= 8  # each wait is longer than the one before
-            _, idle = await run.post({"input_ids": [1]})
-            assert "no rollout engine got on with the turn" in idle["error"]
-
-    asyncio.run(scenario())
+async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.4)
+    broken = BrokenEngine(503, "")
+    async with serve(broken) as url, play() as run:
+        turn = asyncio.create_task(run.post({"input_ids": [1]}))
+        while not turn.done():
+            await run.beat(run.report(url))  # the agent keeps calling it alive
+            await asyncio.sleep(0.01)
+        status, answer = await turn
+        assert status == 503
+        assert len(answer["rose"]["attempts"]) == len(broken.requests)
+        assert 3 <= len(broken.requests) <= 8  # waits become longer
+        _, idle = await run.post({"input_ids": [1]})
+        assert "no rollout engine got on with the turn" in idle["error"]
 
 
 @pytest.mark.parametrize(
@@ -189,182 +168,151 @@ def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
         (200, "ok", "made no sense: the answer is none of SGLang's: JSON is malformed: invalid character (byte 0)"),
     ],
 )
-def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.3)
-
-    async def scenario():
-        async with serve(BrokenEngine(status, body)) as url, play() as run:
-            turn = asyncio.create_task(run.post({"input_ids": [1]}))
-            while not turn.done():
-                await run.beat(run.report(url))
-                await asyncio.sleep(0.01)
-            answered, answer = await turn
-            assert answered == 503
-            assert "what was tried made no token" in answer["error"]
-            assert f"the last engine to try, e0, {error}" in answer["error"]
-            assert {attempt["error"] for attempt in answer["rose"]["attempts"]} == {error}
-
-    asyncio.run(scenario())
-
-
-def test_an_attempt_says_why_it_failed():
-    async def scenario():
-        async with serve(DyingEngine()) as url, serve(FakeEngine()) as sound_url, play() as run:
-            away = f"http://127.0.0.1:{free_port()}"
-            for number, dead in enumerate((away, url)):
-                await run.beat(run.report(dead, f"dead{number}", capacity=100), run.report(sound_url, "z", capacity=1))
-                status, answer = await run.post({"input_ids": [1]})
-                assert status == 200
-                attempts = answer["meta_info"]["rose"]["attempts"]
-                assert [attempt["outcome"] for attempt in attempts] == ["failed", "completed"]
-                wanted = "could not be reached: " if dead == away else "broke off: "
-                assert attempts[0]["error"].startswith(wanted)
-                assert "error" not in attempts[1]
-                await run.beat(run.report(dead, f"dead{number}", alive=False))
-
-    asyncio.run(scenario())
-
-
-def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_it_gets_on(monkeypatch):
-    monkeypatch.setattr(turns, "AVOID_NS", 0)
-
-    async def scenario():
-        engine = HaltingEngine()
-        async with serve(engine) as url, play() as run:
+async def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.1)
+    async with serve(BrokenEngine(status, body)) as url, play() as run:
+        turn = asyncio.create_task(run.post({"input_ids": [1]}))
+        while not turn.done():
             await run.beat(run.report(url))
-            turn = run.begin(60, min_new_tokens=10)
-            wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test").model_dump_json()
-            while not turn.done():
-                await post(run.session, "/preempt", wanted)
-                await asyncio.sleep(0.02)
-                await run.beat(run.report(url))
-            generation = await turn
-            assert generation.output_ids == list(range(1, 61))
-            assert len(generation.attempts) >= 30
-            for request in engine.requests:
-                made = len(request["input_ids"]) - 1
-                assert request["sampling_params"]["max_new_tokens"] == 60 - made
-                assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - made)
-
-    asyncio.run(scenario())
+            await asyncio.sleep(0.01)
+        answered, answer = await turn
+        assert answered == 503
+        assert "what was tried made no token" in answer["error"]
+        assert f"the last engine to try, e0, {error}" in answer["error"]
+        assert {attempt["error"] for attempt in answer["rose"]["attempts"]} == {error}
 
 
-def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
+async def test_an_attempt_says_why_it_failed():
+    async with serve(DyingEngine()) as url, serve(FakeEngine()) as sound_url, play() as run:
+        away = f"http://127.0.0.1:{free_port()}"
+        for number, dead in enumerate((away, url)):
+            await run.beat(run.report(dead, f"dead{number}", capacity=100), run.report(sound_url, "z", capacity=1))
+            status, answer = await run.post({"input_ids": [1]})
+            assert status == 200
+            attempts = answer["meta_info"]["rose"]["attempts"]
+            assert [attempt["outcome"] for attempt in attempts] == ["failed", "completed"]
+            wanted = "could not be reached: " if dead == away else "broke off: "
+            assert attempts[0]["error"].startswith(wanted)
+            assert "error" not in attempts[1]
+            await run.beat(run.report(dead, f"dead{number}", alive=False))
+
+
+async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_it_gets_on(monkeypatch):
+    monkeypatch.setattr(turns, "AVOID_NS", 0)
+    engine = HaltingEngine()
+    async with serve(engine) as url, play() as run:
+        await run.beat(run.report(url))
+        turn = run.begin(24, min_new_tokens=10)
+        wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test").model_dump_json()
+        while not turn.done():
+            await post(run.session, "/preempt", wanted)
+            await asyncio.sleep(0.02)
+            await run.beat(run.report(url))
+        generation = await turn
+        assert generation.output_ids == list(range(1, 25))
+        assert len(generation.attempts) >= 12
+        for request in engine.requests:
+            made = len(request["input_ids"]) - 1
+            assert request["sampling_params"]["max_new_tokens"] == 24 - made
+            assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - made)
+
+
+async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
     monkeypatch.setattr(workers, "SILENCE_MAX_NS", 200_000_000)
     monkeypatch.setattr(workers, "LOST_NS", 300_000_000)
-
-    async def scenario():
-        hung, other = FakeEngine(pause_s=3600), FakeEngine()
-        async with serve(hung) as url, serve(other) as other_url, play() as run:
-            await run.beat(run.report(url, "hung"))
-            turn = run.begin(2)
-            await asyncio.sleep(0.1)
-            while not turn.done():
-                await run.beat(run.report(other_url, "other"))
-                await asyncio.sleep(0.05)
-            # On a busy machine the other one may have fallen silent in between, too.
-            first, *_, last = (await turn).attempts
-            assert (first.engine_id, first.outcome) == ("hung", "failed")
-            assert (last.engine_id, last.outcome) == ("other", "completed")
-
-    asyncio.run(scenario())
+    hung, other = FakeEngine(pause_s=3600), FakeEngine()
+    async with serve(hung) as url, serve(other) as other_url, play() as run:
+        await run.beat(run.report(url, "hung"))
+        turn = run.begin(2)
+        await asyncio.sleep(0.1)
+        while not turn.done():
+            await run.beat(run.report(other_url, "other"))
+            await asyncio.sleep(0.05)
+        # On a busy machine the other one may have fallen silent in between, too.
+        first, *_, last = (await turn).attempts
+        assert (first.engine_id, first.outcome) == ("hung", "failed")
+        assert (last.engine_id, last.outcome) == ("other", "completed")
 
 
-def test_turns_leave_a_dedicated_engine_that_hangs_and_come_back_when_it_does_not(monkeypatch):
+async def test_turns_leave_a_dedicated_engine_that_hangs_and_come_back_when_it_does_not(monkeypatch):
     """Its agent reports it all the while."""
     monkeypatch.setattr(workers, "QUIET_NS", 100_000_000)
     monkeypatch.setattr(engine_calls, "_ANSWER_MAX_S", 0.2)
     monkeypatch.setattr(engine_calls, "_ASK_AGAIN_S", 0.05)
+    hung, other = HangingEngine(), FakeEngine()
+    async with serve(hung) as url, serve(other) as other_url, play() as run:
 
-    async def scenario():
-        hung, other = HangingEngine(), FakeEngine()
-        async with serve(hung) as url, serve(other) as other_url, play() as run:
-
-            async def keep():
-                while True:
-                    await run.beat(run.report(url, "hung", capacity=100), device_id="d0")
-                    await run.beat(run.report(other_url, "other", capacity=1), device_id="d1")
-                    await asyncio.sleep(0.02)
-
-            async def wait_until_alive():
-                while True:
-                    async with run.session.get("/workers") as response:
-                        if all(worker["alive"] for worker in await response.json()):
-                            return
-                    await asyncio.sleep(0.02)
-
-            keeping = asyncio.create_task(keep())
-            await asyncio.wait_for(wait_until_alive(), 20)
-            turn = run.begin(2)
-            generation = await asyncio.wait_for(turn, 20)
-            assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
-                ("hung", "failed"),
-                ("other", "completed"),
-            ]
-            # None is placed there, whatever its agent says.
-            generations = [await run.turn(2, trajectory_id=f"t{number}") for number in range(5)]
-            assert {a.engine_id for generation in generations for a in generation.attempts} == {"other"}
-            async with run.session.get("/status") as response:
-                reasons = [device["not_lent"] for device in (await response.json())["devices"]]
-            assert reasons == ["engine hung hangs: it answers nothing", None]
-            hung.moves.set()
-            await asyncio.wait_for(wait_until_alive(), 20)
-            assert [a.engine_id for a in (await run.turn(2, trajectory_id="u")).attempts] == ["hung"]
-            keeping.cancel()
-
-    asyncio.run(scenario())
-
-
-def test_an_engine_that_is_only_slow_keeps_its_turns(monkeypatch):
-    monkeypatch.setattr(workers, "QUIET_NS", 50_000_000)
-
-    async def scenario():
-        slow, other = FakeEngine(pause_s=0.05), FakeEngine()
-        async with serve(slow) as url, serve(other) as other_url, play() as run:
-            await run.beat(run.report(url, "slow", capacity=100), run.report(other_url, "other", capacity=1))
-            generation = await run.turn(20)
-            assert [(a.engine_id, a.outcome) for a in generation.attempts] == [("slow", "completed")]
-            # It was asked whether it hangs.
-            assert "none" in slow.aborted
-
-    asyncio.run(scenario())
-
-
-def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
-    monkeypatch.setattr(routing, "STALLED_MIN_NS", 50_000_000)
-
-    async def scenario():
-        held, idle = FakeEngine(pause_s=0.1), FakeEngine()
-        async with serve(held) as url, serve(idle) as idle_url, play() as run:
-            await run.beat(run.report(idle_url, "idle"))
-            await run.turn(1000, trajectory_id="t0")  # how fast it is
-            await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle", capacity=0))
-            turn = run.begin(1000)
-            await asyncio.sleep(0.3)
-            await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle"))
-            generation = await asyncio.wait_for(turn, 10)
-            assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
-                ("e0", "preempted"),
-                ("idle", "completed"),
-            ]
-            assert generation.output_ids == list(range(1, 1001))
-
-    asyncio.run(scenario())
-
-
-def test_only_the_youngest_are_cut():
-    async def scenario():
-        engine = FakeEngine(pause_s=0.02)
-        async with serve(engine) as url, play() as run:
-            await run.beat(run.lent(url, left_s=10))
-            turns = []
-            for number in range(3):
-                turns.append(run.begin(9, trajectory_id=f"t{number}"))
+        async def keep():
+            while True:
+                await run.beat(run.report(url, "hung", capacity=100), device_id="d0")
+                await run.beat(run.report(other_url, "other", capacity=1), device_id="d1")
                 await asyncio.sleep(0.02)
-            wanted = PreemptRequest(engine_id="e0", kv_tokens=11, reason="test")
-            _, reply = await post(run.session, "/preempt", wanted.model_dump_json())
-            assert reply == {"requests": 2, "kv_tokens": 20}  # 1 + 9 each
-            attempts = [len((await turn).attempts) for turn in turns]
-            assert attempts == [1, 2, 2]
 
-    asyncio.run(scenario())
+        async def wait_until_alive():
+            while True:
+                if all(worker["alive"] for worker in await reported(run.session)):
+                    return
+                await asyncio.sleep(0.02)
+
+        keeping = asyncio.create_task(keep())
+        await asyncio.wait_for(wait_until_alive(), 20)
+        turn = run.begin(2)
+        generation = await asyncio.wait_for(turn, 20)
+        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
+            ("hung", "failed"),
+            ("other", "completed"),
+        ]
+        # None is placed there, whatever its agent says.
+        generations = [await run.turn(2, trajectory_id=f"t{number}") for number in range(5)]
+        assert {a.engine_id for generation in generations for a in generation.attempts} == {"other"}
+        async with run.session.get("/status") as response:
+            reasons = [device["not_lent"] for device in (await response.json())["devices"]]
+        assert reasons == ["engine hung hangs: it answers nothing", None]
+        hung.moves.set()
+        await asyncio.wait_for(wait_until_alive(), 20)
+        assert [a.engine_id for a in (await run.turn(2, trajectory_id="u")).attempts] == ["hung"]
+        keeping.cancel()
+
+
+async def test_an_engine_that_is_only_slow_keeps_its_turns(monkeypatch):
+    monkeypatch.setattr(workers, "QUIET_NS", 50_000_000)
+    slow, other = FakeEngine(pause_s=0.05), FakeEngine()
+    async with serve(slow) as url, serve(other) as other_url, play() as run:
+        await run.beat(run.report(url, "slow", capacity=100), run.report(other_url, "other", capacity=1))
+        generation = await run.turn(20)
+        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [("slow", "completed")]
+        # It was asked whether it hangs.
+        assert "none" in slow.aborted
+
+
+async def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
+    monkeypatch.setattr(routing, "STALLED_MIN_NS", 50_000_000)
+    held, idle = FakeEngine(pause_s=0.1), FakeEngine()
+    async with serve(held) as url, serve(idle) as idle_url, play() as run:
+        await run.beat(run.report(idle_url, "idle"))
+        await run.turn(1000, trajectory_id="t0")  # how fast it is
+        await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle", capacity=0))
+        turn = run.begin(1000)
+        await asyncio.sleep(0.3)
+        await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle"))
+        generation = await asyncio.wait_for(turn, 10)
+        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
+            ("e0", "preempted"),
+            ("idle", "completed"),
+        ]
+        assert generation.output_ids == list(range(1, 1001))
+
+
+async def test_only_the_youngest_are_cut():
+    engine = FakeEngine(pause_s=0.02)
+    async with serve(engine) as url, play() as run:
+        await run.beat(run.lent(url, left_s=10))
+        turns = []
+        for number in range(3):
+            turns.append(run.begin(9, trajectory_id=f"t{number}"))
+            await asyncio.sleep(0.02)
+        wanted = PreemptRequest(engine_id="e0", kv_tokens=11, reason="test")
+        _, reply = await post(run.session, "/preempt", wanted.model_dump_json())
+        assert reply == {"requests": 2, "kv_tokens": 20}  # 1 + 9 each
+        attempts = [len((await turn).attempts) for turn in turns]
+        assert attempts == [1, 2, 2]

@@ -77,18 +77,15 @@ def test_the_tokens_of_an_engine_that_breaks_off_come_to_something(tmp_path):
     assert rows == [(0, "preempted", 3), (1, "completed", 9)]
 
 
-def test_a_stream_that_breaks_off_after_its_end_is_complete():
-    async def scenario():
-        # Its last event comes after one for each token.
-        engine = BreakingEngine(4)
-        engine.tokens = lambda body: [7, 8, 9]  # It stops by itself, before it has as many as were wanted.
-        async with gateway() as (session, _), serve(engine) as url:
-            last = await streamed(session, engine, url)
-        assert last["output_ids"] == [7, 8, 9]
-        assert [attempt["outcome"] for attempt in last["meta_info"]["rose"]["attempts"]] == ["completed"]
-        assert len(engine.requests) == 1
-
-    asyncio.run(scenario())
+async def test_a_stream_that_breaks_off_after_its_end_is_complete():
+    # Its last event comes after one for each token.
+    engine = BreakingEngine(4)
+    engine.tokens = lambda body: [7, 8, 9]  # It stops by itself, before it has as many as were wanted.
+    async with gateway() as (session, _), serve(engine) as url:
+        last = await streamed(session, engine, url)
+    assert last["output_ids"] == [7, 8, 9]
+    assert [attempt["outcome"] for attempt in last["meta_info"]["rose"]["attempts"]] == ["completed"]
+    assert len(engine.requests) == 1
 
 
 class NonsenseEngine(FakeEngine):
@@ -111,18 +108,15 @@ class NonsenseEngine(FakeEngine):
     [b'{"error": ', b'{"error": %b}' % (b"[" * 5000), b'["error"]', b"null"],
     ids=["cut", "too deep to read", "a list", "nothing"],
 )
-def test_a_turn_whose_stream_made_no_sense_is_tried_again(event):
-    async def scenario():
-        engine = NonsenseEngine(event)
-        async with gateway() as (session, _), serve(engine) as url:
-            last = await streamed(session, engine, url)
-        assert last["output_ids"] == list(range(2, 14))
-        first, second = last["meta_info"]["rose"]["attempts"]
-        assert first["outcome"] == "failed"
-        assert first["error"].startswith("made no sense: the answer is none of SGLang's: ")
-        assert second["outcome"] == "completed"
-
-    asyncio.run(scenario())
+async def test_a_turn_whose_stream_made_no_sense_is_tried_again(event):
+    engine = NonsenseEngine(event)
+    async with gateway() as (session, _), serve(engine) as url:
+        last = await streamed(session, engine, url)
+    assert last["output_ids"] == list(range(2, 14))
+    first, second = last["meta_info"]["rose"]["attempts"]
+    assert first["outcome"] == "failed"
+    assert first["error"].startswith("made no sense: the answer is none of SGLang's: ")
+    assert second["outcome"] == "completed"
 
 
 def test_what_was_made_of_a_stream_that_its_client_leaves_is_on_record(tmp_path):

@@ -31,104 +31,85 @@ class Queue:
         return asyncio.create_task(self.queue.place(turn))
 
 
-def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
+async def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
-
-    async def scenario():
-        queue = Queue()
-        queue.hear(policy_version=3, capacity=2)
-        waiting = [queue.begin(number, version_min=number % 2 * 9) for number in range(400)]
-        await asyncio.sleep(0)
-        assert (len(queue.queue), queue.looked) == (398, 400)
-        queue.looked = 0
-        queue.queue.dispatch(0)
-        assert queue.looked == 0
-        # Room for one more: of those that it may take, the first that came.
-        (await waiting[0]).release()
-        queue.queue.dispatch(0)
-        await asyncio.sleep(0)
-        assert queue.looked == 1
-        assert [task.done() for task in waiting[:6]] == [True, False, True, False, True, False]
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert len(queue.queue) == 0
-
-    asyncio.run(scenario())
+    queue = Queue()
+    queue.hear(policy_version=3, capacity=2)
+    waiting = [queue.begin(number, version_min=number % 2 * 9) for number in range(400)]
+    await asyncio.sleep(0)
+    assert (len(queue.queue), queue.looked) == (398, 400)
+    queue.looked = 0
+    queue.queue.dispatch(0)
+    assert queue.looked == 0
+    # Room for one more: of those that it may take, the first that came.
+    (await waiting[0]).release()
+    queue.queue.dispatch(0)
+    await asyncio.sleep(0)
+    assert queue.looked == 1
+    assert [task.done() for task in waiting[:6]] == [True, False, True, False, True, False]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert len(queue.queue) == 0
 
 
-def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypatch):
+async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
-
-    async def scenario():
-        queue = Queue()
-        task = queue.begin(0)
-        await asyncio.sleep(0)
-        queue.hear()
-        queue.queue.dispatch(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert queue.table["e0"].in_flight == {}
-        # And one that was cancelled before is not placed.
-        queue.hear(capacity=0)
-        task = queue.begin(1)
-        await asyncio.sleep(0)
-        task.cancel()
-        queue.hear()
-        queue.queue.dispatch(0)
-        await asyncio.gather(task, return_exceptions=True)
-        assert queue.table["e0"].in_flight == {}
-        assert len(queue.queue) == 0
-
-    asyncio.run(scenario())
+    queue = Queue()
+    task = queue.begin(0)
+    await asyncio.sleep(0)
+    queue.hear()
+    queue.queue.dispatch(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert queue.table["e0"].in_flight == {}
+    # And one that was cancelled before is not placed.
+    queue.hear(capacity=0)
+    task = queue.begin(1)
+    await asyncio.sleep(0)
+    task.cancel()
+    queue.hear()
+    queue.queue.dispatch(0)
+    await asyncio.gather(task, return_exceptions=True)
+    assert queue.table["e0"].in_flight == {}
+    assert len(queue.queue) == 0
 
 
-def test_turns_of_a_run_that_ends_are_let_go():
-    async def scenario():
-        queue = Queue()
-        ending, other = queue.begin(0, "a", 3), queue.begin(1, "b")
-        await asyncio.sleep(0)
-        queue.queue.end("a")
-        assert await ending is None
-        assert len(queue.queue) == 1
-        other.cancel()
-        await asyncio.gather(other, return_exceptions=True)
-
-    asyncio.run(scenario())
+async def test_turns_of_a_run_that_ends_are_let_go():
+    queue = Queue()
+    ending, other = queue.begin(0, "a", 3), queue.begin(1, "b")
+    await asyncio.sleep(0)
+    queue.queue.end("a")
+    assert await ending is None
+    assert len(queue.queue) == 1
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
 
 
-def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
+async def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
     now = [100]
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: now[0])
-
-    async def scenario():
-        queue = Queue()
-        waiting = [queue.begin(0)]
-        await asyncio.sleep(0)
-        now[0] = 250
-        waiting += [queue.begin(1, version_min=4), queue.begin(2, "b")]
-        await asyncio.sleep(0)
-        assert [queue.queue.waited_ns(run_id, 300) for run_id in ("a", "b", "c")] == [200, 50, 0]
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert queue.queue.waited_ns("a", 300) == 0
-
-    asyncio.run(scenario())
+    queue = Queue()
+    waiting = [queue.begin(0)]
+    await asyncio.sleep(0)
+    now[0] = 250
+    waiting += [queue.begin(1, version_min=4), queue.begin(2, "b")]
+    await asyncio.sleep(0)
+    assert [queue.queue.waited_ns(run_id, 300) for run_id in ("a", "b", "c")] == [200, 50, 0]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert queue.queue.waited_ns("a", 300) == 0
 
 
-def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
+async def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
-
-    async def scenario():
-        queue = Queue()
-        turn = Turn.begin(read(b'{"input_ids": [1]}'), 0, "a", 0)
-        # One host is away for three minutes, and the other's serving wants its device for as long.
-        turn.waited_ns = 180_000_000_000
-        task = asyncio.create_task(queue.queue.place(turn))
-        await asyncio.sleep(0)
-        queue.hear()
-        queue.queue.dispatch(0)
-        assert (await task) is not None
-
-    asyncio.run(scenario())
+    queue = Queue()
+    turn = Turn.begin(read(b'{"input_ids": [1]}'), 0, "a", 0)
+    # One host is away for three minutes, and the other's serving wants its device for as long.
+    turn.waited_ns = 180_000_000_000
+    task = asyncio.create_task(queue.queue.place(turn))
+    await asyncio.sleep(0)
+    queue.hear()
+    queue.queue.dispatch(0)
+    assert (await task) is not None

@@ -1,0 +1,257 @@
+"""What agents, clients and operators ask of the controller over HTTP: JSON in, JSON or server-sent events out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from rose.clock import monotonic_ns
+from rose.runtime.scheduling import messages
+from rose.runtime.scheduling.controller import Controller
+from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
+from rose.runtime.scheduling.metrics import exposition
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.status import missing, run_status, status, warnings
+from rose.runtime.scheduling.turns import request as requests
+from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
+from rose.runtime.scheduling.turns.turns import Turn
+
+#: A prompt of eight million tokens; a longer body is refused.
+REQUEST_BYTES_MAX = 64 << 20
+#: Turns of one run at once at most; beyond it its caller is told to come back. All runs together have as many as the
+#: process may have connections.
+TURNS_MAX = 10_000
+#: What agents ask, with the agent token.
+AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
+_BEFORE, _AFTER = "/runs/", "/generate"
+_NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
+
+
+class BodyTooLongError(Exception):
+    """A request's body is longer than REQUEST_BYTES_MAX."""
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it was answered."""
+
+
+def failure(status: int, error: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": error}, status_code=status, headers=headers)
+
+
+async def read(receive: Receive) -> bytes:
+    """The whole body of a request. Raises BodyTooLongError, and ClientGoneError."""
+    parts: list[bytes] = []
+    length, more = 0, True
+    while more:
+        part: dict[str, Any] = dict(await receive())
+        if part["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(part.get("body", b""))
+        more = part.get("more_body", False)
+        length += len(parts[-1])
+        if length > REQUEST_BYTES_MAX:
+            raise BodyTooLongError
+    return b"".join(parts)
+
+
+class Client:
+    """Whoever waits for the answer to a request to an HttpServer.
+
+    Once it goes away within `with`, `leave` is called, which cancels what is awaited unless somebody puts something
+    else there: nobody would read the answer. ClientGoneError is raised for what was cancelled so.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._state, self._task, self._gone = scope["state"], task, False
+        self.leave: Callable[[], object] = task.cancel
+
+    def __enter__(self) -> Self:
+        self._state[ON_CLIENT_GONE] = self._go
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        del self._state[ON_CLIENT_GONE]
+        # Who is cancelled for another reason as well goes on to be.
+        if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
+            raise ClientGoneError from None
+
+    def _go(self) -> None:
+        self._gone = True
+        self.leave()
+
+
+# ---------------------------------------------------------------------- all paths but that of turns
+
+
+def routes(controller: Controller) -> list[Route]:
+    async def heartbeat(request: Request) -> Response:
+        parsed = messages.Heartbeat.model_validate_json(await read(request.receive))
+        with Client(request.scope):
+            reply = await controller.heartbeat(parsed)
+        return _message(reply)
+
+    async def preempt(request: Request) -> Response:
+        parsed = messages.PreemptRequest.model_validate_json(await read(request.receive))
+        return _message(await controller.preempt(parsed))
+
+    async def open_run(request: Request) -> Response:
+        run = controller.open_run(messages.OpenRun.model_validate_json(await read(request.receive)))
+        return _opened(run, request)
+
+    async def list_runs(_request: Request) -> Response:
+        return JSONResponse([run_status(controller, run) for run in controller.runs])
+
+    async def show_run(request: Request) -> Response:
+        return JSONResponse(run_status(controller, controller.runs.get(_run_id(request))))
+
+    async def renew(request: Request) -> Response:
+        wanted = messages.RenewRun.model_validate_json(await read(request.receive))
+        return _opened(controller.renew(_run_id(request), wanted.fence, wanted.expires_s), request)
+
+    async def publish(request: Request) -> Response:
+        version = messages.PublishVersion.model_validate_json(await read(request.receive))
+        controller.publish(_run_id(request), version, _client_address(request))
+        return JSONResponse({})
+
+    async def record(request: Request) -> Response:
+        await controller.record(_run_id(request), messages.RunEvents.model_validate_json(await read(request.receive)))
+        return JSONResponse({})
+
+    async def close_run(request: Request) -> Response:
+        controller.close_run(_run_id(request), messages.CloseRun.model_validate_json(await read(request.receive)))
+        return JSONResponse({})
+
+    async def health(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readiness(_request: Request) -> Response:
+        lacking = missing(controller, monotonic_ns())
+        # What turns can be played without is no reason to send them elsewhere.
+        answer = {"ready": not lacking, "missing": lacking, "warnings": warnings(controller)}
+        return JSONResponse(answer, status_code=503 if lacking else 200)
+
+    async def show_status(_request: Request) -> Response:
+        return JSONResponse(status(controller, monotonic_ns()))
+
+    async def metrics(_request: Request) -> Response:
+        body, content_type = exposition(controller)
+        return Response(body, headers={"Content-Type": content_type})
+
+    async def drain(request: Request) -> Response:
+        body = await read(request.receive)
+        wanted = messages.DrainDevice.model_validate_json(body or b"{}")
+        controller.drain(request.path_params["device_id"], wanted.reason)
+        return JSONResponse({})
+
+    async def undrain(request: Request) -> Response:
+        return JSONResponse({"was_drained": controller.undrain(request.path_params["device_id"])})
+
+    return [
+        Route("/heartbeat", heartbeat, methods=["POST"]),
+        Route("/preempt", preempt, methods=["POST"]),
+        Route("/runs", open_run, methods=["POST"]),
+        Route("/runs", list_runs),
+        Route("/runs/{run_id}", show_run),
+        Route("/runs/{run_id}", close_run, methods=["DELETE"]),
+        Route("/runs/{run_id}/renew", renew, methods=["POST"]),
+        Route("/runs/{run_id}/versions", publish, methods=["POST"]),
+        Route("/runs/{run_id}/events", record, methods=["POST"]),
+        Route("/health", health),
+        Route("/readiness", readiness),
+        Route("/status", show_status),
+        Route("/metrics", metrics),
+        Route("/devices/{device_id}/drain", drain, methods=["POST"]),
+        Route("/devices/{device_id}/undrain", undrain, methods=["POST"]),
+    ]
+
+
+def _message(body: BaseModel) -> Response:
+    return Response(body.model_dump_json(), media_type="application/json")
+
+
+def _run_id(request: Request) -> str:
+    return str(request.path_params["run_id"])
+
+
+def _client_address(request: Request) -> str | None:
+    """Return where the client is; None behind a proxy, whose address the connection has."""
+    proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    return None if proxied or request.client is None else request.client.host
+
+
+def _opened(run: Run, request: Request) -> Response:
+    facts = run.facts
+    opened = messages.OpenedRun(
+        run_id=facts.run_id,
+        fence=facts.fence,
+        version=facts.version,
+        step=facts.step,
+        # By the address that the client came to.
+        url=f"{request.base_url}runs/{facts.run_id}",
+        expires_s=facts.expires_s,
+    )
+    return _message(opened)
+
+
+# ---------------------------------------------------------------------- turns
+
+
+def is_turn(scope: Scope) -> bool:
+    return scope["method"] == "POST" and str(scope["path"]).endswith(_AFTER)
+
+
+async def answer_turn(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one turn. It is asked for more than all else together, and goes through no routing or middleware."""
+    run_id = str(scope["path"])[len(_BEFORE) : -len(_AFTER)]
+    if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
+        await failure(404, _NO_RUN)(scope, receive, send)
+        return
+    wanted = requests.read(await read(receive))
+    now_ns = monotonic_ns()
+    version_min = controller.runs.hear(run_id, now_ns).version_min
+    load = controller.loads[run_id]
+    turn = Turn.begin(wanted, now_ns, run_id, version_min)
+    assert controller.turns is not None
+    if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
+        full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"
+        await failure(429, f"{full}: send more once some of them are answered")(scope, receive, send)
+        return
+    with Client(scope) as client:
+        if wanted.stream:
+            await _stream(controller.turns.stream(turn, load), send)
+            return
+        outcome = await controller.turns.generate(turn, load, client)
+    await _whole(outcome, send)
+
+
+async def _whole(outcome: Outcome, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(outcome.body))]
+    await send({"type": "http.response.start", "status": outcome.status, "headers": headers})
+    await send({"type": "http.response.body", "body": outcome.body})
+
+
+async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
+    """Each event holds all that was made so far, as SGLang's do."""
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    begun = False
+    async for part in parts:
+        if not begun:
+            # What ends before its first token is answered as if it came whole.
+            if isinstance(part, Outcome) and part.status != 200:
+                await _whole(part, send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            begun = True
+        body = part.body if isinstance(part, Outcome) else answer_so_far(part)
+        await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n", "more_body": True})
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
