@@ -32,10 +32,8 @@ WRITER = "access"
 VARIABLE = "ROSE_LOG_ACCESS"
 #: Characters of a statement that are kept; its hash is of all of them.
 STATEMENT_CHARACTERS = 1000
-#: Refusals of one peer become one event in this time.
-DENIALS_S = 1.0
-#: So do looks at how far writers are, after the first.
-LOOKS_S = 60.0
+#: What one peer is refused, and how often it looks how far writers are, becomes one event in this time.
+COUNTED_S = 1.0
 #: Counted at a time; what more peers do is counted together.
 _COUNTED_MAX = 1024
 OTHER_PEERS = "(other peers)"
@@ -68,8 +66,9 @@ def logged(
         outcome = getattr(error, "outcome", "failed")
         raise
     finally:
-        took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-        _write(root, action, {"outcome": outcome, **took, **statement(asked)}, who)
+        if os.environ.get(VARIABLE) in (("queries",) if action == "query" else ("exports", "queries")):
+            took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
+            _write(root, {"action": action, "outcome": outcome, **took, **statement(asked)}, who)
 
 
 def statement(text: str | None) -> dict[str, Any]:
@@ -82,41 +81,24 @@ def statement(text: str | None) -> dict[str, Any]:
     return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _write(
-    root: Path | str,
-    action: Literal["query", "export", "verify", "report", "receipt"],
-    fields: dict[str, Any],
-    who: str | None,
-) -> None:
-    try:
+def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
+    # Only now: they load Arrow, which a query does while its worker starts.
+    from rose.ledger import verified
+    from rose.ledger.writer import LedgerWriter
+    from rose.terminal import echo
+
+    with suppress(LedgerError):
+        # Where there is no ledger there is nothing to log in, and whoever read it was told so.
         root = layout.check(root)
-    except LedgerError:
-        # There is nothing to log in, and whoever read it was told so.
-        return
-    try:
-        if os.environ.get(VARIABLE) not in (("queries",) if action == "query" else ("exports", "queries")):
-            return
-        # Only now: they load Arrow, which a query does while its worker starts.
-        from rose.ledger import verified
-        from rose.ledger.writer import LedgerWriter
-
-        # Another command may be writing its own. No writer's name begins with a dot.
-        with (
-            layout.locked(root / "locks" / ".access.lock"),
-            LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
-        ):
-            writer.record(Access(who=who or verified.user_at_host(), action=action, **fields))
-    except (LedgerError, OSError) as error:
-        from rose.terminal import echo
-
-        echo(f"this is not in the ledger's access log: {error}", err=True)
-
-
-@dataclass(slots=True)
-class _Count:
-    event: Access
-    count: int
-    due_s: float
+        try:
+            # Another command may be writing its own. No writer's name begins with a dot.
+            with (
+                layout.locked(root / "locks" / ".access.lock"),
+                LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
+            ):
+                writer.record(Access(who=who or verified.user_at_host(), **fields))
+        except (LedgerError, OSError) as error:
+            echo(f"this is not in the ledger's access log: {error}", err=True)
 
 
 class AccessLog:
@@ -125,7 +107,7 @@ class AccessLog:
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
         self._mutex = threading.Lock()
-        self._counts: dict[tuple[str, str | None, str], _Count] = {}
+        self._counts: dict[tuple[str, str | None, str], tuple[Access, int]] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
@@ -139,75 +121,38 @@ class AccessLog:
         """Bring `event` to disk. Raises LedgerError: then what it is about must not be given."""
         self._writer().record(event)
 
-    def write_or_count(self, event: Access) -> None:
-        """Bring `event` to disk, or count it if the same was written within LOOKS_S. Raises LedgerError."""
-        if not self._add(event, LOOKS_S, count=0):
-            try:
-                self.write(event)
-            except LedgerError:
-                with self._mutex:
-                    known = self._counts.get(_key(event))
-                    # What others looked at meanwhile was given to them, and stays counted.
-                    if known is not None and not known.count:
-                        del self._counts[_key(event)]
-                raise
-
     def count(self, event: Access) -> None:
-        """Count a refusal; it is written within DENIALS_S or, while the disk refuses, once it does not."""
-        self._add(event, DENIALS_S, count=1)
+        """Count `event`; it is written within COUNTED_S or, while the disk refuses, once it does not."""
+        # Without the port, which is another one for each connection.
+        host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
+        key = (event.who, host, event.action)
+        with self._mutex:
+            if key not in self._counts and len(self._counts) >= _COUNTED_MAX:
+                event = dataclasses.replace(event, peer=OTHER_PEERS)
+                key = (event.who, OTHER_PEERS, event.action)
+            first, count = self._counts.get(key, (event, 0))
+            self._counts[key] = first, count + 1
 
     def close(self) -> None:
         """Write what was counted, and end."""
         self._closing.set()
         self._thread.join()
-        self._flush(float("inf"))
-
-    def _add(self, event: Access, every_s: float, count: int) -> bool:
-        """Whether the same was counted already; if not, it now is, from `count` on."""
-        with self._mutex:
-            if _key(event) not in self._counts and len(self._counts) >= _COUNTED_MAX:
-                event = dataclasses.replace(event, peer=OTHER_PEERS)
-            known = self._counts.get(_key(event))
-            if known is None:
-                self._counts[_key(event)] = _Count(event, count, time.monotonic() + every_s)
-            else:
-                known.count += 1
-            return known is not None
 
     def _run(self) -> None:
-        while not self._closing.wait(DENIALS_S / 4):
-            self._flush(time.monotonic())
+        while not self._closing.wait(COUNTED_S):
+            self._flush()
+        self._flush()
 
-    def _flush(self, now_s: float) -> None:
-        """Write what is due. While the disk refuses it stays counted."""
-        with self._mutex:
-            wanted = any(counted.count and counted.due_s <= now_s for counted in self._counts.values())
+    def _flush(self) -> None:
+        """Write what was counted. While the disk refuses it stays counted."""
         with suppress(LedgerError):
-            # Not under the lock, which every call waits for.
-            writer = self._writer() if wanted else None
-            if writer is not None and writer.failure is not None:
+            if not self._counts or (writer := self._writer()).failure is not None:
                 return
-            for counted in self._taken(now_s, empty=writer is None):
-                if writer is not None and counted.count:
-                    # From here on it is the writer's to keep, also where it raises since the disk refuses it now.
-                    with suppress(LedgerError):
-                        writer.record(dataclasses.replace(counted.event, count=counted.count), durable=False)
-            if writer is not None:
-                writer.flush()
-
-    def _taken(self, now_s: float, *, empty: bool) -> list[_Count]:
-        """What is due, no longer counted here; with `empty` only what counts nothing yet."""
-        with self._mutex:
-            due = [
-                key for key, counted in self._counts.items() if counted.due_s <= now_s and not (empty and counted.count)
-            ]
-            return [self._counts.pop(key) for key in due]
-
-
-def _key(event: Access) -> tuple[str, str | None, str]:
-    return event.who, _host(event.peer), event.action
-
-
-def _host(peer: str | None) -> str | None:
-    """The peer without its port, which is another one for each connection."""
-    return None if peer is None else peer.rpartition(":")[0] or peer
+            with self._mutex:
+                counted = list(self._counts.values())
+                self._counts.clear()
+            for event, count in counted:
+                # From here on it is the writer's to keep, also where it raises since the disk refuses it now.
+                with suppress(LedgerError):
+                    writer.record(dataclasses.replace(event, count=count), durable=False)
+            writer.flush()

@@ -1,31 +1,37 @@
 """The catalog: a DuckDB file that holds views and no data, so that a reader never meets a writer's lock.
 
 Its sources are `stored_event`, the segments of every part of the ledger; `unrolled_stored_event`, those that the
-roll-ups do not count yet; and the roll-ups. Everything else is in `sql/views`. The file is replaced atomically when a
-writer or a new epoch appears and when a compaction, an archiving or a roll-up is done; segments added to an epoch show
-without that.
+roll-ups do not count yet; and the roll-ups. Everything else is in `sql/views`. The file is made in memory, where a full
+or slow disk has no part in it, and replaced atomically when a writer or a new epoch appears and when a compaction, an
+archiving or a roll-up is done; segments added to an epoch show without that.
 
 Anyone who may write to the folder may put another file in its place, so nothing in it is taken on trust: `connect`
-compares all that it defines with what it must define, and makes it anew where they differ.
+compares all that it defines with what it must define, and makes it anew where they differ. A macro or a type in a
+catalog goes before DuckDB's own of that name, so everything beside the views counts as a difference.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
+import importlib.util
+import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
 
 import sql
-from rose.ledger import catalog_file, database, layout, rows, sources
-from rose.ledger.checks import schema_file
+from rose.ledger import database, layout, rows, sources
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
+from rose.private_files import TemporaryFolder
 
 #: The views, in the order in which they can be made; the public interface of the ledger.
 VIEWS = (
@@ -68,46 +74,110 @@ INTERNAL = (
 )
 #: Those of them that `sql/rollups` defines, in the order in which they can be made.
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
-quoted = catalog_file.quoted
-_MOVED = "it reads the files at"
-_DEFINITIONS = "SELECT view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
+#: Older DuckDB clients can open a file of this version.
+STORAGE_VERSION = "v1.5.0"
+#: Where a catalog is made if there is this much room, several times what it takes.
+_MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
+_DIGEST_BYTES = 32
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
-#: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
-_ATTEMPTS = 4
-#: How often a reader makes a catalog anew, while writers of other epochs replace it, before it gives up.
-_OPENINGS = 10
-#: The key of the catalog that this process compared, by ledger: comparing takes as long as opening.
+#: DuckDB keeps the names after EXCLUDE as a set, and gives them in another order each time it reads them back.
+_EXCLUDED = re.compile(r"(?<=EXCLUDE \()[^()]+(?=\))")
+#: What each catalog that this process compared must select, and the SHA-256 of its file: comparing takes as long as
+#: opening.
 _compared: dict[Path, tuple[dict[str, str], str]] = {}
+_canonical: dict[str, str] = {}
+
+Connection = duckdb.DuckDBPyConnection
+quoted = sources.quoted
 
 
-def refresh(root: Path | str) -> None:
-    """Replace the ledger's catalog by one that reads every part there is now.
+def connect(root: Path | str) -> Connection:
+    """A connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
+
+    Events that are written later show in later queries, but for those of an epoch begun later: open a connection for
+    each piece of work, and never keep one for longer than a compaction's grace period. Raises LedgerError.
+    """
+    root = layout.check(root)
+    # In memory, with the catalog attached: several connections in one process then share no settings. Python
+    # variables are never taken for tables.
+    connection = database.connect(config={"python_enable_replacements": False})
+    try:
+        if not _attach_current(connection, root):
+            _attach_new(connection, root)
+        connection.execute("SET TimeZone = 'UTC'")
+        # A query reads the same files for each view that it asks, and of many small ones the footers are most of it.
+        connection.execute("SET parquet_metadata_cache = true")
+        # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
+        connection.execute("USE ledger")
+    except duckdb.Error as error:
+        connection.close()
+        raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _attach_current(connection: Connection, root: Path) -> bool:
+    """Attach the catalog in place, if it shows the ledger as it is now."""
+    path = root / layout.CATALOG
+    selects = sources.selects(root)
+    try:
+        connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
+        # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited; or the
+        # ledger was moved, and it reads the old place. What this process compared before is not compared again.
+        key = selects, hashlib.sha256(path.read_bytes()).hexdigest()
+        if _compared.get(root) == key or not _faults(connection, selects):
+            _compared[root] = key
+            return True
+    except (duckdb.Error, OSError):
+        # Missing, damaged, or held by a client that opened it for writing: a new file has none of these troubles.
+        pass
+    connection.execute("DETACH DATABASE IF EXISTS ledger")
+    return False
+
+
+def _attach_new(connection: Connection, root: Path) -> None:
+    """Attach a new catalog, and put it in place for others unless the ledger's disk refuses it. Raises LedgerError."""
+    refusal: OSError | None = None
+    try:
+        try:
+            content = refresh(root)
+        except OSError as error:
+            refusal = error
+            content = _build(root, sources.selects(root))
+        with _building() as path:
+            path.write_bytes(content)
+            # Once it is open it needs no name.
+            connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
+    except OSError as error:
+        why = "" if refusal is None else f" and cannot be replaced ({refusal.strerror}): {layout.way_out(refusal)}"
+        raise LedgerError(
+            f"{root / layout.CATALOG} does not show the ledger as it is now{why}. It cannot be read as it is, either: "
+            f"{error.strerror}"
+        ) from error
+
+
+def refresh(root: Path | str) -> bytes:
+    """Replace the ledger's catalog by one that reads every part there is now; returns its bytes.
 
     Raises LedgerError if a file that it has to read is damaged, and OSError if the disk refuses; the old catalog then
     stands.
     """
     root = layout.check(root)
-    lock = root / "locks" / "catalog.lock"
-    with layout.locked(lock):
-        # Files are written under the lock alone, so these were left behind by a process that was killed.
-        for name in (layout.CATALOG, layout.SCHEMA_FILE):
-            for leftover in root.glob(f".{name}.*"):
-                leftover.unlink(missing_ok=True)
-        schema_file.write(root)
     try:
-        for attempt in range(_ATTEMPTS):
-            selects = sources.selects(root)
-            content = _build(root, selects)
-            # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
-            with layout.locked(lock):
-                if (current := sources.selects(root)) != selects:
-                    if attempt < _ATTEMPTS - 1:
-                        continue
-                    content = _build(root, current)
-                layout.write_file(root / layout.CATALOG, content, read_back=True)
-            # It was compared when it was built.
-            _compared[root] = _key(current, content)
-            break
+        selects = sources.selects(root)
+        # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
+        content = _build(root, selects)
+        with layout.locked(root / "locks" / "catalog.lock"):
+            # Written under the lock alone, so these were left behind by a process that was killed.
+            for leftover in root.glob(f".{layout.CATALOG}.*"):
+                leftover.unlink(missing_ok=True)
+            if (current := sources.selects(root)) != selects:
+                content = _build(root, current)
+            layout.write_file(root / layout.CATALOG, content, read_back=True)
+        _compared[root] = current, hashlib.sha256(content).hexdigest()
+        return content
     except duckdb.Error as error:
         raise LedgerError(
             f"cannot write the catalog of {root}: {error}\n"
@@ -127,65 +197,7 @@ def refresh_sound(root: Path) -> None:
         raise layout.refused(f"cannot replace the catalog of {root}", error) from error
 
 
-def _build(root: Path, selects: dict[str, str]) -> bytes:
-    """The bytes of a catalog for `selects`. Raises duckdb.Error if a source cannot be read, OSError without room."""
-    # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
-    made = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
-
-    def fill(connection: duckdb.DuckDBPyConnection) -> None:
-        _make(connection, made, temporary=False)
-        for name in made:
-            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-
-    template = _template()
-    try:
-        return catalog_file.make(fill, lambda built: _faults(built, selects, views_only=True), start=template)
-    except OSError:
-        # Either there is no room, or a source cannot be read: then this fails too, and names it.
-        with database.connect() as reader:
-            _make(reader, made)
-        raise
-
-
-def connect(root: Path | str) -> duckdb.DuckDBPyConnection:
-    """A connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
-
-    Events that are written later show in later queries, but for those of an epoch begun later: open a connection for
-    each piece of work, and never keep one for longer than a compaction's grace period. Raises LedgerError.
-    """
-    root = layout.check(root)
-    # In memory, with the catalog attached: several connections in one process then share no settings. Python
-    # variables are never taken for tables.
-    connection = database.connect(config={"python_enable_replacements": False})
-    try:
-        own = _attach(connection, root)
-        connection.execute("SET TimeZone = 'UTC'")
-        # A query reads the same files for each view that it asks, and of many small ones the footers are most of it.
-        connection.execute("SET parquet_metadata_cache = true")
-        for _ in range(_OPENINGS):
-            # One of this connection's own was compared when it was made; what lies in the ledger is another.
-            if own or not _differences(connection, root):
-                break
-            # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited; or the
-            # ledger was moved, and it reads the old place.
-            connection.execute("DETACH ledger")
-            own = _attach_new(connection, root)
-        else:
-            raise LedgerError(
-                f"{root / layout.CATALOG} is not what was just written there; another program writes it too. Try again"
-            )
-        # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
-        connection.execute("USE ledger")
-    except duckdb.Error as error:
-        connection.close()
-        raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def limit(connection: duckdb.DuckDBPyConnection, root: Path, until: sources.Span, retry: str) -> None:
+def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
     """Make the daily views of a connection give what a roll-up of this span must hold.
 
     `retry` names a view of the connection with the records that do not count. It is read once, and of all events, also
@@ -193,109 +205,41 @@ def limit(connection: duckdb.DuckDBPyConnection, root: Path, until: sources.Span
     """
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     # Temporary views go before the catalog's own.
-    _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"})
+    _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
 
-def faults(root: Path) -> list[str]:
+def faults(root: Path) -> tuple[list[str], list[str]]:
     """What the catalog of the ledger at `root` (as `layout.check` returns it) defines that it should not, or lacks.
 
-    Of one that is right but for where the ledger lies, only that (see `was_moved`). A ledger without a catalog has no
-    fault: the next reader makes one. Changes nothing.
+    And what to know of one without faults: that it is as it was before files came, or the ledger was moved. Nobody
+    changed it then; a process was killed before it replaced it, or is about to. A ledger without a catalog has no
+    fault: the next reader makes one. Changes nothing. Raises LedgerError for a damaged roll-up.
     """
-    if not (root / layout.CATALOG).exists() or _is_compared(root, sources.selects(root)):
-        return []
+    path, selects = root / layout.CATALOG, sources.selects(root)
     try:
+        if _compared.get(root) == (selects, hashlib.sha256(path.read_bytes()).hexdigest()):
+            return [], []
         with database.connect() as connection:
-            connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
-            definitions = dict(connection.execute(_DEFINITIONS).fetchall())
+            connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
+            listed = "SELECT view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
+            definitions = dict(connection.execute(listed).fetchall())
             place = sources.place(definitions.get("stored_event", "")) or root
-            if wrong := _faults(connection, sources.selects(root, place=place)):
-                return wrong
+            if not (wrong := _faults(connection, sources.selects(root, place=place))):
+                return [], [] if place == root else [f"it reads the files at {place}, from where the ledger was moved"]
+            files = sources.shown(root, definitions)
+            if files is not None and not _faults(connection, sources.selects(root, place=place, files=files)):
+                return [], ["it is stale, and does not show the newest files"]
+            return wrong, []
+    except FileNotFoundError:
+        return [], []
     except duckdb.Error as error:
-        return [f"it cannot be read: {error}"]
-    return [] if place == root else [f"{_MOVED} {place}, from where the ledger was moved or copied"]
+        return [f"it cannot be read: {error}"], []
 
 
 def made_of(root: Path) -> str:
     """Names all that the catalog of the ledger at `root` must define now. Raises LedgerError for a damaged roll-up."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def may_be_late(faults: Sequence[str]) -> bool:
-    """Whether these faults are what a catalog has that was made before a file of the ledger came."""
-    return all(any(f"view {name} " in fault for name in sources.names()) for fault in faults)
-
-
-def is_stale(root: Path) -> bool:
-    """Whether the catalog is what this version made when fewer files, or others, lay in the ledger.
-
-    A process that is killed between a file and the catalog leaves such a one. Raises LedgerError.
-    """
-    try:
-        with database.connect() as connection:
-            connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
-            definitions = dict(connection.execute(_DEFINITIONS).fetchall())
-            if (files := sources.shown(root, definitions)) is None:
-                return False
-            place = sources.place(definitions["stored_event"])
-            return not _faults(connection, sources.selects(root, place=place, files=files))
-    except duckdb.Error:
-        return False
-
-
-def was_moved(faults: Sequence[str]) -> bool:
-    """Whether all that is wrong is that the catalog reads the place where the ledger lay before."""
-    return all(fault.startswith(_MOVED) for fault in faults)
-
-
-def _differences(connection: duckdb.DuckDBPyConnection, root: Path) -> list[str]:
-    """What the attached catalog defines otherwise than this version of ROSE for the files there are now.
-
-    A file that this process compared before is not compared again.
-    """
-    selects = sources.selects(root)
-    key = _key(selects, (root / layout.CATALOG).read_bytes())
-    if _compared.get(root) == key:
-        return []
-    if not (reasons := _faults(connection, selects)):
-        _compared[root] = key
-    return reasons
-
-
-def _is_compared(root: Path, selects: dict[str, str]) -> bool:
-    """Whether the catalog of the ledger is, byte for byte, one that this process held against `selects`."""
-    try:
-        return _compared.get(root) == _key(selects, (root / layout.CATALOG).read_bytes())
-    except OSError:
-        return False
-
-
-def _key(selects: dict[str, str], content: bytes) -> tuple[dict[str, str], str]:
-    """What a catalog must select, and the SHA-256 of its file."""
-    return selects, hashlib.sha256(content).hexdigest()
-
-
-def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str], *, views_only: bool = False) -> list[str]:
-    expected = {**_canonical_bodies(connection), **catalog_file.canonical(connection, selects)}
-    return catalog_file.differences(connection, expected, views_only=views_only)
-
-
-@functools.cache
-def _bodies() -> dict[str, str]:
-    """What each view selects that is the same in every ledger."""
-    unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in _UNROLLED}
-    return unrolled | {view: sql.read(f"views/{view}.sql").partition(f"VIEW {view} AS")[2] for view in VIEWS}
-
-
-_canonical: dict[str, str] = {}
-
-
-def _canonical_bodies(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """Once a process: it takes as long as opening a catalog."""
-    if not _canonical:
-        _canonical.update(catalog_file.canonical(connection, _bodies()))
-    return _canonical
 
 
 def readable(root: Path) -> list[str]:
@@ -316,75 +260,160 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
     return " ".join(about.split()), {column: " ".join(text.split()) for column, text in entries}
 
 
+def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
+    """How the database attached as `ledger` differs from a catalog with these sources, as text."""
+    if not _canonical:
+        # Once a process: it takes as long as opening a catalog.
+        _canonical.update(_as_stored(connection, _bodies()))
+    expected = {**_canonical, **_as_stored(connection, selects)}
+    problems, missing = [], dict(expected)
+    for kind, name, definition in connection.execute(sql.read("checks/contents.sql")).fetchall():
+        if kind != "view" or name not in expected:
+            problems.append(f"{kind} {name} is foreign")
+            continue
+        del missing[name]
+        texts = [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]
+        if _ordered(definition.rstrip()) not in map(_ordered, texts):
+            problems.append(f"view {name} is not what this version of ROSE makes of the files here")
+    return [*problems, *(f"view {name} is missing" for name in missing)]
+
+
+def _as_stored(connection: Connection, bodies: Mapping[str, str]) -> dict[str, str]:
+    """Each SELECT as DuckDB writes it down again after reading it: the text that it gives of a view."""
+    listed = [body.strip().removesuffix(";") for body in bodies.values()]
+    select = "SELECT json_deserialize_sql(json_serialize_sql(body)) FROM (SELECT unnest(?::VARCHAR[]) AS body)"
+    texts = [text for (text,) in connection.execute(select, [listed]).fetchall()]
+    return dict(zip(bodies, texts, strict=True))
+
+
+def _ordered(text: str) -> str:
+    return _EXCLUDED.sub(lambda names: ", ".join(sorted(names[0].split(", "))), text)
+
+
+@functools.cache
+def _bodies() -> dict[str, str]:
+    """What each view selects that is the same in every ledger."""
+    unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in _UNROLLED}
+    return unrolled | {view: sql.read(f"views/{view}.sql").partition(f"VIEW {view} AS")[2] for view in VIEWS}
+
+
+def _nothing() -> dict[str, str]:
+    """What each source selects in a ledger without events."""
+    none = sources.events(Path(), [])
+    rolled_up = {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)}
+    return {
+        "writer_order": sources.writer_order(Path(), []),
+        "stored_event": none,
+        "unrolled_stored_event": none,
+        **rolled_up,
+    }
+
+
+def _build(root: Path, selects: dict[str, str]) -> bytes:
+    """The bytes of a catalog for `selects`. Raises duckdb.Error if a source cannot be read, OSError without room."""
+    # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
+    own = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
+
+    def fill(connection: Connection) -> None:
+        _make(connection, own)
+        for name in own:
+            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
+
+    try:
+        return _made(fill, _template())
+    except OSError:
+        # Either there is no room, or a source cannot be read: then this fails too, and names it.
+        with database.connect() as reader:
+            _make(reader, own)
+        raise
+
+
 @functools.cache
 def _template() -> bytes:
     """A catalog over a ledger without events, once for this code: making the views takes ten times as long as all else
     does."""
-    texts = [
-        duckdb.__version__,
-        catalog_file.STORAGE_VERSION,
-        # How it is made.
-        Path(__file__).read_text(),
-        sources.events(Path(), []),
-        sources.writer_order(Path(), []),
-        *(sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)),
-        *_bodies().values(),
-        *(sql.read(f"views/{view}.sql") for view in VIEWS),
-    ]
-    return catalog_file.kept("catalog.duckdb", __file__, "\n".join(texts), _make_template)
+    code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
+    views = [sql.read(f"views/{view}.sql") for view in VIEWS]
+    texts = [*code, *_nothing().values(), *_bodies().values(), *views]
+    return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
 
 
-def _make_template() -> bytes:
-    def fill(connection: duckdb.DuckDBPyConnection) -> None:
-        connection.execute("BEGIN")
-        nothing = sources.events(Path(), [])
-        order = {"writer_order": sources.writer_order(Path(), [])}
-        _make(connection, {**order, "stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
-        _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
-        _make(connection, {name: _bodies()[name] for name in _UNROLLED}, temporary=False)
-        _make(connection, {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)
-        for name in INTERNAL:
-            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-        for view in VIEWS:
-            connection.execute(sql.read(f"views/{view}.sql"))
-            connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
-        shared = comments("event")[1]
-        named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
-        for view, column in connection.execute(named, [VIEWS]).fetchall():
-            if text := {**shared, **comments(view)[1]}.get(column):
-                connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
-        connection.execute("COMMIT")
-
-    return catalog_file.make(fill)
+def _fill_template(connection: Connection) -> None:
+    connection.execute("BEGIN")
+    nothing = _nothing()
+    plain = ("writer_order", "stored_event", "unrolled_stored_event", f"rolled_{CLIENT_ID}")
+    _make(connection, {name: nothing[name] for name in plain})
+    _make(connection, {name: _bodies()[name] for name in _UNROLLED})
+    _make(connection, {f"rolled_{name}": nothing[f"rolled_{name}"] for name in ROLLUPS})
+    for name in INTERNAL:
+        connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
+    for view in VIEWS:
+        connection.execute(sql.read(f"views/{view}.sql"))
+        connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
+    shared = comments("event")[1]
+    named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
+    for view, column in connection.execute(named, [VIEWS]).fetchall():
+        if text := {**shared, **comments(view)[1]}.get(column):
+            connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
+    connection.execute("COMMIT")
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
-    """Attach the ledger's catalog, or a new one; whether that is of this connection alone."""
-    try:
-        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
-    except duckdb.Error:
-        # Missing, damaged, or held by a client that opened it for writing: a new file has none of these troubles.
-        return _attach_new(connection, root)
-    return False
+def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
+    """Return what `make` gives, kept as `name` beside the module in the file `source` while `made_of` is the same.
+
+    A file that is damaged, or of something else, is replaced. Where nothing may be written each process makes it anew.
+    """
+    path = Path(importlib.util.cache_from_source(source)).with_name(name)
+
+    def digest(content: bytes) -> bytes:
+        return hashlib.sha256(made_of.encode() + content).digest()
+
+    with suppress(OSError):
+        file = path.read_bytes()
+        if file[:_DIGEST_BYTES] == digest(file[_DIGEST_BYTES:]):
+            return file[_DIGEST_BYTES:]
+    content = make()
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            # One that did not come to disk is damaged, and no more than that.
+            layout.write_file(path, digest(content) + content, sync=False)
+    return content
 
 
-def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
-    """Attach a new catalog: of the ledger, or of this connection alone where the ledger's disk refuses it."""
-    try:
-        refresh(root)
-        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
-    except OSError as refusal:
+def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
+    """The bytes of a catalog that `fill` made, from `start` if given. Raises OSError, also for DuckDB's errors."""
+    with _building() as path, database.connect() as connection:
+        attach = f"ATTACH {quoted(str(path))} AS ledger"
+        if start is None:
+            connection.execute(f"{attach} (STORAGE_VERSION {quoted(STORAGE_VERSION)})")
+        else:
+            path.write_bytes(start)
+            connection.execute(attach)
+        connection.execute("USE ledger")
+        fill(connection)
+        # A connection that closes hides that it could not bring all to the file.
+        connection.execute("CHECKPOINT ledger")
+        connection.execute("USE memory")
+        connection.execute("DETACH ledger")
+        return path.read_bytes()
+
+
+@contextmanager
+def _building() -> Iterator[Path]:
+    """Where to make a catalog: in memory, or else on the disk for temporary files; the ledger's meets one plain write.
+
+    What is raised inside is raised as OSError.
+    """
+    roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
+    with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:
-            catalog_file.attach(connection, _build(root, sources.selects(root)))
-        except OSError as error:
-            raise LedgerError(
-                f"{root / layout.CATALOG} does not show the ledger as it is now and cannot be replaced "
-                f"({refusal.strerror}): {layout.way_out(refusal)}. It cannot be read as it is, either: {error.strerror}"
-            ) from error
-        return True
-    return False
+            yield folder / layout.CATALOG
+        except (duckdb.Error, OSError) as error:
+            number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+            raise OSError(number, f"no catalog can be made in {folder}: {error}") from error
 
 
-def _make(connection: duckdb.DuckDBPyConnection, views: dict[str, str], *, temporary: bool = True) -> None:
+def _make(connection: Connection, views: Mapping[str, str], kind: str = "VIEW") -> None:
     for name, select in views.items():
-        connection.execute(f"CREATE OR REPLACE {'TEMP ' if temporary else ''}VIEW {name} AS {select}")
+        connection.execute(f"CREATE OR REPLACE {kind} {name} AS {select}")

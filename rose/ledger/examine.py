@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,10 +28,9 @@ _DETAILS: dict[str, dict[str, type]] = {
     "archived": {"manifest_sha256": str, "deleted": bool},
     "restored": {"manifest_sha256": str},
     "rolled_up": {"coverage_sha256": str},
-    "quarantined": {"file": str},
     "adopted": {"name": str, "version": str, "sha256": str, "text": str, "adopted_us": int, "adopted_by": str},
 }
-#: What a manifest says of its file and of each of its segments, and of which type.
+#: What a manifest says of its file, and of which type.
 _SAYS: dict[str, type] = {"first_seq": int, "last_seq": int, "sha256": str}
 _T = TypeVar("_T")
 
@@ -126,12 +124,9 @@ class Manifest:
     """A manifest without its long list of segments, which was checked within itself."""
 
     sha256: str
-    #: What it says of its file and of its first and last segment; empty if it is none.
+    #: What it says of its file; empty if it is none.
     said: dict[str, Any]
     segments: int
-    #: Path of the first segment as it was once, and what its neighbours outside must agree with.
-    first_file: str
-    previous_sha256: str
     first: Link
     last: Link
     #: Of each run that one key signed, or nobody: the key, path and first seq of its first segment, and its events.
@@ -141,10 +136,7 @@ class Manifest:
 
 def merged_files(content: bytes) -> list[str]:
     """Paths, as they were once, of the segments that a manifest lists; none if it is no manifest."""
-    try:
-        return [entry["file"] for entry in json.loads(content)["segments"]]
-    except (ValueError, KeyError, TypeError):
-        return []
+    return [link.file for link in links(content)]
 
 
 def sha256_of(content: bytes) -> str:
@@ -154,31 +146,26 @@ def sha256_of(content: bytes) -> str:
 
 def manifest(content: bytes) -> Manifest:
     """Examine the bytes of a compacted part's manifest."""
-    sha256 = hashlib.sha256(content).hexdigest()
-    try:
-        detail = json.loads(content)
-        merged = detail.pop("segments")
-        for name, kind in _SAYS.items():
-            if not all(isinstance(entry[name], kind) for entry in (detail, *merged)):
-                raise TypeError(name)
-        entries = [Link.read(detail["writer"], entry) for entry in merged]
-        faults = (*_inner_faults(merged), *_content_faults(merged, entries))
-        first = merged[0]
-        return Manifest(
-            sha256,
-            detail,
-            len(merged),
-            first["file"],
-            first["previous_sha256"],
-            entries[0],
-            entries[-1],
-            tuple(_signers(merged, entries)),
-            faults,
-        )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    sha256, merged = sha256_of(content), links(content)
+    said = json.loads(content) if merged else {}
+    if not merged or not all(isinstance(said.get(name), kind) for name, kind in _SAYS.items()):
         # No event speaks of such bytes, and that is what is said of it.
-        none = Link("", 0, -1, "", "", "", "", "")
-        return Manifest(sha256, {}, 0, "", "", none, none, (), ())
+        none = Link("", "", "", "", 0, -1, "", "", "", "")
+        return Manifest(sha256, {}, 0, none, none, (), ())
+    del said["segments"]
+    faults: list[str] = []
+    signers: list[tuple[str, str, int, int]] = []
+    before: Link | None = None
+    for link in merged:
+        wrong = [link.fault(None if before is None else before.chain_sha256), link.signature_fault()]
+        if before is not None:
+            wrong += link_faults(before.sha256, before.last_seq + 1, link.previous_sha256, link.first_seq)
+        faults += (f"{link.file}: {fault}" for fault in wrong if fault is not None)
+        if before is None or before.key != link.key:
+            signers.append((link.key, link.file, link.first_seq, 0))
+        signers[-1] = (*signers[-1][:3], signers[-1][3] + link.events)
+        before = link
+    return Manifest(sha256, said, len(merged), merged[0], merged[-1], tuple(signers), tuple(faults))
 
 
 def links(content: bytes) -> list[Link]:
@@ -188,31 +175,6 @@ def links(content: bytes) -> list[Link]:
         return [Link.read(detail["writer"], entry) for entry in detail["segments"]]
     except (ValueError, KeyError, TypeError):
         return []
-
-
-def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
-    sha256: str | None = None
-    next_seq: int | None = None
-    for entry in merged:
-        for fault in link_faults(sha256, next_seq, entry["previous_sha256"], entry["first_seq"]):
-            yield f"{entry['file']}: {fault}"
-        sha256, next_seq = entry["sha256"], entry["last_seq"] + 1
-
-
-def _content_faults(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[str]:
-    previous: str | None = None
-    for entry, link in zip(merged, read_links, strict=True):
-        for fault in (link.fault(previous), link.signature_fault()):
-            if fault is not None:
-                yield f"{entry['file']}: {fault}"
-        previous = link.chain_sha256
-
-
-def _signers(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:
-    pairs = zip(merged, read_links, strict=True)
-    for key, run in itertools.groupby(pairs, key=lambda pair: pair[1].key):
-        (entry, link), *more = run
-        yield key, entry["file"], link.first_seq, link.events + sum(later.events for _, later in more)
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> list[str]:

@@ -2,11 +2,9 @@
 
 ledger.json                              the marker, with the format version and the ledger's id
 ledger.duckdb                            the catalog: views and nothing else, replaced atomically
-schema.parquet                           no rows, every column: for readers of the files; the views do not read it
 live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
 compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
 archived/<writer>/<first>-<last>.json   the same manifest once its file has left the ledger
-quarantine/                              damaged files that were taken out of the readers' way, under their own paths
 heads/<writer>.json                      the newest segment of each writer
 heads/<writer>.next                      the one it is about to write, or nothing
 writers.jsonl                            every writer that ever wrote and its keys, each line with the hash of the last
@@ -42,7 +40,6 @@ MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
 #: Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
 UPKEEP_RUN_ID = "ledger"
-SCHEMA_FILE = "schema.parquet"
 #: Sums that pricing keeps and trusts; it makes them again from the events.
 PRICING = "pricing.duckdb"
 
@@ -77,6 +74,10 @@ class LockError(UserError, OSError):
 
     def __str__(self) -> str:
         return self._text
+
+
+class TakenError(Exception):
+    """Another process has a lock; the text is its pid."""
 
 
 def create(root: Path | str) -> Path:
@@ -330,23 +331,6 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def others_write(root: Path) -> bool:
-    """Whether another process of this host may have a writer of the ledger open."""
-    # Without its lock: whoever begins to write must not find it taken.
-    for path in (root / "locks").glob("*.lock"):
-        try:
-            pid = int(path.read_text())
-            os.kill(pid, 0)
-        except PermissionError:
-            # Another user's.
-            return True
-        except (OSError, ValueError, OverflowError):
-            continue
-        if pid != os.getpid():
-            return True
-    return False
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way.
@@ -362,6 +346,27 @@ def locked(path: Path) -> Iterator[None]:
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def take(path: Path) -> int:
+    """Lock `path` for this process, whose pid is written into it; returns the descriptor that holds the lock.
+
+    The kernel frees it when the process ends in any way. Raises TakenError if another has it, OSError.
+    """
+    path.parent.mkdir(exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+    except BlockingIOError as error:
+        holder = os.read(lock, 32).decode() or "unknown"
+        os.close(lock)
+        raise TakenError(holder) from error
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def refused(what: str, error: OSError) -> LedgerError:

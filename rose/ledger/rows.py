@@ -30,9 +30,6 @@ _ARROW: dict[str, pa.DataType] = {
 #: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
 _OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 
-#: Columns that every table of events has, and those that the ledger itself numbers.
-_REQUIRED = ("kind", "run_id", "provenance", "at_us")
-_NUMBERED = ("writer", "seq")
 #: Rows of a table that are Python objects at a time.
 _CHECKED_AT_ONCE = 10_000
 
@@ -105,36 +102,15 @@ def encode(event: Event) -> tuple[Any, ...]:
     return values
 
 
-def checked(table: pa.Table) -> pa.Table:
-    """Return `table` in the ledger's own types, if `encode` takes each of its rows.
+def check(table: pa.Table) -> None:
+    """Raises LedgerError, naming the column, the value and its row, unless `encode` takes each row of `table`.
 
-    Columns are `kind`, `run_id`, `provenance`, `at_us`, and any other of the ledger but writer and seq. Raises
-    LedgerError naming the column, the value and its row if something does not fit; then no row of it counts.
+    Its columns are of the ledger, with `kind`, `run_id`, `provenance` and `at_us` among them.
     """
-    try:
-        # What came over a network may be no text, and point anywhere.
-        table.validate(full=True)
-    except pa.ArrowException as error:
-        raise LedgerError(f"the table is damaged: {error}") from error
-    present = table.column_names
-    for name in present:
-        if name in _NUMBERED or name not in schema().names or present.count(name) > 1:
-            raise LedgerError(f"column {name!r} is not a column of events, or appears twice")
-    for name in _REQUIRED:
-        if name not in present:
-            raise LedgerError(f"column {name!r} is missing; every event has {', '.join(_REQUIRED)}")
     for first in range(0, table.num_rows, _CHECKED_AT_ONCE):
         part = table.slice(first, _CHECKED_AT_ONCE)
         for kind in pc.unique(part["kind"]).to_pylist():
             _check_kind(kind, part, first)
-    columns = dict(zip(present, table.columns, strict=True))
-    return pa.table(
-        {
-            name: column.cast(schema().field(name).type, safe=False)
-            for name, column in columns.items()
-            if column.null_count < len(column)
-        }
-    )
 
 
 def _check_kind(kind: str, table: pa.Table, first_row: int) -> None:
@@ -143,7 +119,7 @@ def _check_kind(kind: str, table: pa.Table, first_row: int) -> None:
     places = pc.indices_nonzero(pc.equal(table["kind"], kind))
     values = {name: column.take(places) for name, column in zip(table.column_names, table.columns, strict=True)}
     for name, column in values.items():
-        if name not in ("kind", "provenance", *names) and column.null_count < len(column):
+        if name not in ("kind", "provenance", "writer", "seq", *names) and column.null_count < len(column):
             place = pc.indices_nonzero(column.is_valid())[0].as_py()
             wanted = f"empty in an event of kind {kind!r}"
             row = first_row + places[place].as_py()
@@ -185,28 +161,20 @@ def holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
     return lambda named: eval(code, {}, named)  # noqa: S307 - of our own rules alone
 
 
-def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row | pa.Table]) -> pa.Table:
-    """Events, and tables of events as `checked` returns them, in the order of `batch`.
+def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
+    """Events as a table, in the order of `batch`, the first of which has `first_seq`.
 
     An event that names no run is of `run_id`; one of another run names that as its fleet, if its kind has such a field.
     A column without a value is left out, but for those that every event has.
     """
-    rows_of: dict[str, list[tuple[Any, ...]]] = {}
-    seqs_of: dict[str, list[int]] = {}
+    rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
+    seqs_by_kind: dict[str, list[int]] = {}
+    for seq, (kind, values) in enumerate(batch, start=first_seq):
+        rows_by_kind.setdefault(kind, []).append(values)
+        seqs_by_kind.setdefault(kind, []).append(seq)
     parts: list[pa.Table] = []
-    seq = first_seq
-    for item in batch:
-        if isinstance(item, tuple):
-            kind, values = item
-            rows_of.setdefault(kind, []).append(values)
-            seqs_of.setdefault(kind, []).append(seq)
-            seq += 1
-        else:
-            seqs = np.arange(seq, seq + item.num_rows)
-            parts.append(item.append_column("seq", pa.array(seqs)))
-            seq += item.num_rows
-    for kind, rows in rows_of.items():
-        arrays: dict[str, Any] = {"seq": pa.array(seqs_of[kind], pa.int64())}
+    for kind, rows in rows_by_kind.items():
+        arrays: dict[str, Any] = {"seq": pa.array(seqs_by_kind[kind], pa.int64())}
         for field, column in zip(fields_of(kind), zip(*rows, strict=True), strict=True):
             array = pa.array(column, _ARROW[field.sql_type])
             if array.null_count < len(array):
@@ -219,9 +187,7 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
             named = arrays.get("fleet_run_id", pa.nulls(len(rows), pa.string()))
             arrays["fleet_run_id"] = pc.coalesce(named, pc.if_else(of_others, run_id, None))
         parts.append(pa.table(arrays))
-    whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="default")
-    if rows_of and len(parts) > 1:
-        whole = whole.sort_by("seq")
+    whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="default").sort_by("seq")
     whole = whole.append_column("writer", pa.repeat(pa.scalar(writer), whole.num_rows))
     present = set(whole.column_names)
     return whole.select([name for name in schema().names if name in present])

@@ -89,13 +89,30 @@ def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
-    folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
-    after, name, content = _next(tail, table)
-    path = folder / name
-    announce(root, tail.writer, _relative(root, path))
-    layout.write_file(path, content)
-    _write_head(root, tail.writer, _relative(root, path))
+    after, path, content = _next(tail, table)
+    put(root, path, content)
+    _write_head(root, tail.writer, path)
     return after
+
+
+def put(root: Path, path: str, content: bytes) -> None:
+    """Write a segment at its path, announced; on disk when this returns. Its writer's folder stands. Raises OSError.
+
+    The first of an epoch comes with its folder, as a whole: DuckDB fails on a folder without a segment.
+    """
+    target = root / path
+    folder = target.parent
+    if place(path)[1] > 0:
+        announce(root, folder.parent.name, path)
+        layout.write_file(target, content)
+        return
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    layout.write_file(temporary / target.name, content)
+    announce(root, folder.parent.name, path)
+    temporary.rename(folder)
+    layout.sync_folder(folder.parent)
 
 
 def recover(root: Path, writer: str) -> Tail | None:
@@ -126,7 +143,7 @@ def recover(root: Path, writer: str) -> Tail | None:
     newest, key = link(header, sha256), keys.load_or_make()
     if (fault := newest.signature_fault()) is not None:
         raise LedgerError(f"segment {path}: {fault}. {way_out}")
-    _write_head(root, writer, _relative(root, path))
+    _write_head(root, writer, newest.file)
     if not header.key or (key is not None and header.key == key.public):
         registry.note(root, writer, header.key, key)
     return Tail(
@@ -146,18 +163,11 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
         # Later it stands: one that is gone was moved away, and its chain does not go on in an empty folder.
         home.parent.mkdir(exist_ok=True)
         home.mkdir(exist_ok=True)
-    temporary = home / f".{tail.epoch:06d}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    if tail.epoch > 0:
+    else:
         _register(root, tail)
-    tail, name, content = _next(tail, rows.schema().empty_table())
-    folder = home / f"{tail.epoch:06d}"
-    layout.write_file(temporary / name, content)
-    announce(root, tail.writer, _relative(root, folder / name))
-    temporary.rename(folder)
-    layout.sync_folder(home)
-    _write_head(root, tail.writer, _relative(root, folder / name))
+    tail, path, content = _next(tail, rows.schema().empty_table())
+    put(root, path, content)
+    _write_head(root, tail.writer, path)
     # Only now: a writer that is named and has no segment is one whose segments were removed.
     registry.note(root, tail.writer, tail.signed_by, tail.key)
     return tail
@@ -237,8 +247,18 @@ def read_header(content: bytes) -> Header:
 
 def link(header: Header, sha256: str) -> Link:
     """What a segment whose file has this SHA-256 says of its content."""
-    texts = (header.rows_sha256, header.chain_sha256, header.key, header.signature)
-    return Link(header.writer, header.first_seq, header.last_seq, sha256, *texts)
+    return Link(
+        header.writer,
+        f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet",
+        sha256,
+        header.previous_sha256,
+        header.first_seq,
+        header.last_seq,
+        header.rows_sha256,
+        header.chain_sha256,
+        header.key,
+        header.signature,
+    )
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
@@ -285,7 +305,7 @@ def place(segment: str) -> tuple[int, int]:
 
 
 def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
-    """The tail after `table` was appended to `tail`, and the name and the bytes of its segment."""
+    """The tail after `table` was appended to `tail`, and the path and the bytes of its segment."""
     last_seq = tail.next_seq + table.num_rows - 1
     table = table.combine_chunks()
     digest = rows_sha256(table)
@@ -306,9 +326,9 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
         file.add_key_value_metadata({_METADATA_KEY: json.dumps(fields).encode()})
     segment = buffer.getvalue()
     sha256 = hashlib.sha256(segment).hexdigest()
-    name = f"{tail.next_index:06d}-{sha256}.parquet"
+    path = link(header, sha256).file
     after = Tail(tail.writer, tail.epoch, tail.next_index + 1, last_seq + 1, sha256, chain, header.key, tail.key)
-    return after, name, segment
+    return after, path, segment
 
 
 def _register(root: Path, tail: Tail) -> None:
@@ -316,10 +336,6 @@ def _register(root: Path, tail: Tail) -> None:
     check_key(tail)
     if tail.key is not None and tail.key.public != tail.signed_by:
         registry.note(root, tail.writer, tail.key.public, tail.key)
-
-
-def _relative(root: Path, path: Path) -> str:
-    return str(path.relative_to(root))
 
 
 def _announcement(root: Path, writer: str) -> Path:

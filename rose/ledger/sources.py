@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import sql
 from rose.event_columns import all_columns
 from rose.ledger import layout, rows, segments
-from rose.ledger.catalog_file import quoted
 from rose.ledger.checks import registry
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
@@ -35,6 +34,11 @@ _FILE = re.compile(
     r"compacted/(?P<compacted>[^/']+)/(?P<first>\d+)-(?P<last>\d+)\.parquet)'"
 )
 _GENERATION = re.compile(rf"/{rolled.FOLDER}/(\d+)/")
+
+
+def quoted(text: str) -> str:
+    """`text` as a SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def names() -> tuple[str, ...]:
@@ -103,8 +107,8 @@ def writer_order(root: Path, writers: Sequence[str]) -> str:
 
     The registry has it, to which nobody adds but at its end; a writer that it does not name yet comes last.
     """
-    lines = registry.lines_or_none(root) if writers else None
-    came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines or ()))}
+    lines = registry.sound_lines(root) if writers else ()
+    came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines))}
     ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
     listed = ", ".join(map(quoted, ordered))
     return f"SELECT unnest([{listed}]::VARCHAR[]) AS writer, unnest(range({len(ordered)})) AS place"

@@ -15,25 +15,32 @@ import getpass
 import json
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
 from rose.clock import iso, utc_us
 from rose.ledger import layout
-from rose.ledger.evidence.link import Link
 from rose.ledger.examine import Manifest, Rows, Seen, Segment
 from rose.ledger.layout import LedgerError
-from rose.ledger.segments import Header
 
 FOLDER = "verified"
-#: Of each file; another version's is as good as none. Before 4, nothing was said of what cannot be checked.
-_FORMAT, _FILES_FORMAT = 1, 4
+#: Of each file; another version's is as good as none.
+_FORMAT, _FILES_FORMAT = 1, 5
+#: What a look at a file returns that is no plain value, by the first word of its kind.
+_FACTS: dict[str, TypeAdapter[Any]] = {
+    "segment": TypeAdapter(Segment),
+    "rows": TypeAdapter(Rows),
+    "manifest": TypeAdapter(Manifest),
+    "events": TypeAdapter(list[tuple[int, str, Any]]),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(BaseModel):
     """The outcome of the last verification. Times are UTC microseconds since the Unix epoch."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     #: When it began: what was on disk then is covered.
     until_us: int
@@ -77,19 +84,7 @@ def state(root: Path | str) -> State | None:
     """The outcome of the last verification of the ledger at `root`; None if there is none that can be read."""
     try:
         content = json.loads((Path(root) / FOLDER / "state.json").read_bytes())
-        if content.pop("format") != _FORMAT:
-            return None
-        stored = State(**content)
-        numbers = (
-            stored.until_us,
-            stored.problems,
-            stored.unchecked,
-            stored.events,
-            *filter(None, [stored.full_until_us]),
-        )
-        texts = (stored.by, *stored.heads, *stored.heads.values())
-        whole = all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
-        return stored if whole else None
+        return State.model_validate(content) if content.pop("format") == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -99,22 +94,9 @@ def text(root: Path | str) -> str:
     return "never verified; run `rose ledger verify`" if (last := state(root)) is None else last.text
 
 
-def leave(
-    root: Path, *, until_us: int, full: bool, problems: int, unchecked: int, events: int, heads: dict[str, str]
-) -> None:
+def leave(root: Path, result: State) -> None:
     """Leave the outcome of a verification. A folder that may not be written stays as it is."""
-    before = state(root)
-    full_until_us = until_us if full else None if before is None else before.full_until_us
-    result = State(
-        until_us=until_us,
-        full_until_us=full_until_us,
-        problems=problems,
-        unchecked=unchecked,
-        events=events,
-        by=user_at_host(),
-        heads=heads,
-    )
-    _write(root, "state.json", {"format": _FORMAT, **dataclasses.asdict(result)})
+    _write(root, "state.json", {"format": _FORMAT, **result.model_dump()})
 
 
 def save(root: Path | str, seen: Seen) -> None:
@@ -139,33 +121,14 @@ def load(root: Path | str) -> Seen:
         if content["format"] == _FILES_FORMAT:
             seen.full_until_us = int(content["full_until_us"])
             for kind, path, stamp, plain in content["known"]:
-                seen.known[kind, str(root / path)] = tuple(stamp), _facts(kind, plain)
+                adapter = _FACTS.get(kind.partition(" ")[0])
+                facts = plain if adapter is None else adapter.validate_python(plain)
+                seen.known[kind, str(root / path)] = tuple(stamp), facts
     return seen
 
 
 def _plain(facts: Any) -> Any:
     return dataclasses.asdict(facts) if dataclasses.is_dataclass(facts) and not isinstance(facts, type) else facts
-
-
-def _facts(kind: str, plain: Any) -> Any:
-    """What `look` of this kind returned, from its JSON."""
-    match kind.partition(" ")[0]:
-        case "segment":
-            header = plain["header"]
-            known = None if header is None else Header(**header)
-            return Segment(known, plain["fault"], tuple(plain["unchecked"]))
-        case "rows":
-            return Rows(plain["fault"], tuple(plain["unchecked"]))
-        case "manifest":
-            first, last = (Link(**plain[name]) for name in ("first", "last"))
-            signers = tuple(tuple(signer) for signer in plain["signers"])
-            return Manifest(
-                **{**plain, "first": first, "last": last, "signers": signers, "faults": tuple(plain["faults"])}
-            )
-        case "events":
-            return [tuple(event) for event in plain]
-        case _:
-            return plain
 
 
 def _write(root: Path, name: str, content: dict[str, Any]) -> None:

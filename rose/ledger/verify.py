@@ -6,6 +6,7 @@ the files of another.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,36 +17,13 @@ import pyarrow as pa
 
 from rose.clock import utc_us
 from rose.ledger import examine, layout, verified
-from rose.ledger.checks import names, registry, roll_ups, schema_file, views
+from rose.ledger.checks import names, registry, roll_ups, views
 from rose.ledger.checks.chain import Chain, WriterReport
-from rose.ledger.checks.expected import Expected
-from rose.ledger.checks.records import (
-    ARCHIVE_WRITER,
-    ARCHIVED_ACTION,
-    COMPACTED_ACTION,
-    COMPACTION_WRITER,
-    RESTORED_ACTION,
-    Records,
-)
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, Expected, Records
+from rose.ledger.checks.roll_ups import ROLL_UP_WRITER
 from rose.ledger.examine import Seen
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
-
-__all__ = [
-    "ARCHIVED_ACTION",
-    "ARCHIVE_WRITER",
-    "CLOSING_WRITER",
-    "COMPACTED_ACTION",
-    "COMPACTION_WRITER",
-    "RESTORED_ACTION",
-    "ROLLED_UP_ACTION",
-    "ROLL_UP_WRITER",
-    "Report",
-    "WriterReport",
-    "verify",
-    "verify_changed",
-]
 
 #: Writers at once: decoding and hashing leave the interpreter to another thread, and one's file takes some 200 MB.
 _THREADS = 2
@@ -103,23 +81,19 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
     with seen.lock:
         before = verified.state(root)
         full = not seen.known
-        last_full_us = 0 if before is None else before.full_until_us or 0
+        last_full_us = None if before is None else before.full_until_us
         if full:
             seen.full_until_us = began_us
-        elif seen.full_until_us < last_full_us:
+        elif seen.full_until_us < (last_full_us or 0):
             # A file that decayed on the disk looks unchanged: what that one found is what counts.
             seen.forget_where_other(verified.load(root))
-            seen.full_until_us = last_full_us
+            seen.full_until_us = last_full_us or 0
         records = Records(root, seen)
         expected = Expected(root, records, before)
         pool = ThreadPoolExecutor(_THREADS, "verify")
         try:
-            writers = list(
-                pool.map(
-                    lambda writer: _verify_writer(root, writer, expected, records, seen, (marks or {}).get(writer, ())),
-                    expected.writers,
-                )
-            )
+            walk = functools.partial(_verify_writer, root, expected, records, seen, marks or {})
+            writers = list(pool.map(walk, expected.writers))
         finally:
             # Whoever interrupts it waits for the file that is being read, and not for the rest.
             pool.shutdown(cancel_futures=True)
@@ -128,7 +102,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
         # A key that was endorsed since is read here.
-        misused, first_used = _signers(registry.lines_or_none(root) or expected.lines or (), reports)
+        misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
         notes = [*moved, *first_used]
         report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
@@ -137,16 +111,17 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
     if full:
         # Before it is said that there was one.
         verified.save(root, seen)
-    verified.leave(
-        root,
+    outcome = verified.State(
         until_us=began_us,
-        full=full,
+        full_until_us=began_us if full else last_full_us,
         problems=len(report.problems),
         unchecked=len(report.unchecked),
         events=sum(writer_report.events for writer_report in report.writers),
+        by=verified.user_at_host(),
         # What was there once is asked for again, until it is back.
         heads={**({} if before is None else before.heads), **heads},
     )
+    verified.leave(root, outcome)
     return report
 
 
@@ -177,12 +152,6 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
 
         with suppress(OSError, LedgerError):
             problems += seen.facts(root / registry.FILE, f"registry {ledger_id}", signatures)
-    # One that is missing is made again by the next writer.
-    schema = root / layout.SCHEMA_FILE
-    if schema.is_dir():
-        problems.append(f"{layout.SCHEMA_FILE}: it is a folder; remove it, and the next writer makes the file again")
-    elif schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
-        problems.append(f"{layout.SCHEMA_FILE}: {fault}")
     return problems
 
 
@@ -220,12 +189,12 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
 
 
 def _verify_writer(
-    root: Path, writer: str, expected: Expected, records: Records, seen: Seen, marks: Sequence[int]
+    root: Path, expected: Expected, records: Records, seen: Seen, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
     """The report, and the path of the newest segment. What was merged or moved meanwhile is read where it went."""
     while True:
         before = layout.chain(root, writer)
-        chain = Chain(root, writer, records, seen, expected, marks)
+        chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))
         report = chain.walk(before)
         chain.check_expected()
         if not report.problems or set(before) <= set(layout.chain(root, writer)):

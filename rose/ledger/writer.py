@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import fcntl
 import os
 import threading
 import time
@@ -14,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-import pyarrow as pa
-
 from rose.events import Event, Ledger, Provenance
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
@@ -23,8 +20,6 @@ from rose.ledger.overflow import Overflow
 
 #: A flush starts early once this many events wait: half as many cost an eighth more each, twice as many save nothing.
 _BATCH_EVENTS = 16384
-#: One table is one file.
-_TABLE_EVENTS_MAX = 1_000_000
 #: How long a flush waits, where several callers want one, for more of them to share its file; a file costs more.
 _LINGER_S = 0.001
 
@@ -65,7 +60,8 @@ class LedgerWriter:
         self._mutex = mutex = threading.Lock()
         self._work = threading.Condition(mutex)
         self._progress = threading.Condition(mutex)
-        self._pending: list[rows.Row | pa.Table] = []
+        self._pending: list[rows.Row] = []
+        #: Those in the queue, and in the batch that is being written.
         self._pending_events = 0
         self._next_seq = tail.next_seq
         self._written_seq = tail.next_seq
@@ -189,33 +185,16 @@ class LedgerWriter:
         """
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
-            self._let_in()
+            if self._pending_events >= self._queue_max:
+                self._make_room(control=True)
+            if self._closing:
+                raise self._closed()
+            if self._error is not None:
+                raise LedgerError(str(self._error)) from self._error
             self._pending += values
             self._pending_events += len(values)
             self._next_seq += len(values)
             self._wait_written(self._next_seq)
-
-    def append(self, table: pa.Table, *, durable: bool = True) -> None:
-        """Append a table of events, all of them or none; with `durable` they are on disk when this returns.
-
-        Its columns are `kind`, `run_id`, `provenance`, `at_us` and any other of the ledger but `writer` and `seq`.
-        The caller waits for room. Raises LedgerError if a row is no event (it names column, value and row), if the
-        writer is closed, or while the disk refuses writes; give rows an event_id so that they can be retried.
-        """
-        if table.num_rows > _TABLE_EVENTS_MAX:
-            raise LedgerError(f"a table of {table.num_rows} events; give at most {_TABLE_EVENTS_MAX} at a time")
-        table = rows.checked(table)
-        if table.num_rows == 0:
-            return
-        with self._mutex:
-            self._let_in()
-            self._pending.append(table)
-            self._pending_events += table.num_rows
-            self._next_seq += table.num_rows
-            if durable:
-                self._wait_written(self._next_seq)
-            elif self._pending_events >= _BATCH_EVENTS:
-                self._work.notify()
 
     def flush(self) -> None:
         """Return once every event recorded so far is on disk. Raises LedgerError if the disk refuses it."""
@@ -244,15 +223,6 @@ class LedgerWriter:
     ) -> Literal[False]:
         self.close()
         return False
-
-    def _let_in(self) -> None:
-        """Wait, with the mutex held, for room for several events. Raises LedgerError where none can be written."""
-        if self._pending_events >= self._queue_max:
-            self._make_room(control=True)
-        if self._closing:
-            raise self._closed()
-        if self._error is not None:
-            raise LedgerError(str(self._error)) from self._error
 
     def _closed(self) -> LedgerError:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
@@ -301,7 +271,7 @@ class LedgerWriter:
     def _has_work(self) -> bool:
         return self._urgent or self._closing or (self._pending_events >= _BATCH_EVENTS and self._error is None)
 
-    def _take(self) -> list[rows.Row | pa.Table]:
+    def _take(self) -> list[rows.Row]:
         self._urgent = False
         # While the disk refuses, what overflows stays merged: the queue must not grow by it.
         if self._overflow and self._error is None:
@@ -311,7 +281,7 @@ class LedgerWriter:
         items, self._pending = self._pending, []
         return items
 
-    def _write(self, first_seq: int, items: list[rows.Row | pa.Table]) -> None:
+    def _write(self, first_seq: int, items: list[rows.Row]) -> None:
         """Write a batch that begins at `first_seq`, or put it back at the head of the queue and say why."""
         error = None
         next_seq = first_seq
@@ -355,7 +325,7 @@ class LedgerWriter:
         self._tail = tail
         return tail
 
-    def _append_segment(self, first_seq: int, items: list[rows.Row | pa.Table]) -> int:
+    def _append_segment(self, first_seq: int, items: list[rows.Row]) -> int:
         """Write a batch; returns the seq after its last event."""
         table = rows.table(self.writer, first_seq, self.run_id, self.provenance, items)
         next_seq = first_seq + int(table.num_rows)
@@ -373,22 +343,11 @@ def take_name(root: Path, writer: str) -> int:
 
     Raises LedgerError if a live process has it, or if the disk refuses.
     """
-    path = root / "locks" / f"{writer}.lock"
-    lock = -1
     try:
-        path.parent.mkdir(exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.truncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
-    except BlockingIOError as error:
-        holder = os.read(lock, 32).decode() or "unknown"
-        os.close(lock)
+        return layout.take(root / "locks" / f"{writer}.lock")
+    except layout.TakenError as error:
         raise LedgerError(
-            f"writer {writer!r} of {root} is open in the process with pid {holder}; give this one another writer name"
+            f"writer {writer!r} of {root} is open in the process with pid {error}; give this one another writer name"
         ) from error
     except OSError as error:
-        if lock >= 0:
-            os.close(lock)
         raise layout.refused(f"cannot write to the ledger at {root}", error) from error
-    return lock

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dashboard import bar, data, frame
@@ -163,11 +162,13 @@ def test_a_missing_view_and_a_missing_ledger_are_messages(
 def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open_page: OpenPage) -> None:
     root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
     names = [f"run-{number}" for number in range(count)]
-    started = {"kind": "run", "action": "started", "provenance": "live"}
     with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
-        at_us = pa.array(range(10**15, 10**15 + count))
-        columns = {name: pa.array([value] * count) for name, value in started.items()}
-        ledger.append(pa.table({**columns, "run_id": names, "name": names, "at_us": at_us}))
+        ledger.record_all(
+            [
+                events.Run(action="started", name=name, run_id=name, at_us=10**15 + number)
+                for number, name in enumerate(names)
+            ]
+        )
     assert (len(data.runs(root)), data.run_count(root)) == (bar.RUNS_MAX, count)
     app = open_page(root, "fleet", run="run-1")
     assert not app.exception

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,3 +119,21 @@ def decay(path: Path, root: Path) -> None:
         if known[1] == str(path.relative_to(root)):
             known[2] = stamp
     memory.write_text(json.dumps(seen))
+
+
+def run_on_small_disk(tmp_path: Path, size: str, code: str, *arguments: object) -> str:
+    """Run Python code with a new file system of `size` in `sys.argv[1]`, in a mount namespace; returns its output."""
+    script, disk = tmp_path / "program.py", tmp_path / "disk"
+    script.write_text(code)
+    disk.mkdir()
+    given = " ".join(map(str, arguments))
+    inside = f"mount -t tmpfs -o size={size} none {disk} && exec {sys.executable} {script} {disk} {given}"
+    try:
+        allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    if not allowed:
+        pytest.skip("mount namespaces are not allowed here, so no small file system can be made")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

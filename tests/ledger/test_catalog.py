@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import pytest
 import sql
 from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
-from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
@@ -23,12 +23,12 @@ from tests import programs
 _KILLED_REFRESH = """
 import os, signal, sys
 from pathlib import Path
-from rose.ledger import catalog, catalog_file
-catalog_file._MEMORY = Path(sys.argv[2])
+from rose.ledger import catalog
+catalog._MEMORY = Path(sys.argv[2])
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 if os.fork() == 0:
-    catalog_file._close = die
+    catalog._make = die
     catalog.refresh(sys.argv[1])
 os.wait()
 os.replace = Path.replace = die
@@ -41,29 +41,6 @@ def root(tmp_path: Path, lease: Any) -> Path:
     with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
         writer.record(lease())
     return tmp_path / "ledger"
-
-
-def test_every_view_and_every_column_of_it_is_explained(root: Path) -> None:
-    with catalog.connect(root) as connection:
-        views = dict(
-            connection.execute(
-                "SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
-            ).fetchall()
-        )
-        assert set(views) == {*catalog.VIEWS, *catalog.INTERNAL}
-        assert all(views.values())
-        columns = connection.execute(
-            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE database_name = 'ledger'"
-        ).fetchall()
-    common = {"writer", "seq", "event_id", "run_id", "provenance", "event_time"}
-    for view in catalog.VIEWS:
-        named = {column: comment for table, column, comment in columns if table == view}
-        assert (common if view not in ROLLUPS else {"run_id", "provenance", "day"}) <= set(named)
-        assert all(named.values())
-        assert set(catalog.comments(view)[1]) <= set(named), "a comment for a column that is not there"
-        for column, comment in named.items():
-            unit = {"ns": "nanosecond", "bytes": "bytes", "us": "microsecond"}.get(column.rsplit("_")[-1])
-            assert unit is None or unit in comment.lower(), f"{view}.{column} does not say its unit"
 
 
 def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
@@ -150,12 +127,14 @@ def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: py
 
 def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way_out(root: Path) -> None:
     segment = min(root.glob("live/w/000000/*.parquet"))
+    content = segment.read_bytes()
     segment.write_bytes(b"no Parquet")
     with pytest.raises(LedgerError):
         catalog.refresh(root)
     catalog.refresh_sound(root)
+    segment.write_bytes(content)
     lock = root / "locks" / "catalog.lock"
-    lock.unlink()
+    lock.unlink(missing_ok=True)
     lock.mkdir()
     message = f"cannot replace the catalog of {root}: cannot lock {lock}: Is a directory; see to its disk"
     with pytest.raises(LedgerError, match=f"^{message}$"):
@@ -168,8 +147,8 @@ def test_a_catalog_that_there_is_no_room_to_make_replaces_none(root: Path, tmp_p
     code = f"""
 import resource, signal, sys, tempfile
 from pathlib import Path
-from rose.ledger import catalog, catalog_file
-catalog_file._MEMORY, tempfile.tempdir = Path("/nowhere"), {str(tmp_path)!r}
+from rose.ledger import catalog
+catalog._MEMORY, tempfile.tempdir = Path("/nowhere"), {str(tmp_path)!r}
 root = Path(sys.argv[1])
 before = (root / "ledger.duckdb").read_bytes()
 catalog._template.cache_clear()
@@ -194,8 +173,8 @@ def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path:
     assert process.exitcode == -signal.SIGKILL
     assert list(root.glob(".*"))
     (building,) = tmp_path.glob("rose-catalog-*")
-    code = "import sys; from pathlib import Path; from rose.ledger import catalog, catalog_file\n"
-    code += "catalog_file._MEMORY = Path(sys.argv[2]);"
+    code = "import sys; from pathlib import Path; from rose.ledger import catalog\n"
+    code += "catalog._MEMORY = Path(sys.argv[2]);"
     code += "catalog.refresh(sys.argv[1])"
     assert programs.run(code, root, tmp_path)[0] == 0
     assert not list(root.glob(".*"))
@@ -210,3 +189,49 @@ def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path:
     assert not list(tmp_path.glob("rose-catalog-*"))
     with catalog.connect(root) as connection:
         assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+
+
+def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    made: list[bytes] = []
+
+    def kept(code: str, content: bytes = b"made", source: Path = tmp_path / "code.py") -> bytes:
+        return catalog.kept("thing", str(source), code, lambda: made.append(content) or content)  # type: ignore[func-returns-value]
+
+    assert [kept("code") for _ in range(3)] == [b"made"] * 3
+    assert kept("other code", b"other") == kept("other code") == b"other"
+    assert made == [b"made", b"other"]
+    (path,) = (tmp_path / "__pycache__").iterdir()
+    for damage in (b"", path.read_bytes()[:-1], path.read_bytes()[:-1] + b"x"):
+        path.write_bytes(damage)
+        assert [kept("other code", b"again") for _ in range(2)] == [b"again"] * 2
+    assert made[2:] == [b"again"] * 3
+    # A folder cannot be made below a file, whoever asks.
+    assert kept("code", source=path / "code.py") == b"made"
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path.unlink()
+    assert kept("code") == b"made"
+    assert not path.exists()
+
+
+def test_no_progress_bar_is_drawn_into_json_by_a_spawned_process() -> None:
+    ask = "connect().execute(\"SELECT current_setting('enable_progress_bar')\").fetchone()[0]"
+    code = f"import duckdb; from rose.ledger import database; print(duckdb.{ask}, database.{ask})"
+    ours, terminal = os.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", code], check=True, stdin=terminal, stdout=terminal, stderr=terminal)
+        printed = os.read(ours, 4096).decode().split()
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    # The first says that there is something to switch off here.
+    assert printed == ["True", "False"]
+
+
+def test_nothing_else_opens_duckdb() -> None:
+    opens = re.compile(r"\bduckdb\.connect\(")
+    home = Path(__file__).parents[2]
+    sources = [*home.glob("rose/**/*.py"), *home.glob("dashboard/**/*.py")]
+    assert [path.name for path in sources if opens.search(path.read_text())] == ["database.py"]

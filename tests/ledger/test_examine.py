@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rose.events import Ledger
 from rose.ledger import examine, layout, segments
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import chain_sha256
 from rose.ledger.examine import CHANGED, Seen
 from rose.ledger.growth import compaction
 from rose.ledger.writer import LedgerWriter
@@ -56,14 +56,14 @@ def test_a_manifest_is_checked_within_itself() -> None:
 
     def entry(first: int, last: int, previous: str, sha256: str) -> dict[str, Any]:
         nonlocal chain
-        chain = Link("w", first, last, sha256, "0", "", "", "").expected(chain)
+        chain = chain_sha256(chain, "w", first, last, "0")
         places = {"file": f"live/w/{sha256}", "first_seq": first, "last_seq": last, "previous_sha256": previous}
         return {**places, "sha256": sha256, "rows_sha256": "0", "chain_sha256": chain, "key": "", "signature": ""}
 
     segments_of = [entry(0, 1, "", "a"), entry(2, 4, "a", "b"), entry(6, 7, "a", "c")]
     said = {"first_seq": 0, "last_seq": 5, "sha256": "f", "writer": "w"}
     found = examine.manifest(json.dumps({"segments": segments_of, **said}).encode())
-    assert (found.segments, found.first_file, found.previous_sha256, found.last.sha256) == (3, "live/w/a", "", "c")
+    assert (found.segments, found.first.file, found.last.sha256) == (3, "live/w/a", "c")
     assert [fault.split(":")[0] for fault in found.faults] == ["live/w/c", "live/w/c"]
     assert found.said == said
 

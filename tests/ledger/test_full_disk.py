@@ -20,7 +20,7 @@ from rose.ledger import catalog, layout, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.small_disk import run_on_small_disk
+from tests.ledger.conftest import run_on_small_disk
 from tests.long_form import usual
 
 #: Fills a file system of 8 MiB but for some KiB shortly before an epoch ends, and says which events were acknowledged,
@@ -237,7 +237,7 @@ def test_a_disk_mounted_for_reading_is_read_and_says_what_to_do_where_more_is_ne
 import pathlib, subprocess, sys, tempfile
 import duckdb
 from rose.events import Power
-from rose.ledger import catalog, catalog_file
+from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 root = pathlib.Path(sys.argv[1]) / "ledger"
@@ -269,7 +269,7 @@ mount("ro")
 for _ in range(2):
     with catalog.connect(root) as connection:
         print(connection.execute("SELECT count(*) FROM power").fetchall())
-catalog_file._MEMORY, tempfile.tempdir = root, str(root)
+catalog._MEMORY, tempfile.tempdir = root, str(root)
 says(lambda: catalog.connect(root))
 """
     refused = "LedgerError True True"

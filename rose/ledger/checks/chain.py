@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from rose.ledger import examine, layout, segments
 from rose.ledger.checks import registry
-from rose.ledger.checks.expected import Expected
-from rose.ledger.checks.records import Records
+from rose.ledger.checks.expected import Expected, Records
 from rose.ledger.evidence.link import Link
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
@@ -116,7 +115,7 @@ class Chain:
         if known is not None and not self._stands(known):
             self._problem(known, "it is missing, and was there when the ledger was last verified")
         foreign = expected.registered is not None and writer not in expected.registered
-        now = {line.writer for line in registry.lines_or_none(self.root) or ()} if foreign else set()
+        now = {line.writer for line in registry.sound_lines(self.root)} if foreign else set()
         if foreign and report.events and writer not in now:
             self._problem(f"live/{writer}", f"a foreign writer: {registry.FILE} does not name it")
 
@@ -261,8 +260,8 @@ class Chain:
         content = manifest.said
         first_seq, last_seq = content["first_seq"], content["last_seq"]
         self.report.segments += manifest.segments
-        where = f"{part.manifest}: {manifest.first_file}"
-        self._link(where, first_seq, last_seq, manifest.previous_sha256, manifest.last.sha256)
+        where = f"{part.manifest}: {manifest.first.file}"
+        self._link(where, first_seq, last_seq, manifest.first.previous_sha256, manifest.last.sha256)
         for fault in manifest.faults:
             self._problem(part.manifest, fault)
         self._content(where, manifest.first)
@@ -346,7 +345,7 @@ class Chain:
 
     def _check_key(self, signer: Signer) -> None:
         if signer.key not in self.keys:
-            self.keys |= registry.keys_of(registry.lines_or_none(self.root), self.report.writer)
+            self.keys |= registry.keys_of(registry.sound_lines(self.root), self.report.writer)
         if signer.key not in self.keys:
             # Once is enough.
             self.keys.add(signer.key)

@@ -1,13 +1,65 @@
-"""What the files of a ledger say of which writers there are, with which keys, and how far each must go at least."""
+"""What the files of a ledger say of one another: its writers, their keys, how far each goes, and what was moved."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
-from rose.ledger import layout, verified
+from rose.ledger import examine, layout, verified
 from rose.ledger.checks import registry, roll_ups
-from rose.ledger.checks.records import Records
-from rose.ledger.layout import LedgerError
+from rose.ledger.examine import Seen
+from rose.ledger.layout import LedgerError, Part
+
+#: The writers through which upkeep records what it did, and the words for it.
+COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
+ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
+
+
+class Records:
+    """The records of compaction and archive as they are on disk; read again where one seems to be missing.
+
+    Threads may share it.
+    """
+
+    def __init__(self, root: Path, seen: Seen) -> None:
+        self._root = root
+        self._seen = seen
+        self._mutex = threading.Lock()
+        self._read()
+
+    def _read(self) -> None:
+        merged = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
+        self._compacted = {detail["manifest_sha256"] for detail in merged}
+        #: The last seq of each writer that is known to have been merged.
+        self.last_seqs: dict[str, int] = {}
+        for detail in merged:
+            self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
+        #: Whether each manifest was archived last, or brought back.
+        self._archived: dict[str, bool] = {}
+        self._last = ""
+        for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
+            if action == RESTORED_ACTION or (action == ARCHIVED_ACTION and detail["deleted"]):
+                self._last = detail["manifest_sha256"]
+                self._archived[self._last] = action == ARCHIVED_ACTION
+
+    def lack(self, part: Part, manifest_sha256: str) -> str | None:
+        """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
+        with self._mutex:
+            if (fault := self._lack(part, manifest_sha256)) is not None:
+                self._read()
+                fault = self._lack(part, manifest_sha256)
+            return fault
+
+    def _lack(self, part: Part, manifest_sha256: str) -> str | None:
+        if manifest_sha256 not in self._compacted:
+            return "no event of the compaction says so; it was changed, or written by another"
+        archived = self._archived.get(manifest_sha256)
+        if part.state == "archived" and archived is None:
+            return "no event of the archive says that its file was to leave the ledger"
+        # An archiving that was killed records the last part that it meant to move, and has not moved it.
+        if archived is None or manifest_sha256 == self._last or archived == (part.state == "archived"):
+            return None
+        return f"the last event of the archive says that it was {'archived' if archived else 'brought back'}"
 
 
 class Expected:
@@ -15,17 +67,16 @@ class Expected:
 
     def __init__(self, root: Path, records: Records, before: verified.State | None) -> None:
         self.problem: str | None = None
-        #: The lines of the registry; None if there is none that can be read.
-        self.lines: tuple[registry.Line, ...] | None = None
-        #: The bytes of the registry; none if there is no registry.
+        #: The bytes and the lines of the registry; no lines where it is damaged.
         self.registry = b""
+        self.lines: tuple[registry.Line, ...] = ()
         try:
-            if (content := registry.read_or_none(root)) is not None:
-                self.registry = content
-                self.lines = registry.parse(content)
+            self.registry = registry.read(root)
+            self.lines = registry.parse(self.registry)
         except LedgerError as error:
             self.problem = str(error)
-        self.registered = None if self.lines is None else {line.writer for line in self.lines}
+        #: Writers that the registry names; None where it is damaged.
+        self.registered = None if self.problem else {line.writer for line in self.lines}
         self.ends = roll_ups.ends(root)
         for writer, last_seq in records.last_seqs.items():
             self.ends[writer] = max(last_seq, self.ends.get(writer, -1))

@@ -3,8 +3,7 @@
 `writers.jsonl` has a line for each writer and each key that it signs with, in the order in which they came, with the
 SHA-256 of the line before it. The key `by` signs the line: it endorses that the writer signs with `key`. That counts if
 `by` may endorse, or is itself endorsed for this writer. The first key of a ledger may endorse, and so may each key that
-such a key marked. Lines of older versions, and of writers that do not sign, have no key. A ledger that was made before
-there was a registry gets one with its next writer.
+such a key marked. Lines of writers that do not sign have no key. The first writer of a ledger makes the file.
 """
 
 from __future__ import annotations
@@ -84,7 +83,8 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
         if not _names(lines(root), writer, key):
             # No writer's name begins with a dot.
             with layout.locked(root / "locks" / ".writers.lock"):
-                _append(root, ledger_id, writer, key, by)
+                if not _names(lines(root), writer, key):
+                    _write(root, [(writer, key, by, False)], ledger_id)
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
@@ -95,14 +95,14 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
     """
     if not keys.is_public(key):
         raise LedgerError(
-            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger info` lists them"
+            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger verify` lists them"
         )
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
-        known = lines(root) or ()
+        known = lines(root)
         names = {line.writer for line in known if line.key == key} if writer is None else {writer}
         if missing := names - {line.writer for line in known}:
-            raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger info` lists them")
+            raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger verify` lists them")
         if not names:
             raise LedgerError(f"no writer of the ledger signs with {key} yet; name the one that will with --writer")
         standing = endorsements(known)
@@ -110,9 +110,9 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         if refused or (endorses and by.public not in standing.endorsers):
             raise LedgerError(
                 f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}; run "
-                "this with a key that may, such as the first key of the ledger (`rose ledger info`)"
+                "this with a key that may, such as the first key of the ledger (`rose ledger verify`)"
             )
-        _write(root, [*_texts(root), *((name, key, by, endorses) for name in sorted(names))], ledger_id)
+        _write(root, [(name, key, by, endorses) for name in sorted(names)], ledger_id)
     return sorted(names)
 
 
@@ -141,22 +141,10 @@ def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
     return list(signers.values())
 
 
-def _append(root: Path, ledger_id: str, writer: str, key: str, by: Key | None) -> None:
-    before = lines(root)
-    if _names(before, writer, key):
-        return
-    first = [] if before is not None else [(name, "", None, False) for name in layout.writers(root) if name != writer]
-    _write(root, [*_texts(root), *first, (writer, key, by, False)], ledger_id)
-
-
-def _write(root: Path, entries: Sequence[bytes | tuple[str, str, Key | None, bool]], ledger_id: str) -> None:
+def _write(root: Path, entries: Sequence[tuple[str, str, Key | None, bool]], ledger_id: str) -> None:
     """Write the file: lines as they were, and new ones behind them."""
-    texts: list[bytes] = []
-    for entry in entries:
-        if isinstance(entry, bytes):
-            texts.append(entry)
-            continue
-        writer, key, by, endorses = entry
+    texts = read(root).splitlines()
+    for writer, key, by, endorses in entries:
         line: dict[str, Any] = {"writer": writer, "previous_sha256": _sha256(texts[-1]) if texts else ""}
         if key:
             line |= {"key": key, "by": "", "signature": ""} | ({"endorses": True} if endorses else {})
@@ -167,33 +155,21 @@ def _write(root: Path, entries: Sequence[bytes | tuple[str, str, Key | None, boo
     layout.write_file(root / FILE, b"".join(text + b"\n" for text in texts))
 
 
-def _texts(root: Path) -> list[bytes]:
-    return read(root).splitlines()
+def _names(known: Sequence[Line], writer: str, key: str) -> bool:
+    return any(line.writer == writer and (line.key == key or not key) for line in known)
 
 
-def _names(known: Sequence[Line] | None, writer: str, key: str) -> bool:
-    return any(line.writer == writer and (line.key == key or not key) for line in known or ())
+def lines(root: Path) -> tuple[Line, ...]:
+    """The lines of the registry, their signatures unchecked. Raises LedgerError if it is damaged."""
+    return parse(read(root))
 
 
 def read(root: Path) -> bytes:
-    """The bytes of the registry; none if there is no registry."""
-    return read_or_none(root) or b""
-
-
-def lines(root: Path) -> tuple[Line, ...] | None:
-    """The lines of the registry, their signatures unchecked; None if there is no registry.
-
-    Raises LedgerError if it is damaged.
-    """
-    return None if (content := read_or_none(root)) is None else parse(content)
-
-
-def read_or_none(root: Path) -> bytes | None:
-    """The bytes of the registry; None if there is no registry. Raises LedgerError if a folder lies there."""
+    """The bytes of the registry; none if there is no registry. Raises LedgerError if a folder lies there."""
     try:
         return (root / FILE).read_bytes()
     except FileNotFoundError:
-        return None
+        return b""
     except IsADirectoryError as error:
         raise LedgerError(f"{FILE}: it is a folder; put the file back from a copy") from error
 
@@ -217,28 +193,22 @@ def parse(content: bytes) -> tuple[Line, ...]:
     return tuple(parsed)
 
 
-def known(root: Path) -> tuple[str, ...] | None:
-    """The writers that the registry names; None if there is no registry. Raises LedgerError if it is damaged."""
-    registered = lines(root)
-    return None if registered is None else tuple(dict.fromkeys(line.writer for line in registered))
-
-
-def lines_or_none(root: Path) -> tuple[Line, ...] | None:
-    """The lines, None also for a damaged registry."""
+def sound_lines(root: Path) -> tuple[Line, ...]:
+    """The lines; none of a damaged registry."""
     try:
         return lines(root)
     except LedgerError:
-        return None
+        return ()
 
 
-def keys_of(known: Sequence[Line] | None, writer: str) -> set[str]:
+def keys_of(known: Sequence[Line], writer: str) -> set[str]:
     """The keys that the registry names for `writer`, endorsed or not."""
-    return {line.key for line in known or () if line.writer == writer and line.key}
+    return {line.key for line in known if line.writer == writer and line.key}
 
 
-def begins_signed(known: Sequence[Line] | None, writer: str) -> bool:
+def begins_signed(known: Sequence[Line], writer: str) -> bool:
     """Whether the first line of `writer` has a key: that was added once its first segment stood, which is signed."""
-    return next((bool(line.key) for line in known or () if line.writer == writer), False)
+    return next((bool(line.key) for line in known if line.writer == writer), False)
 
 
 def signature_faults(ledger_id: str, known: Sequence[Line]) -> Iterator[str]:

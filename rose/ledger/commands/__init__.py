@@ -1,13 +1,9 @@
-"""`rose sql`, `rose query`, `rose schema` and `rose ledger` on the command line."""
+"""`rose sql`, `rose query`, `rose schema`, `rose ledger`, `rose jobs` and `rose token` on the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import typer
-
-from rose.ledger.commands import evidence, inspect, maintain, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands.ledger import ledger_app
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
 
@@ -21,18 +17,3 @@ __all__ = [
     "sql_command",
     "token_app",
 ]
-
-ledger_app = typer.Typer(help="Check, describe and compact a ledger.", no_args_is_help=True)
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    inspect.verify,
-    inspect.info,
-    evidence.endorse,
-    maintain.compact,
-    maintain.roll_up,
-    maintain.archive,
-    maintain.restore,
-    evidence.receipt,
-    remote.forward,
-)
-for command in _COMMANDS:
-    ledger_app.command()(command)

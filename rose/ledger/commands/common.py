@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.table import Table
 
+from rose.clock import iso
 from rose.errors import UserError
 from rose.ledger.commands import readable
 from rose.ledger.commands.output import cell_text, json_text
@@ -35,16 +36,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def ledger_root(ledger: Path | None) -> Path:
     """The folder a command works on: the one that was given, else `ledger` in the working directory."""
     return ledger or Path("ledger")
-
-
-def read_figure(root: Path, name: str) -> tuple[list[str], list[Any]]:
-    """Columns and rows of a named query of ours."""
-    import sql
-    from rose.ledger import catalog
-
-    with catalog.connect(root) as connection:
-        cursor = connection.execute(sql.read(name))
-        return [item[0] for item in cursor.description or []], cursor.fetchall()
 
 
 @contextmanager
@@ -111,9 +102,9 @@ def seconds(text: str) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def days(text: str) -> float:
-    """Days of such a duration."""
-    return seconds(text) / _UNITS_S["d"]
+def time_text(us: int | None) -> str | None:
+    """UTC microseconds for people, to the second."""
+    return None if us is None else f"{iso(us)[:19]}Z"
 
 
 def fail(message: str, exit_code: int = 2) -> NoReturn:

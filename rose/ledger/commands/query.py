@@ -6,7 +6,6 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ from rose.ledger.commands.common import (
     read_token,
 )
 from rose.ledger.commands.output import csv_cells
-from rose.ledger.commands.remote import TokenFileOption
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -49,8 +47,9 @@ def sql_command(
     server: Annotated[
         str | None, typer.Option(help="Ask a controller instead of a folder: http://HOST:PORT or https://HOST:PORT.")
     ] = None,
-    token_file: TokenFileOption = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, PEM, that the controller's must come from.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the controller's token; else ROSE_TOKEN is it.")
+    ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     raw: RawOption = False,
@@ -67,8 +66,18 @@ def sql_command(
             f"For a shell, use DuckDB's own: duckdb -readonly {ledger_root(ledger) / CATALOG}"
         )
     with clear_errors():
-        run = _runner(ledger, server, token_file, tls_ca, limit, timeout)
-        result = run(sys.stdin.read() if query == "-" else query)
+        text = sys.stdin.read() if query == "-" else query
+        if server is None:
+            if token_file is not None:
+                fail("--token-file is for a controller; name one with --server")
+            result = _run_here(ledger, text, limit, timeout)
+        else:
+            if ledger is not None and "ROSE_LEDGER" not in os.environ:
+                fail("--ledger and --server exclude one another; give one of them")
+            from rose.ledger.hosts.remote import RemoteLedger
+
+            controller = RemoteLedger(server, token=read_token(token_file, "ROSE_TOKEN"))
+            result = controller.query(text, limit=limit, timeout_s=timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
 
 
@@ -85,7 +94,6 @@ def query_command(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable of the query.")
     ] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="List the queries and what each answers.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
@@ -98,7 +106,7 @@ def query_command(
     with clear_errors():
         from rose.ledger.reading import named
 
-        if name is None or list_all:
+        if name is None:
             _list_queries(as_json)
             return
         query = named.load(name)
@@ -135,37 +143,17 @@ def schema_command(
         )
 
 
-def _runner(
-    ledger: Path | None,
-    server: str | None,
-    token_file: Path | None,
-    tls_ca: Path | None,
-    limit: int,
-    timeout_s: float,
-) -> Callable[[str], Result]:
-    """What runs a statement: on a server if one is named, else on a ledger's folder. Raises LedgerError."""
-    if server is None:
-        if token_file or tls_ca:
-            fail("--token-file and --tls-ca are for a controller; name one with --server")
-        from rose.ledger import layout
-        from rose.ledger.access import logged
-        from rose.ledger.reading.query import query
+def _run_here(ledger: Path | None, text: str, limit: int, timeout_s: float) -> Result:
+    """Run a statement on a ledger's folder. Raises LedgerError."""
+    from rose.ledger import layout
+    from rose.ledger.access import logged
+    from rose.ledger.reading.query import query
 
-        root = layout.check(ledger_root(ledger))
-
-        def run(text: str) -> Result:
-            with logged(root, "query", text) as reading:
-                result = query(root, text, limit=limit, timeout_s=timeout_s)
-                reading.rows = len(result.rows)
-                return result
-
-        return run
-    if ledger is not None and "ROSE_LEDGER" not in os.environ:
-        fail("--ledger and --server exclude one another; give one of them")
-    from rose.ledger.hosts import remote
-
-    ledger_there = remote.RemoteLedger(server, token=read_token(token_file, "ROSE_TOKEN"), tls_ca=tls_ca)
-    return lambda text: ledger_there.query(text, limit=limit, timeout_s=timeout_s)
+    root = layout.check(ledger_root(ledger))
+    with logged(root, "query", text) as reading:
+        result = query(root, text, limit=limit, timeout_s=timeout_s)
+        reading.rows = len(result.rows)
+        return result
 
 
 def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:

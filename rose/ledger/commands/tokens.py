@@ -10,8 +10,15 @@ from typing import Annotated
 import typer
 
 from rose.clock import utc_us
-from rose.ledger.commands.common import JsonOption, clear_errors, fail, print_json, print_table, seconds
-from rose.ledger.commands.jobs import time_text
+from rose.ledger.commands.common import (
+    JsonOption,
+    clear_errors,
+    fail,
+    print_json,
+    print_table,
+    seconds,
+    time_text,
+)
 from rose.terminal import echo, echo_data
 
 token_app = typer.Typer(help="Make, list and end the named tokens of a controller.", no_args_is_help=True)

@@ -67,7 +67,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
-        unchecked.extend(footer.check(file.metadata, places[name], column, content))
+        unchecked.extend(footer.check(file.metadata, places[name], column))
         return column
 
     # One column at a time: a million rows with all their columns would take gigabytes.

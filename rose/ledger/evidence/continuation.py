@@ -16,11 +16,11 @@ from typing import Any
 import duckdb
 
 from rose.clock import iso
-from rose.ledger import catalog, examine, layout
+from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.evidence import keys, links, sums
+from rose.ledger.evidence import keys, sums
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.growth import rolled
@@ -106,8 +106,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     root = report.root
     ledger = layout.ledger_id(root)
     for name, receipt in named.items():
-        # Older versions gave receipts of a ledger without an id; the links that they name are its own all the same.
-        if receipt.ledger not in ("", ledger):
+        if receipt.ledger != ledger:
             raise LedgerError(
                 f"{name} is of the ledger {receipt.ledger}, and {root} is {ledger or 'one without an id'}"
             )
@@ -159,9 +158,18 @@ def _passes(
 
 
 def _file_of(root: Path, writer: str, seq: int) -> str:
-    """The file in which the rows from `seq` on lie now."""
-    later = [link for link in links.back(root, writer) if link.next_seq > seq]
-    return later[-1].file if later else f"live/{writer}"
+    """The file in which the rows from `seq` on lie now. Raises LedgerError for a damaged one."""
+    for part in layout.chain(root, writer):
+        if segments.end_seq(root, part) > seq:
+            if part.state != "live":
+                return part.manifest
+            names = segments.segment_names(root / part.folder)
+            return next(
+                f"{part.folder}/{name}"
+                for name in names
+                if segments.read_header((root / part.folder / name).read_bytes()).last_seq >= seq
+            )
+    return f"live/{writer}"
 
 
 class _Trusted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rose.ledger.evidence import keys
@@ -15,10 +15,12 @@ class Link:
     """The link of one segment."""
 
     writer: str
+    #: Path of the segment as it was written, and the SHA-256 of its file and of the one before it.
+    file: str
+    sha256: str
+    previous_sha256: str
     first_seq: int
     last_seq: int
-    #: Of the segment's file as it was written.
-    sha256: str
     rows_sha256: str
     chain_sha256: str
     #: Public key of who signed, and the signature; empty where nobody did.
@@ -27,25 +29,28 @@ class Link:
 
     @classmethod
     def read(cls, writer: str, entry: Mapping[str, Any]) -> Link:
-        """Read the link from what a manifest lists of a segment. Raises KeyError, and ValueError without digests."""
-        names = ("sha256", "rows_sha256", "chain_sha256", "key", "signature")
-        link = cls(writer, entry["first_seq"], entry["last_seq"], *(str(entry[name]) for name in names))
+        """Read the link from what a manifest lists of a segment. Raises KeyError, TypeError, ValueError."""
+        link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
+        for name in cls.__slots__:
+            if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
+                raise TypeError(name)
         if not (link.rows_sha256 and link.chain_sha256):
             raise ValueError("a segment without a digest of its rows")
         return link
+
+    def entry(self) -> dict[str, Any]:
+        """What a manifest lists of the segment: as `read` takes it."""
+        return {name: value for name, value in asdict(self).items() if name != "writer"}
 
     @property
     def events(self) -> int:
         """How many events the segment has."""
         return self.last_seq - self.first_seq + 1
 
-    def expected(self, previous: str) -> str:
-        """What `chain_sha256` must be after a link that ends in `previous`."""
-        return chain_sha256(previous, self.writer, self.first_seq, self.last_seq, self.rows_sha256)
-
     def fault(self, previous: str | None) -> str | None:
         """What is wrong with the link after one that ends in `previous`, None where that is unknown."""
-        if previous is not None and self.chain_sha256 != self.expected(previous):
+        digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
+        if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
             return "its content does not follow what was written before it: it was replaced, or something before it was"
         return None
 

@@ -6,58 +6,66 @@ continuation of it (`rose.ledger.evidence.continuation`), whatever has been done
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from rose.clock import iso, utc_us
-from rose.ledger import layout, verified
+from rose.ledger import layout, segments, verified
 from rose.ledger.checks import registry
-from rose.ledger.evidence import keys, links
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.link import Link
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 
 FORMAT = 3
 _TAG = b"rose receipt 1\n"
+#: A compaction may take away what was listed a moment before.
+_LOOKS = 3
+_Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class _Signed(BaseModel):
+    """A part of what is signed: a value of another type was never signed."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Mark(_Signed):
     """How far a writer was."""
 
     #: Its events: seq counts them from 0.
-    next_seq: int
-    #: Its newest link (`rose.ledger.evidence.links.Link.value`), and the segment that it is of, as it was written.
-    chain_sha256: str
+    next_seq: _Count
+    #: Its newest link, and the segment that it is of, as it was written.
+    chain_sha256: _Sha256
     segment: str
     #: Public keys that it was known to sign with; none if it did not sign.
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollUp:
+class RollUp(_Signed):
     """The newest daily sums that stood."""
 
-    generation: int
-    coverage_sha256: str
+    generation: _Count
+    coverage_sha256: _Sha256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(_Signed):
     """A checkpoint of a whole ledger. Times are UTC microseconds since the Unix epoch."""
 
     ledger: str
-    at_us: int
+    at_us: _Count
     #: Who made it, as user@host.
     by: str
-    writers: dict[str, Mark]
+    writers: dict[_Writer, Mark]
     #: Length of the registry of writers, to which lines are only added, and the SHA-256 of its bytes.
-    registry_bytes: int
-    registry_sha256: str
+    registry_bytes: _Count
+    registry_sha256: _Sha256
     roll_up: RollUp | None
     #: The outcome of the last verification until then; None if there was none.
     verified: dict[str, Any] | None
@@ -83,12 +91,7 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """The document as it is written."""
-        return {
-            "rose_receipt": FORMAT,
-            "at": iso(self.at_us),
-            "events": self.events,
-            **dataclasses.asdict(self),
-        }
+        return {"rose_receipt": FORMAT, "at": iso(self.at_us), "events": self.events, **self.model_dump(mode="json")}
 
     def content(self) -> bytes:
         """The bytes of its file."""
@@ -115,25 +118,21 @@ def take(root: Path | str) -> Receipt:
     try:
         ledger_id = layout.give_id(root)
     except OSError as error:
-        raise LedgerError(
-            f"{root} has no id yet, which a receipt names it by, and none can be written there: {error.strerror}. Run "
-            "this once where the ledger can be written"
-        ) from error
+        raise layout.refused(f"{root} has no id yet, which a receipt names it by", error) from error
     # Read before the writers: what it names is then among them, or its removal shows.
     content = registry.read(root)
-    known: dict[str, set[str]] = {}
-    for line in registry.parse(content):
-        known.setdefault(line.writer, set()).update(filter(None, [line.key]))
+    lines = registry.parse(content)
     coverage = rolled.newest(root)
     state = verified.state(root)
     writers = {}
     for writer in layout.writers(root):
-        if (link := links.newest(root, writer)) is not None:
+        if (link := _newest(root, writer)) is not None:
+            signers = {*registry.keys_of(lines, writer), *filter(None, [link.key])}
             writers[writer] = Mark(
-                next_seq=link.next_seq,
-                chain_sha256=link.value,
-                segment=link.path,
-                keys=tuple(sorted({*known.get(writer, ()), *filter(None, [link.key])})),
+                next_seq=link.last_seq + 1,
+                chain_sha256=link.chain_sha256,
+                segment=link.file,
+                keys=tuple(sorted(signers)),
             )
     unsigned = Receipt(
         ledger=ledger_id,
@@ -146,7 +145,24 @@ def take(root: Path | str) -> Receipt:
         verified=None if state is None else state.to_json(),
         key=key.public,
     )
-    return dataclasses.replace(unsigned, signature=key.sign(unsigned.message))
+    return unsigned.model_copy(update={"signature": key.sign(unsigned.message)})
+
+
+def _newest(root: Path, writer: str) -> Link | None:
+    """The newest link of a writer's chain; None if it has no segment. Raises LedgerError for a damaged one."""
+    for look in range(_LOOKS):
+        if not (parts := layout.chain(root, writer)):
+            return None
+        part = parts[-1]
+        try:
+            if part.state != "live":
+                return Link.read(writer, json.loads((root / part.manifest).read_bytes())["segments"][-1])
+            path = root / part.folder / segments.segment_names(root / part.folder)[-1]
+            return segments.link(segments.read_header(path.read_bytes()), segments.sha256_in(path.name))
+        except (LedgerError, OSError, ValueError, LookupError, TypeError) as error:
+            if look == _LOOKS - 1 or not isinstance(error, FileNotFoundError):
+                raise LedgerError(f"live/{writer}: its newest segment is damaged. Run `rose ledger verify`") from error
+    return None
 
 
 def read(path: Path) -> Receipt:
@@ -165,43 +181,15 @@ def parse(content: bytes, name: str) -> Receipt:
         version = document["rose_receipt"]
         if version != FORMAT:
             raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
-        fields = {field.name: document[field.name] for field in dataclasses.fields(Receipt)}
-        fields["writers"] = {
-            writer: Mark(**{**mark, "keys": tuple(mark["keys"])}) for writer, mark in document["writers"].items()
-        }
-        fields["roll_up"] = None if document["roll_up"] is None else RollUp(**document["roll_up"])
-        receipt = Receipt(**fields)
-        _check_types(receipt)
+        fields = {field: document[field] for field in Receipt.model_fields}
+        receipt = Receipt.model_validate_json(json.dumps(fields))
         # What this version would not have written is not what was signed.
         same = json.loads(receipt.content()) == document
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
     if not same or not keys.check(receipt.key, receipt.message, receipt.signature):
         raise LedgerError(f"{name}: the signature is wrong, so it was changed after it was signed; use another copy")
     return receipt
-
-
-def _check_types(receipt: Receipt) -> None:
-    """Raises ValueError for a receipt with a value that none has: whoever signed it may have signed anything."""
-    rolled_up = () if receipt.roll_up is None else (receipt.roll_up,)
-    for record in (receipt, *receipt.writers.values(), *rolled_up):
-        for field in dataclasses.fields(record):
-            value = getattr(record, field.name)
-            # The type as it is written above. A truth is an int too.
-            if field.type == "int" and not (type(value) is int and 0 <= value < 2**63):
-                raise ValueError(f"{field.name} is {value!r}")
-            if field.type == "str" and not isinstance(value, str):
-                raise ValueError(f"{field.name} is {value!r}")
-    digests = [receipt.registry_sha256, *(mark.chain_sha256 for mark in receipt.writers.values())]
-    digests += [roll_up.coverage_sha256 for roll_up in rolled_up]
-    if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
-        raise ValueError("a digest is not 64 hexadecimal digits")
-    if not all(layout.WRITER_NAME.fullmatch(writer) for writer in receipt.writers):
-        raise ValueError("the name of a writer is not valid")
-    if not all(isinstance(key, str) for mark in receipt.writers.values() for key in mark.keys):
-        raise ValueError("a key is not text")
-    if receipt.verified is not None and not isinstance(receipt.verified, dict):
-        raise ValueError(f"verified is {receipt.verified!r}")
 
 
 def keep(path: Path, content: bytes) -> None:
@@ -213,7 +201,7 @@ def keep(path: Path, content: bytes) -> None:
     try:
         layout.write_file(path, content)
     except OSError as error:
-        raise LedgerError(f"cannot write {path}: {error.strerror}; {layout.way_out(error)}") from error
+        raise layout.refused(f"cannot write {path}", error) from error
 
 
 def check_place(path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,19 @@ from typing import Any
 from rose.clock import utc_us
 from rose.events import Ledger
 from rose.ledger import catalog, examine, layout
-from rose.ledger.growth import compaction, rollup
-from rose.ledger.growth.rollup import KEPT_WRITERS
-from rose.ledger.growth.store import Store
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError, Part
-from rose.ledger.verify import (
+from rose.ledger.checks.expected import (
     ARCHIVE_WRITER,
     ARCHIVED_ACTION,
     COMPACTED_ACTION,
     COMPACTION_WRITER,
     RESTORED_ACTION,
 )
+from rose.ledger.growth import compaction, rolled
+from rose.ledger.growth.rollup import KEPT_WRITERS
+from rose.ledger.growth.store import Store
+from rose.ledger.hosts import spool
+from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
-
-#: Told how many parts are done, and of how many.
-Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -65,16 +61,7 @@ class Restored:
     missing: list[str]
 
 
-def archive(
-    root: Path | str,
-    *,
-    older_than_days: float,
-    to: str,
-    delete: bool,
-    grace_s: float = 60.0,
-    storage_options: dict[str, Any] | None = None,
-    progress: Progress = lambda done, total: None,
-) -> Archived:
+def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`.
 
     Each copy is read back and compared. With `delete` the part then leaves the ledger, if the roll-up covers it:
@@ -88,11 +75,21 @@ def archive(
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
-    store = outside(Store(to, storage_options), root)
+    store = outside(Store(to), root)
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)
     try:
-        _archive(root, store, before_us, done, progress)
+        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+            with layout.moving_parts(root):
+                due = _due(root, before_us)
+            archiving = _Archiving(root, store, delete, log)
+            for part in due:
+                try:
+                    archiving.archive(part, done)
+                except FileNotFoundError:
+                    if part in layout.parts(root, part.writer):
+                        raise
+                    # It was merged into a wider part meanwhile, which is archived in its turn.
         if delete:
             catalog.refresh(root)
             with layout.moving_parts(root):
@@ -101,23 +98,6 @@ def archive(
     except OSError as error:
         raise LedgerError(f"cannot archive {root}: {error}") from error
     return done
-
-
-def _archive(root: Path, store: Store, before_us: int, done: Archived, progress: Progress) -> None:
-    """Archive what is due, and add it to what is `done`. Raises OSError, LedgerError."""
-    with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
-        with layout.moving_parts(root):
-            due = _due(root, before_us)
-        archiving = _Archiving(root, store, done.deleted, log)
-        for number, part in enumerate(due):
-            progress(number, len(due))
-            try:
-                archiving.archive(part, done)
-            except FileNotFoundError:
-                if part in layout.parts(root, part.writer):
-                    raise
-                # It was merged into a wider part meanwhile, which is archived in its turn.
-        progress(len(due), len(due))
 
 
 def _due(root: Path, before_us: int) -> list[Part]:
@@ -132,30 +112,22 @@ def _due(root: Path, before_us: int) -> list[Part]:
     return parts
 
 
-def restore(
-    root: Path | str,
-    from_url: str,
-    *,
-    since_us: int | None = None,
-    until_us: int | None = None,
-    storage_options: dict[str, Any] | None = None,
-    progress: Progress = lambda done, total: None,
-) -> Restored:
+def restore(root: Path | str, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
     """Bring archived parts back from `from_url`, so that readers see their events again.
 
     Only parts with events in [`since_us`, `until_us`), where these are given (`at_us`). Every file is held against
     the hash in its manifest. Raises LedgerError if one is not what was archived, and for the reasons of `archive`.
     """
     root = layout.check(root)
-    store = Store(from_url, storage_options)
+    store = Store(from_url)
     parts = events = size = 0
     missing = []
     try:
         with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(root)
-            wanted = [part for part in _archived(root) if _within(root, part, since_us, until_us)]
-            for done, part in enumerate(wanted):
-                progress(done, len(wanted))
+            for part in _archived(root):
+                if not _within(root, part, since_us, until_us):
+                    continue
                 name = f"{part.stem}.parquet"
                 if (content := store.read(name)) is None:
                     missing.append(store.url(name))
@@ -163,7 +135,7 @@ def restore(
                 manifest, manifest_content = compaction.read_manifest(root, part)
                 if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
                     raise LedgerError(f"{store.url(name)} is not what was archived: its SHA-256 differs")
-                detail = {**_detail(part, manifest, manifest_content), "url": store.url(name)}
+                detail = _detail(part, manifest, manifest_content, store.url(name))
                 if detail["manifest_sha256"] not in own:
                     raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
                 with layout.moving_parts(root):
@@ -172,7 +144,6 @@ def restore(
                     _record(log, RESTORED_ACTION, detail)
                     layout.move_file(root / part.manifest, root / replace(part, state="compacted").manifest)
                 parts, events, size = parts + 1, events + detail["events"], size + len(content)
-            progress(len(wanted), len(wanted))
             if parts:
                 catalog.refresh(root)
     except OSError as error:
@@ -221,11 +192,11 @@ def _own_files(root: Path) -> set[str]:
     return {detail[name] for detail in recorded for name in ("sha256", "manifest_sha256")}
 
 
-def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> dict[str, Any]:
+def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes, url: str) -> dict[str, Any]:
     """What the event of an archived or restored part says."""
     return {
         "file": f"{part.stem}.parquet",
-        "url": None,
+        "url": url,
         "sha256": manifest["sha256"],
         "first_seq": manifest["first_seq"],
         "last_seq": manifest["last_seq"],
@@ -233,11 +204,6 @@ def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> di
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
         "deleted": False,
     }
-
-
-def _copy_of(detail: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells one copy from another."""
-    return detail["manifest_sha256"], detail.get("url")
 
 
 def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
@@ -252,26 +218,28 @@ class _Archiving:
         self._store = store
         self._delete = delete
         self._log = log
-        #: First seq of each writer that the roll-up does not cover.
-        self._rolled_up = rollup.covered(root) if delete else {}
-        self._copied = {_copy_of(detail) for detail in examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)}
+        coverage = rolled.newest(root) if delete else None
+        #: Of each writer the last epoch that the roll-up counts, and the seq after it.
+        self._rolled_up = {} if coverage is None else coverage.writers
+        recorded = examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)
+        #: By manifest and URL.
+        self._copied = {(detail["manifest_sha256"], detail.get("url")) for detail in recorded}
         self._own = _own_files(root)
 
     def archive(self, part: Part, done: Archived) -> None:
         """Archive one part, and add it to what is `done`. Raises FileNotFoundError if it is no longer there."""
         content, manifest, manifest_content = compaction.read_compacted(self._root, part)
-        detail = _detail(part, manifest, manifest_content)
+        detail = _detail(part, manifest, manifest_content, self._store.url(f"{part.stem}.parquet"))
         if detail["manifest_sha256"] not in self._own:
             raise LedgerError(f"{part.manifest}: no event of the compaction says so. Run `rose ledger verify`")
         self._copy(part, content, manifest_content)
-        detail["url"] = self._store.url(f"{part.stem}.parquet")
         reason = self._reason_to_keep(part, detail["last_seq"]) if self._delete else None
         if reason is not None:
             done.skipped[reason] = done.skipped.get(reason, 0) + 1
         if self._delete and reason is None:
             self._move_out(part, detail)
             done.left += 1
-        elif _copy_of(detail) not in self._copied:
+        elif (detail["manifest_sha256"], detail["url"]) not in self._copied:
             _record(self._log, ARCHIVED_ACTION, detail)
         done.parts += 1
         done.events += detail["events"]
@@ -286,9 +254,9 @@ class _Archiving:
             return "its events prove what was merged, archived and closed"
         unsent = spool.first_unsent_epoch(self._root, part.writer)
         if unsent is not None and part.last >= unsent:
-            return "its events are not all at the gateway; `rose ledger forward` sends them"
-        if last_seq >= self._rolled_up.get(part.writer, 0):
-            return "its events are not in the roll-up; run `rose ledger roll-up` first"
+            return "its events are not all at the gateway; the agent of this host sends them"
+        if last_seq >= self._rolled_up.get(part.writer, (-1, 0))[1]:
+            return "its events are not in the roll-up; run `rose jobs run roll-up` first"
         return None
 
     def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import Ledger
-from rose.ledger import catalog, database, examine, layout, segments, sources, verify
+from rose.ledger import catalog, database, examine, layout, segments, sources
+from rose.ledger.checks.expected import COMPACTED_ACTION, COMPACTION_WRITER
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
@@ -56,7 +57,7 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
     failure: LedgerError | None = None
     try:
         # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
-        with LedgerWriter.open(root, verify.COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
+        with LedgerWriter.open(root, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
                 try:
                     _remove_leftovers(root, writer)
@@ -170,7 +171,7 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
         "segments": len(merged),
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
     }
-    log.record(Ledger(action=verify.COMPACTED_ACTION, detail_json=json.dumps(detail)), durable=True)
+    log.record(Ledger(action=COMPACTED_ACTION, detail_json=json.dumps(detail)), durable=True)
     layout.write_file(root / target.manifest, manifest_content)
     return len(merged)
 
@@ -206,20 +207,7 @@ def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
         sha256 = segments.sha256_in(name)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise LedgerError(f"segment {folder / name} was changed after it was written. Run `rose ledger verify`")
-        header = segments.read_header(content)
-        written.append(
-            {
-                "file": str((folder / name).relative_to(root)),
-                "sha256": sha256,
-                "previous_sha256": header.previous_sha256,
-                "first_seq": header.first_seq,
-                "last_seq": header.last_seq,
-                "rows_sha256": header.rows_sha256,
-                "chain_sha256": header.chain_sha256,
-                "key": header.key,
-                "signature": header.signature,
-            }
-        )
+        written.append(segments.link(segments.read_header(content), sha256).entry())
     return written
 
 

@@ -21,16 +21,12 @@ import pyarrow.parquet as pq
 
 from rose.events import Ledger
 from rose.ledger import catalog, layout, segments, sources
+from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER
+from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
-from rose.ledger.layout import LedgerError, Part
-from rose.ledger.verify import (
-    ARCHIVE_WRITER,
-    CLOSING_WRITER,
-    COMPACTION_WRITER,
-    ROLL_UP_WRITER,
-    ROLLED_UP_ACTION,
-)
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
 #: No more ids than this are merged into one file: 5 s of work, and a gigabyte of memory to sort them in.
@@ -50,9 +46,6 @@ class RollUp:
     #: Of sums and of ids that were written.
     rows: int
     bytes: int
-    #: Epochs with events that are still open, so that no sum has them yet, and their events.
-    open_epochs: int
-    open_events: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +53,6 @@ class _Written:
     rows: int
     bytes: int
     sha256: str
-
-
-def covered(root: Path | str) -> dict[str, int]:
-    """The first seq of each writer that is not in the roll-ups; empty before the first."""
-    coverage = rolled.newest(layout.check(root))
-    return {} if coverage is None else {writer: seq for writer, (_, seq) in coverage.writers.items()}
 
 
 def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
@@ -85,39 +72,14 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
                 before = None
             ends = _closed_ends(root)
             old = {} if before is None else before.writers
-            open_epochs, open_events = _open(root)
             events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
             if before is not None and events == 0:
-                return RollUp(before.generation, 0, 0, 0, open_epochs, open_events)
+                return RollUp(before.generation, 0, 0, 0)
             generation, rows, size = _write(root, before, ends, events, log)
             catalog.refresh(root)
-            return RollUp(generation, events, rows, size, open_epochs, open_events)
+            return RollUp(generation, events, rows, size)
     except OSError as error:
         raise LedgerError(f"cannot roll up {root}: {error}") from error
-
-
-def _open(root: Path) -> tuple[int, int]:
-    """Return how many open epochs have events that may leave one day, and how many events. Raises LedgerError."""
-    epochs = events = 0
-    for writer in layout.writers(root):
-        if writer in KEPT_WRITERS:
-            continue
-        newest = max(layout.epochs(root, writer), default=-1)
-        for part in layout.parts(root, writer):
-            if part.state == "live" and part.last == newest and (count := _events(root, part)):
-                epochs, events = epochs + 1, events + count
-    return epochs, events
-
-
-def _events(root: Path, part: Part) -> int:
-    folder = root / part.folder
-    try:
-        names = segments.segment_names(folder)
-        first = segments.read_header((folder / names[0]).read_bytes()).first_seq if names else 0
-        return segments.end_seq(root, part) - first if names else 0
-    except FileNotFoundError:
-        # It was merged at this moment.
-        return 0
 
 
 def _check_rebuild(root: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
+from prometheus_client import generate_latest
 
 from rose.events import Access
 from rose.ledger import catalog, layout
@@ -22,6 +23,7 @@ from rose.ledger.hosts import spool
 from rose.ledger.hosts.receive import Held, Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow
+from rose.ledger.upkeep import metrics
 from rose.ledger.writer import LedgerWriter
 from rose.tokens import Token, UnknownTokenError
 
@@ -66,6 +68,7 @@ class Door:
         self._turns = threading.BoundedSemaphore(self._limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
+        self._metrics = metrics.registry(self._root)
         self._log = AccessLog(self._own_writer)
 
     def close(self) -> None:
@@ -129,6 +132,11 @@ class Door:
             reading.rows = table.num_rows
         return table, truncated
 
+    def metrics(self, caller: Caller) -> str:
+        """Return the ledger's figures in Prometheus' text format. Raises DeniedError, LedgerError."""
+        with self._reading(caller, "info"):
+            return str(generate_latest(self._metrics).decode())
+
     @contextmanager
     def _reading(self, caller: Caller, action: Literal["query", "info"], asked: str | None = None) -> Iterator[Reading]:
         """The block reads for a caller; what it gives may go out once this ended well, since it is logged then.
@@ -154,7 +162,7 @@ class Door:
         except Exception as error:
             self._log.write(entry(getattr(error, "outcome", "failed")))
             raise
-        (self._log.write_or_count if action == "info" else self._log.write)(entry("ok"))
+        (self._log.count if action == "info" else self._log.write)(entry("ok"))
 
     def _denied(
         self, caller: Caller, scope: Literal["read", "append"], act: str, asked: str | None = None

@@ -17,7 +17,7 @@ from typing import Any
 
 from rose.ledger import layout, segments
 from rose.ledger.hosts import spool
-from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger, Secret
+from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
 from rose.ledger.layout import LedgerError
 
 #: Pauses between attempts grow to this many times the usual one while the controller is away.
@@ -51,19 +51,16 @@ class Forwarder:
         root: Path | str,
         to: str,
         *,
-        token: Secret = None,
-        tls_ca: Path | str | None = None,
+        token: str | None = None,
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Makes the ledger a spool: what is not shipped yet will not leave it.
+        """Makes the ledger a spool: what is not shipped yet will not leave it. `report` hears of every pass.
 
-        A `token` that is called, such as a `remote.TokenFile`, is asked at each call: a rotated one is taken up.
-        `report` hears of every pass of the thread. Raises LedgerError if `root` is no ledger or `to`
-        no URL of a controller.
+        Raises LedgerError if `root` is no ledger or `to` no URL of a controller.
         """
         self.root = layout.check(root)
-        self._remote = RemoteLedger(to, token=token, tls_ca=tls_ca)
+        self._remote = RemoteLedger(to, token=token)
         spool.make(self.root)
         self._every_s = every_s
         self._report = report
@@ -76,7 +73,7 @@ class Forwarder:
 
     def start(self) -> None:
         """Ship every `every_s` seconds, in a thread, until `stop`."""
-        self._thread = threading.Thread(target=self.run, name="forwarder", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -88,19 +85,12 @@ class Forwarder:
         if self._thread is not None:
             self._thread.join()
 
-    def run(self) -> None:
-        """Ship until `stop` is called from elsewhere: then, if there is time, once more what is there, and no more."""
+    def _run(self) -> None:
         failures = 0
         while True:
             last = self._stopping.is_set()
-            progress = Progress()
-            try:
-                self._pass(progress)
-                failures = 0
-            except (LedgerError, OSError) as error:
-                progress.stopped = str(error)
-                failures += 1
-            self._count_waiting(progress)
+            progress = self.once()
+            failures = failures + 1 if progress.stopped else 0
             if self._report is not None:
                 self._report(progress)
             if last or self._is_over():
@@ -111,39 +101,47 @@ class Forwarder:
         return time.monotonic() >= self._until_s
 
     def once(self) -> Progress:
-        """Ship all that the controller lacks. A writer that it refuses stays behind alone, and is named in the outcome.
-
-        Raises ControllerError if the controller is away, or refuses everything.
-        """
+        """Ship all that the controller lacks. A writer that it refuses stays behind alone."""
         progress = Progress()
-        self._pass(progress)
+        try:
+            self._held = self._remote.held(self._writers())
+            for writer in self._writers():
+                try:
+                    self._ship(writer, progress)
+                except ControllerAwayError:
+                    raise
+                except (LedgerError, OSError) as error:
+                    progress.problems[writer] = str(error)
+        except (LedgerError, OSError) as error:
+            progress.stopped = str(error)
         self._count_waiting(progress)
         return progress
-
-    def _pass(self, progress: Progress) -> None:
-        self._held = self._remote.held(self._writers())
-        for writer in self._writers():
-            try:
-                self._ship(writer, progress)
-            except ControllerAwayError:
-                raise
-            except (LedgerError, OSError) as error:
-                progress.problems[writer] = str(error)
 
     def _writers(self) -> list[str]:
         return [name for name in layout.writers(self.root) if not spool.is_local(name)]
 
     def _ship(self, writer: str, progress: Progress) -> None:
-        if held := self._held.get(writer):
+        held = self._held.get(writer)
+        if held is not None:
             self._check_common(writer, held)
             if spool.first_unsent_epoch(self.root, writer) != held["epoch"]:
                 spool.acknowledged(self.root, writer, held["epoch"])
-        for path in self._lacking(writer):
+        place = (-1, 0) if held is None else (held["epoch"], held["index"])
+        for path in self._after(writer, place):
             if self._is_over():
                 progress.stopped = "it was told to stop before all was sent: the next forwarder sends the rest"
                 return
             content = path.read_bytes()
             header = segments.read_header(content)
+            if header.epoch > place[0] + 1:
+                raise LedgerError(
+                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the controller "
+                    "can take no later one without it. Start the forwarder before the first compaction"
+                )
+            place = (header.epoch, header.index)
+            if header.index == 0:
+                # A power cut must not take back a segment that the controller then holds.
+                layout.sync_folder(path.parent)
             self._held[writer] = self._remote.send_segment(str(path.relative_to(self.root)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
@@ -151,25 +149,12 @@ class Forwarder:
             if header.index == 0:
                 spool.acknowledged(self.root, writer, header.epoch)
 
-    def _lacking(self, writer: str) -> Iterator[Path]:
-        """Segments after what the controller holds, in order. Raises LedgerError if the next of them is gone."""
-        held = self._held.get(writer)
-        place = (-1, 0) if held is None else (held["epoch"], held["index"])
+    def _after(self, writer: str, place: tuple[int, int]) -> Iterator[Path]:
+        """Segments of a writer after this epoch and index, in order."""
         for epoch in layout.epochs(self.root, writer):
-            if epoch < place[0]:
-                continue
-            if epoch > place[0] + 1:
-                raise LedgerError(
-                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the controller "
-                    "can take no later one without it. Start the forwarder before the first compaction"
-                )
-            folder = self.root / "live" / writer / f"{epoch:06d}"
-            # A power cut must not take back a segment that the controller then holds.
-            layout.sync_folder(folder)
-            for name in segments.segment_names(folder):
-                if (epoch, int(name[:6])) > place:
-                    yield folder / name
-            place = (epoch, 0)
+            if epoch >= place[0]:
+                folder = self.root / "live" / writer / f"{epoch:06d}"
+                yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
         """The newest segment that the controller holds must be ours too, or two hosts write under one name."""
@@ -183,24 +168,13 @@ class Forwarder:
             )
 
     def _count_waiting(self, progress: Progress) -> None:
-        now, writers = time.time(), []
+        """Count the segments that the controller lacks, as far as is known."""
         with suppress(OSError):
-            writers = self._writers()
-        for writer in writers:
-            with suppress(LedgerError, OSError):
-                oldest: Path | None = None
-                for folder, names in self._unsent(writer):
-                    progress.waiting += len(names)
-                    oldest = oldest or folder / names[0]
-                if oldest is not None:
-                    progress.lag_s = max(progress.lag_s, now - oldest.stat().st_mtime)
-
-    def _unsent(self, writer: str) -> Iterator[tuple[Path, list[str]]]:
-        """Epochs with segments that the controller lacks, as far as is known, and the names of those, in order."""
-        held = self._held.get(writer)
-        place = (held["epoch"], held["index"]) if held else (spool.first_unsent_epoch(self.root, writer) or 0, -1)
-        for epoch in layout.epochs(self.root, writer):
-            if epoch >= place[0]:
-                folder = self.root / "live" / writer / f"{epoch:06d}"
-                if names := [name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place]:
-                    yield folder, names
+            for writer in self._writers():
+                with suppress(LedgerError, OSError):
+                    held = self._held.get(writer)
+                    unsent = spool.first_unsent_epoch(self.root, writer) or 0
+                    waiting = list(self._after(writer, (held["epoch"], held["index"]) if held else (unsent, -1)))
+                    progress.waiting += len(waiting)
+                    if waiting:
+                        progress.lag_s = max(progress.lag_s, time.time() - waiting[0].stat().st_mtime)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -25,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Event, Ledger, Provenance
-from rose.ledger import catalog, layout, rows, segments
+from rose.ledger import catalog, examine, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
@@ -116,7 +115,7 @@ class Receiver:
                 if header.index == 0:
                     # Whoever is not told that it stands goes on with the next one all the same.
                     self._unshown.add(header.writer)
-                self._write(path, header.writer, content, new_epoch=header.index == 0)
+                self._write(path, content)
                 if (header.writer, header.key) not in self._registered:
                     registry.note(self.root, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
@@ -176,7 +175,7 @@ class Receiver:
             return
         if (link.writer, link.key) in self._registered:
             return
-        known = registry.lines(self.root) or ()
+        known = registry.lines(self.root)
         endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
@@ -201,26 +200,15 @@ class Receiver:
             # A compaction took it away at this moment.
             merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
             return {path for wider in merged for path in self._paths_of(wider)}
-        return {entry["file"] for entry in json.loads((self.root / part.manifest).read_bytes())["segments"]}
+        return set(examine.merged_files((self.root / part.manifest).read_bytes()))
 
-    def _write(self, path: str, writer: str, content: bytes, *, new_epoch: bool) -> None:
-        target = self.root / path
+    def _write(self, path: str, content: bytes) -> None:
         try:
-            segments.announce(self.root, writer, path)
-            if not new_epoch:
-                layout.write_file(target, content)
-                return
-            # As a whole: DuckDB fails on a folder without a segment.
-            home = target.parent.parent
-            layout.make_folder(home)
-            temporary = home / f".{target.parent.name}.tmp"
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            layout.write_file(temporary / target.name, content)
-            temporary.rename(target.parent)
-            layout.sync_folder(home)
+            # The writer's folder.
+            layout.make_folder((self.root / path).parents[1])
+            segments.put(self.root, path, content)
         except OSError as error:
-            raise LedgerError(f"cannot write {target}: {error.strerror}") from error
+            raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
@@ -266,7 +254,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
 def _fault(table: pa.Table) -> str | None:
     """What is wrong with the first event that is none, and the row it stands in; None if all are events."""
     try:
-        rows.checked(table.drop(["writer", "seq"]))
+        rows.check(table)
     except LedgerError as error:
         return str(error)
     return None

@@ -6,10 +6,9 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -18,8 +17,6 @@ import pyarrow as pa
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, python_rows
 
-#: A token, or what returns it at each call.
-Secret = str | Callable[[], str] | None
 #: What a call may take beyond the work that it asks for.
 _CALL_S = 30.0
 _ERROR_BYTES_MAX = 64 << 10
@@ -37,35 +34,16 @@ class ControllerAwayError(ControllerError):
     exit_code: ClassVar[int] = 1
 
 
-class TokenFile:
-    """The token in a file, as it is at each call: another one is used from then on."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises ControllerError if the file cannot be read, or is empty."""
-        self._path = path
-        self._token = ""
-        if not self():
-            raise ControllerError(f"{path} is empty or cannot be read; put the controller's token into it")
-
-    def __call__(self) -> str:
-        """The token. While the file cannot be read, or is empty, it is the last one that was there."""
-        with suppress(OSError, UnicodeDecodeError):
-            self._token = self._path.read_text(encoding="utf-8").strip() or self._token
-        return self._token
-
-
 class RemoteLedger:
     """The ledger behind a controller. Threads may share it."""
 
-    def __init__(self, url: str, *, token: Secret = None, tls_ca: Path | str | None = None) -> None:
-        """`url` is http://HOST:PORT, or https://...; then `tls_ca` may name the certificate to trust, PEM.
-
-        Raises ControllerError for a URL or a file that cannot be used.
-        """
-        self.url, self._token = url.rstrip("/"), token
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        """`url` is http://HOST:PORT, or https://HOST:PORT. Raises ControllerError for any other."""
+        self.url = url.rstrip("/")
+        self._token = token
         if not _is_url(url):
             raise ControllerError(f"{url!r} is not a controller's URL; give http://HOST:PORT or https://HOST:PORT")
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *_tls(url, tls_ca))
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def held(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
         """Return what the ledger holds of these writers, or of each. Raises ControllerError."""
@@ -103,10 +81,9 @@ class RemoteLedger:
     def _call(
         self, method: str, path: str, content: bytes | None, timeout_s: float, refused: type[LedgerError]
     ) -> tuple[Any, bytes]:
-        token = self._token() if callable(self._token) else self._token
         request = urllib.request.Request(f"{self.url}/ledger/{path}", content, method=method)
-        if token:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        if self._token:
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             response: HTTPResponse
             with self._opener.open(request, timeout=timeout_s) as response:
@@ -119,8 +96,8 @@ class RemoteLedger:
             cause = getattr(error, "reason", error)
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise ControllerError(
-                    f"the certificate of {self.url} is not trusted ({cause.verify_message}); name the one to trust "
-                    "with --tls-ca"
+                    f"the certificate of {self.url} is not trusted ({cause.verify_message}); name the file of "
+                    "those to trust in SSL_CERT_FILE"
                 ) from error
             raise ControllerAwayError(f"no controller answers at {self.url} ({cause}): check the address") from error
 
@@ -144,14 +121,3 @@ def _is_url(text: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query
-
-
-def _tls(url: str, tls_ca: Path | str | None) -> list[urllib.request.HTTPSHandler]:
-    if tls_ca is None:
-        return []
-    if not url.startswith("https://"):
-        raise ControllerError(f"a certificate to trust was given, and {url} is not encrypted; use https://")
-    try:
-        return [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=str(tls_ca)))]
-    except (OSError, ssl.SSLError) as error:
-        raise ControllerError(f"cannot read {tls_ca}: {error.strerror or error}") from error

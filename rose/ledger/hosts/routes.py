@@ -1,4 +1,4 @@
-"""The paths of a ledger's door: PUT of a segment, how far writers are, and one SELECT."""
+"""The paths of a ledger's door: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import pyarrow as pa
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -62,10 +63,15 @@ def routes(door: Door) -> list[Route]:
         )
         return Response(_arrow(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
 
+    async def metrics(request: Request) -> Response:
+        text = await run_in_threadpool(door.metrics, _caller(door, request))
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     return [
         Route(f"{PREFIX}segments", _answered(held)),
         Route(f"{PREFIX}segments/{{path:path}}", _answered(receive), methods=["PUT"]),
         Route(f"{PREFIX}query", _answered(query), methods=["POST"]),
+        Route(f"{PREFIX}metrics", _answered(metrics)),
     ]
 
 

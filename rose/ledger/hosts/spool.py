@@ -14,7 +14,7 @@ from rose.ledger.layout import LedgerError
 
 FOLDER = "forwarded"
 #: Writers of upkeep, closes and local access, whose events are about one folder and mean nothing in another.
-_UPKEEP = frozenset({"access", "archive", "closing", "compaction", "quarantine", "rollup"})
+_UPKEEP = frozenset({"access", "archive", "closing", "compaction", "rollup"})
 _UPKEEP_PREFIX = "job-"
 #: The writer of the access log of a ledger's door.
 GATEWAY_WRITER = "gateway"

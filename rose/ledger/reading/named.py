@@ -26,7 +26,7 @@ from rose.ledger.layout import LedgerError
 if TYPE_CHECKING:
     import duckdb
 
-    from rose.ledger.reading.query import Cancel, Result
+    from rose.ledger.reading.query import Result
 
 Value = datetime | str | int | Decimal
 
@@ -149,21 +149,19 @@ def run(
     *,
     limit: int = 1000,
     timeout_s: float = 30.0,
-    cancel: Cancel | None = None,
 ) -> Result:
     """The rows of `query` on the ledger at `root`, at most `limit`, with variables set to what `values` returned.
 
     Raises NamedQueryError if it takes longer than `timeout_s`, or finds nothing of a run or a device that the ledger
-    does not know; QueryError if it is cancelled; LedgerError if `root` is no ledger or is damaged.
+    does not know; LedgerError if `root` is no ledger or is damaged.
     """
     import duckdb
 
     from rose.ledger import catalog
-    from rose.ledger.reading.query import Cancel, Result
+    from rose.ledger.reading.query import Result
 
-    cancel = cancel or Cancel()
     types = {variable.name: variable.type for variable in query.variables}
-    with catalog.connect(root) as connection, cancel.ends(connection.interrupt):
+    with catalog.connect(root) as connection:
         # The text is ours, so it needs no lock-down: only an end.
         timer = threading.Timer(timeout_s, connection.interrupt)
         timer.start()
@@ -177,7 +175,6 @@ def run(
             if not rows:
                 _require_known(connection, given)
         except duckdb.InterruptException as error:
-            cancel.check()
             raise NamedQueryError(
                 f"{query.name} took longer than {timeout_s:g} s; narrow it by --since or --run, or raise --timeout"
             ) from error

@@ -14,8 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -43,38 +41,6 @@ class QueryError(LedgerError):
     def __init__(self, text: str, outcome: Outcome = "failed") -> None:
         super().__init__(text)
         self.outcome: Outcome = outcome
-
-
-class Cancel:
-    """Ends a query from another thread, also one that has not begun yet."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._end: Callable[[], None] | None = None
-        self.asked = False
-
-    def __call__(self) -> None:
-        with self._mutex:
-            self.asked = True
-            if self._end is not None:
-                self._end()
-
-    @contextmanager
-    def ends(self, end: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, `end` is called to cancel it. Raises QueryError where that was asked for before."""
-        with self._mutex:
-            self.check()
-            self._end = end
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._end = None
-
-    def check(self) -> None:
-        """Raises QueryError if it was asked for."""
-        if self.asked:
-            raise QueryError("the query was cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +81,13 @@ def query(
     limit: int = 10_000,
     timeout_s: float = 30.0,
     memory_limit_gb: float = 2.0,
-    cancel: Cancel | None = None,
 ) -> Result:
     """Run one SELECT on the ledger at `root`; at most `limit` rows, within `timeout_s` and `memory_limit_gb`.
 
-    Raises QueryError if the text is anything else, reads outside the ledger, fails, takes too long, or is cancelled;
+    Raises QueryError if the text is anything else, reads outside the ledger, fails, or takes too long;
     LedgerError if `root` is no ledger.
     """
-    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=True, cancel=cancel)
+    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=True)
     return Result(table.column_names, types, python_rows(table), truncated)
 
 
@@ -173,14 +138,12 @@ def _run(
     memory_limit_gb: float,
     *,
     lossless: bool,
-    cancel: Cancel | None = None,
 ) -> tuple[pa.Table, list[str], bool]:
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
-    cancel = cancel or Cancel()
     # A worker ends with its connection.
-    with _workers.connection() as connection, cancel.ends(lambda: _hang_up(connection)):
+    with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
         request = Request(
             root=str(Path(root).expanduser().absolute()),
@@ -203,7 +166,6 @@ def _run(
             raise QueryError(f"no answer to the query within {timeout_s + KILL_AFTER_S + _GRACE_S:g} s") from error
         except OSError:
             header, content = {}, b""
-    cancel.check()
     if "error" in header:
         raise QueryError(header["error"], outcome) if (outcome := header["outcome"]) else LedgerError(header["error"])
     if len(content) != header.get("bytes"):
@@ -212,11 +174,6 @@ def _run(
             raise QueryError(too_slow(timeout_s), "timeout")
         raise QueryError(_died(header.get("died"), memory_limit_gb))
     return pa.ipc.open_stream(content).read_all(), header["types"], header["truncated"]
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def too_slow(timeout_s: float) -> str:

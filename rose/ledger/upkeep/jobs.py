@@ -7,13 +7,11 @@ succeeded is read from the ledger: what was missed while nothing ran is caught u
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -181,12 +179,16 @@ def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
     raises is in the outcome. Raises LedgerError if `root` is no ledger or cannot be locked.
     """
     root = layout.check(root)
-    started_us = utc_us()
-    with _alone(root, job.name) as holder:
-        if holder is not None:
-            return JobRun(job.name, "skipped", started_us, error=f"already running in the process with pid {holder}")
-        began_ns, missed = time.monotonic_ns(), 0
-        result, error = None, None
+    started_us, began_ns = utc_us(), time.monotonic_ns()
+    path = root / "locks" / f"running-{job.name}.lock"
+    try:
+        lock = layout.take(path)
+    except layout.TakenError as holder:
+        return JobRun(job.name, "skipped", started_us, error=f"already running in the process with pid {holder}")
+    except OSError as refusal:
+        raise layout.refused(f"cannot lock {path}: a job must be able to write to its ledger", refusal) from refusal
+    try:
+        result, error, missed = None, None, 0
         try:
             if (last := history(root).get(job.name)) is not None and last.succeeded_us is not None:
                 intervals = (started_us - last.succeeded_us) / (job.every_s * 1e6)
@@ -197,16 +199,11 @@ def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
         # Whatever it is, whoever asks for the job's last result must learn of it; an interrupt stops the job alone.
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
-        run = JobRun(
-            job=job.name,
-            status="ok" if error is None else "failed",
-            started_us=started_us,
-            duration_ns=time.monotonic_ns() - began_ns,
-            missed=missed,
-            result=result,
-            error=error,
-        )
-        return record(root, run)
+        status: Literal["ok", "failed"] = "ok" if error is None else "failed"
+        took_ns = time.monotonic_ns() - began_ns
+        return record(root, JobRun(job.name, status, started_us, took_ns, missed, result, error))
+    finally:
+        os.close(lock)
 
 
 def record(root: Path, run: JobRun) -> JobRun:
@@ -258,28 +255,6 @@ def due_us(job: Job, last: Last | None) -> int:
     if last is None or last.succeeded_us is None or last.succeeded_us > now_us:
         return now_us
     return last.succeeded_us + int(job.every_s * 1e6)
-
-
-@contextmanager
-def _alone(root: Path, name: str) -> Iterator[str | None]:
-    """Hold the lock of a job, or yield the pid of who holds it; the kernel frees it however the process ends."""
-    path = root / "locks" / f"running-{name}.lock"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        lock = path.open("a+")
-    except OSError as error:
-        raise LedgerError(f"cannot lock {path}: {error.strerror}; a job must be able to write to its ledger") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            yield lock.read() or "unknown"
-            return
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield None
 
 
 def _explained(error: BaseException) -> str:

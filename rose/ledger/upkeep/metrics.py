@@ -6,14 +6,18 @@ the same on a ledger of any size; and a scraper that comes more often than every
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -23,68 +27,61 @@ import sql
 from rose.clock import utc_us
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
-from rose.ledger.upkeep import jobs, vitals
+from rose.ledger.upkeep import jobs
 
 CACHE_S = 5.0
 #: A lease that nobody renewed for this long is no longer in force, whatever its last event says.
 _LEASE_US = 86_400_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """A metric that is a column of a named query; `labels` are other columns and what they are called as labels."""
+class _Figure(NamedTuple):
+    """A metric that is a column of a query of `sql/metrics`; labels are others, as `column` or `column=label`."""
 
     name: str
     help: str
     query: str
     value: str
-    labels: tuple[tuple[str, str], ...]
-    counter: bool = True
+    labels: str
 
     def family(self, rows: Iterable[dict[str, object]]) -> Metric:
-        kind = CounterMetricFamily if self.counter else GaugeMetricFamily
-        family: CounterMetricFamily | GaugeMetricFamily = kind(
-            self.name, self.help, labels=[label for _, label in self.labels]
-        )
+        """The metric with its samples."""
+        labels = {label.partition("=")[0]: label.rpartition("=")[2] for label in self.labels.split()}
+        kind = GaugeMetricFamily if self.value == "open" else CounterMetricFamily
+        family: CounterMetricFamily | GaugeMetricFamily = kind(self.name, self.help, labels=[*labels.values()])
         for row in rows:
             if (value := row[self.value]) is not None:
                 # A count of device time that belongs to no device has an empty label, as in Prometheus.
-                family.add_metric([str(row[column] or "") for column, _ in self.labels], float(str(value)))
+                family.add_metric([str(row[column] or "") for column in labels], float(str(value)))
         return family
 
 
-_DEVICE = (("provenance", "provenance"), ("device_id", "device"))
-_LENT = (*_DEVICE, ("lent", "lent"))
-_ACTION = (*_DEVICE, ("action", "action"))
-_CAUSE = (*_DEVICE, ("action", "cause"))
-_ROUTE = (*_DEVICE, ("route", "route"))
-
+_DEVICE = "provenance device_id=device"
 _FIGURES = (
     _Figure(
         "rose_device_seconds",
         "Device time by bucket; the buckets sum to the time the device reported.",
         "device_time",
         "seconds",
-        (*_DEVICE, ("bucket", "bucket")),
+        f"{_DEVICE} bucket",
     ),
-    _Figure("rose_requests", "Serving requests.", "requests", "requests", _LENT),
-    _Figure("rose_ttft_misses", "Requests whose first token was late.", "requests", "ttft_misses", _LENT),
-    _Figure("rose_tpot_misses", "Requests whose further tokens were late.", "requests", "tpot_misses", _LENT),
-    _Figure("rose_slo_misses", "Requests that missed either promise.", "requests", "slo_misses", _LENT),
-    _Figure("rose_preemptions", "Times serving took back.", "preemptions", "preemptions", _ACTION),
+    _Figure("rose_requests", "Serving requests.", "requests", "requests", f"{_DEVICE} lent"),
+    _Figure("rose_ttft_misses", "Requests whose first token was late.", "requests", "ttft_misses", f"{_DEVICE} lent"),
+    _Figure("rose_tpot_misses", "Requests of late further tokens.", "requests", "tpot_misses", f"{_DEVICE} lent"),
+    _Figure("rose_slo_misses", "Requests that missed either promise.", "requests", "slo_misses", f"{_DEVICE} lent"),
+    _Figure("rose_preemptions", "Times serving took back.", "preemptions", "preemptions", f"{_DEVICE} action"),
     _Figure("rose_leases_granted", "Leases granted.", "leases", "granted", _DEVICE),
-    _Figure("rose_leases_closed", "Leases closed, by how.", "leases", "closed", _CAUSE),
-    _Figure("rose_leases_open", "Leases in force.", "open_leases", "open", _DEVICE, counter=False),
-    _Figure("rose_syncs", "Syncs of an engine to a policy version.", "syncs", "syncs", _ROUTE),
-    _Figure("rose_sync_failures", "Syncs that did not reach their version.", "syncs", "failures", _ROUTE),
-    _Figure("rose_sync_wire_bytes", "Bytes moved by syncs.", "syncs", "wire_bytes", _ROUTE),
-    _Figure("rose_sync_dense_bytes", "Bytes of the same weights sent whole.", "syncs", "dense_bytes", _ROUTE),
+    _Figure("rose_leases_closed", "Leases closed, by how.", "leases", "closed", f"{_DEVICE} action=cause"),
+    _Figure("rose_leases_open", "Leases in force.", "open_leases", "open", _DEVICE),
+    _Figure("rose_syncs", "Syncs of an engine to a policy version.", "syncs", "syncs", f"{_DEVICE} route"),
+    _Figure("rose_sync_failures", "Syncs that failed.", "syncs", "failures", f"{_DEVICE} route"),
+    _Figure("rose_sync_wire_bytes", "Bytes moved by syncs.", "syncs", "wire_bytes", f"{_DEVICE} route"),
+    _Figure("rose_sync_dense_bytes", "Bytes of the same weights whole.", "syncs", "dense_bytes", f"{_DEVICE} route"),
     _Figure(
         "rose_ledger_dropped_events",
         "Events that were merged or only counted because a writer's queue was full.",
         "dropped",
         "dropped",
-        (("provenance", "provenance"), ("writer", "writer")),
+        "provenance writer",
     ),
 )
 
@@ -131,17 +128,52 @@ def _of_files(root: Path) -> Iterator[Metric]:
         "rose_ledger_newest_event_age_seconds", "Time since a writer's newest event.", labels=["writer"]
     )
     events = CounterMetricFamily("rose_ledger_events", "Events that a writer recorded.", labels=["writer"])
-    now_us = utc_us()
-    for state in vitals.writer_states(root):
-        events.add_metric([state.writer], state.events)
-        if state.newest_us is not None:
-            age.add_metric([state.writer], (now_us - state.newest_us) / 1e6)
+    for writer in layout.writers(root):
+        count, newest_us = writer_state(root, writer)
+        events.add_metric([writer], count)
+        if newest_us is not None:
+            age.add_metric([writer], (utc_us() - newest_us) / 1e6)
     size = GaugeMetricFamily("rose_ledger_bytes", "Bytes of the ledger on disk.", labels=["folder"])
-    for folder, taken in vitals.folder_bytes(root).items():
-        size.add_metric([folder], taken)
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        size.add_metric([folder.name], sum(map(_size_bytes, folder.rglob("*"))))
+    size.add_metric(["."], sum(map(_size_bytes, root.iterdir())))
     free = GaugeMetricFamily("rose_ledger_free_disk_bytes", "Bytes free on the disk that the ledger lies on.")
     free.add_metric([], shutil.disk_usage(root).free)
     yield from (age, events, size, free)
+
+
+def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
+    """A writer's events, and when its newest one happened, UTC microseconds; None if that is unknown.
+
+    Read from the last file that has a row. Raises LedgerError for a damaged one.
+    """
+    try:
+        for part in reversed(layout.chain(root, writer)):
+            if part.state == "archived":
+                return json.loads((root / part.manifest).read_bytes())["last_seq"] + 1, None
+            for path in sorted(root.glob(part.pattern), reverse=True):
+                groups = pq.read_metadata(path)
+                if groups.num_rows:
+                    return _most(groups, "seq") + 1, _most(groups, "at_us")
+    except FileNotFoundError:
+        # A compaction removed it at this moment: read what that made.
+        return writer_state(root, writer)
+    except pa.ArrowException as error:
+        raise LedgerError(f"a file of writer {writer!r} is damaged: {error}. Run `rose ledger verify`") from error
+    return 0, None
+
+
+def _most(groups: pq.FileMetaData, column: str) -> int:
+    """The greatest value of a column by the statistics of a file, which every file of a ledger has."""
+    position = next(n for n in range(groups.num_columns) if groups.schema.column(n).name == column)
+    return max(int(groups.row_group(n).column(position).statistics.max) for n in range(groups.num_row_groups))
+
+
+def _size_bytes(path: Path) -> int:
+    """Bytes of a file; 0 for a folder, and for a file that is gone by now."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size if path.is_file() else 0
+    return 0
 
 
 def _of_jobs(root: Path) -> Iterator[Metric]:
@@ -151,12 +183,11 @@ def _of_jobs(root: Path) -> Iterator[Metric]:
     )
     took = GaugeMetricFamily("rose_job_last_duration_seconds", "How long a job's last run took.", labels=["job"])
     sound = GaugeMetricFamily("rose_ledger_audit_ok", "Whether the last audit found the ledger sound.")
-    now_us = utc_us()
     for last in jobs.history(root).values():
         ok.add_metric([last.job], last.ok)
         took.add_metric([last.job], last.duration_ns / 1e9)
         if last.success_ended_us is not None:
-            age.add_metric([last.job], (now_us - last.success_ended_us) / 1e6)
+            age.add_metric([last.job], (utc_us() - last.success_ended_us) / 1e6)
         if last.job == "audit":
             sound.add_metric([], last.ok)
     yield from (ok, age, took, sound)

@@ -38,7 +38,7 @@ def change_files(root: Path, data: st.DataObject) -> None:
     """One thing that somebody may do to the files."""
     files = sorted(
         path
-        for folder in ("live", "compacted", "archived", "rollup", "heads", "schema.parquet", "writers.jsonl")
+        for folder in ("live", "compacted", "archived", "rollup", "heads", "writers.jsonl")
         for path in ([root / folder] if (root / folder).is_file() else (root / folder).rglob("*"))
         if path.is_file()
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from rose.errors import UserError
 from rose.events import Event, Power, Verdict
@@ -55,7 +54,7 @@ def in_memory() -> Iterator[Path]:
 
 def append(root: Path, tail: segments.Tail, count: int, power_mw: int = POWER_MW) -> segments.Tail:
     """A segment of `count` events of the second day of 1970."""
-    batch: list[rows.Row | pa.Table] = []
+    batch: list[rows.Row] = []
     for seq in range(tail.next_seq, tail.next_seq + count):
         event = Power(
             event_id=f"{tail.writer}-{seq}",
@@ -84,7 +83,7 @@ def _write_priced(root: Path, writer: str, *, honest: bool) -> None:
     tail, events = segments.first_epoch(root, writer), [_other(event, honest) for event in sample_events()]
     third = -(-len(events) // 3)
     for begin in range(0, len(events), third):
-        batch: list[rows.Row | pa.Table] = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
+        batch: list[rows.Row] = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
         tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
 
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -32,7 +31,7 @@ def _forge_newest(root: Path, power_mw: int) -> None:
     path = _newest(root)
     header = segments.read_header(path.read_bytes())
     event = Power(at_us=DAY_US, device_id="d", t0_ns=0, t1_ns=1, power_mw=power_mw, source="rapl")
-    batch: list[rows.Row | pa.Table] = [("power", rows.encode(event))] * (header.last_seq - header.first_seq + 1)
+    batch: list[rows.Row] = [("power", rows.encode(event))] * (header.last_seq - header.first_seq + 1)
     table = rows.table("a", header.first_seq, "r", "live", batch)
     tail = segments.Tail("a", header.epoch, header.index, header.first_seq, header.previous_sha256)
     head = (root / "heads/a.json").read_bytes()
@@ -85,13 +84,6 @@ def _without_record(act: Act) -> Act:
     return both
 
 
-def _schema_with_rows(root: Path) -> None:
-    event = Power(at_us=DAY_US, device_id="d", t0_ns=0, t1_ns=1, power_mw=1, source="rapl")
-    table = rows.table("a", 0, "r", "live", [("power", rows.encode(event))])
-    whole = pa.concat_tables([rows.schema().empty_table(), table], promote_options="default")
-    pq.write_table(whole, root / "schema.parquet")
-
-
 def _superseded(root: Path) -> Path:
     return sorted((root / "live/a/000000").iterdir())[-1]
 
@@ -118,7 +110,6 @@ ACTS: dict[str, tuple[Act, str]] = {
         lambda root: shutil.copy(next(root.glob("compacted/a/*.parquet")), root / "compacted/a/x.parquet"),
         "compacted/a/x.parquet: a foreign name",
     ),
-    "rows in the schema file": (_schema_with_rows, "schema.parquet: it has 1 rows"),
     "a view replaced": (
         sql_statement("CREATE OR REPLACE VIEW power AS SELECT * FROM event WHERE false"),
         "view power is not",
@@ -141,7 +132,7 @@ ACTS: dict[str, tuple[Act, str]] = {
     "a writer removed": (lambda root: _remove_writer(root, "b"), "live/b: every segment of the writer is missing"),
     "a writer removed, and the registry": (
         _without_registry(lambda root: _remove_writer(root, "b")),
-        "it is missing, and was there when the ledger was last verified",
+        "live/a: a foreign writer: writers.jsonl does not name it",
     ),
     "a merged writer removed, with all that speaks of it but events": (
         _without_record(_without_registry(lambda root: _remove_writer(root, "a"))),
@@ -193,7 +184,7 @@ def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Pa
     assert any(problem in found for found in problems), problems
     # Asked twice: a verification must not take the new state for the right one.
     assert any(problem in found for found in verify(root).problems)
-    if "ledger.duckdb" in problems[0] or "schema.parquet" in problems[0] or "foreign file" in problems[0]:
+    if "ledger.duckdb" in problems[0] or "foreign file" in problems[0]:
         assert figures_of(root) == figures
 
 

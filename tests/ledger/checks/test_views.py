@@ -26,7 +26,7 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tail = ledgers.write(root, "a")
     catalog.refresh(root)
     segments.begin_epoch(root, tail)
-    monkeypatch.setattr(views, "_ALONE_S", 0.1)
+    monkeypatch.setattr(views, "_PATIENCE_S", 0.1)
     return root
 
 
@@ -92,25 +92,3 @@ def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late: Path) -> 
     held.wait()
     assert problems(late) == []
     mover.join()
-
-
-@pytest.mark.long
-def test_the_catalog_of_a_writer_at_work_is_waited_for(late: Path) -> None:
-    """Of another process, which hardly gets the processor; one that has ended is waited for no longer."""
-    program = (
-        "import sys; from pathlib import Path; from rose.ledger import catalog, writer\n"
-        "root = Path(sys.argv[1]); writer.take_name(root, 'b'); print(flush=True); sys.stdin.read()\n"
-        "catalog.refresh(root)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, late], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        other.stdout.readline()
-        assert layout.others_write(late)
-        threading.Timer(0.5, other.stdin.close).start()
-        assert problems(late) == []
-    assert not layout.others_write(late)
-    (late / "locks" / "c.lock").write_text("9" * 30)
-    assert not layout.others_write(late), "no process has such a number"

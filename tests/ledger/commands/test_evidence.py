@@ -100,8 +100,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("verify", "--key", "ab"), "--key is for the receipts that --against names"),
         (("verify", "--ledger", "other", "--against", "kept.json"), "kept.json is of the ledger"),
         (("receipt", "--out", "ledger/receipt.json"), "lies in the ledger"),
-        (("receipt", "--out", "ledger/live/receipt.json"), "lies in the ledger"),
-        (("receipt", "--to", "ledger/receipts"), "lies in the ledger"),
         (("receipt", "--out", "no/such/folder.json"), "there is no folder"),
         (("receipt", "--out", "kept.json"), "kept.json exists; name a new file"),
     ],
@@ -119,11 +117,3 @@ def test_what_cannot_be_carried_out_gives_exit_code_2(
 
 def _documents(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix == ".json")
-
-
-def test_a_copy_is_kept_elsewhere(run: Run, tmp_path: Path) -> None:
-    done = run("receipt", "--to", "away")
-    assert done.exit_code == 0, done.output
-    assert f"copied to file://{tmp_path}/away/rose-receipt-" in done.stdout
-    (copy,) = (tmp_path / "away").iterdir()
-    assert copy.read_bytes() == (tmp_path / copy.name).read_bytes()

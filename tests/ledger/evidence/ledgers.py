@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-
 from rose.events import Power
 from rose.ledger import layout, rows, segments
 from rose.ledger.segments import Tail
@@ -17,7 +15,7 @@ DAY_US = 86_400_000_000
 
 def append(root: Path, tail: Tail, count: int, power_mw: int = 7) -> Tail:
     """A segment of `count` events of the second day of 1970."""
-    batch: list[rows.Row | pa.Table] = []
+    batch: list[rows.Row] = []
     for seq in range(tail.next_seq, tail.next_seq + count):
         event = Power(at_us=DAY_US + seq, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
         batch.append(("power", rows.encode(event)))

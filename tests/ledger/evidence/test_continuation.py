@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -99,7 +97,7 @@ def test_a_chain_that_was_rewritten_forward_is_found_and_from_where(root: Path, 
     ledgers.rewritten(root, lambda other: history(other, changed_from=4))
     (problem,) = _held(root, kept).problems
     assert f"its events up to seq 11 are not those of {first}; no receipt holds" in problem
-    assert problem.startswith("compacted/a/000000-000001.parquet: ")
+    assert problem.startswith("compacted/a/000000-000001.json: ")
 
 
 def test_a_ledger_that_was_set_back_is_found(root: Path, kept: Path, tmp_path: Path) -> None:
@@ -175,16 +173,6 @@ def test_a_foreign_key_in_a_writer_that_never_signed_is_found(
     assert "from seq 8 on, writer unsigned: it is signed by" in problem
 
 
-def test_a_receipt_of_a_ledger_that_had_no_id_still_holds(root: Path, kept: Path) -> None:
-    marker = (root / layout.MARKER).read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "give_id", lambda root: "")
-        _keep(root, kept)
-    assert layout.ledger_id(root)
-    assert _held(root, kept).problems == []
-    assert (root / layout.MARKER).read_bytes() == marker
-
-
 def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
     root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,31 +228,6 @@ def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> N
     (root / layout.PRICING).write_bytes(b"edited")
     assert _held(root, kept).problems == []
     assert not (root / layout.PRICING).exists()
-
-
-@pytest.mark.long
-def test_what_pricing_added_up_before_is_noted_where_nothing_can_be_written(
-    root: Path, kept: Path, tmp_path: Path
-) -> None:
-    _keep(root, kept)
-    (root / layout.PRICING).write_bytes(b"edited")
-    mounted = tmp_path / "mounted"
-    mounted.mkdir()
-    mount = 'mount --bind "$2" "$3" && mount -o remount,ro,bind "$3"'
-    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} || exit 77; exec "$0" -c "$1" "$3" "$4"']
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom rose.ledger.evidence import continuation\n"
-        "from rose.ledger.verify import verify\nnamed = continuation.read([Path(sys.argv[2])])\n"
-        "found = continuation.check(verify(sys.argv[1], marks=continuation.marks(named)), named)\n"
-        "print(found.problems, *found.notes)"
-    )
-    done = subprocess.run(
-        [*inside, sys.executable, code, root, mounted, kept], capture_output=True, text=True, check=False
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("this host lets no user mount")
-    assert done.stdout.startswith(f"[] {layout.PRICING} cannot be removed"), done.stderr
-    (root / layout.PRICING).unlink()
     (root / layout.PRICING).mkdir()
     assert f"{layout.PRICING}: nothing proves its sums" in str(_held(root, kept).problems)
 
@@ -288,15 +251,11 @@ def test_receipts_that_will_not_do_are_refused(root: Path, kept: Path, tmp_path:
     with pytest.raises(LedgerError, match=f"{path} was signed by the key {taken.key}, not by abc"):
         continuation.read([path], key="abc")
     assert list(continuation.read([kept, path], key=taken.key.upper())) == [str(path)]
+    (tmp_path / "empty").mkdir()
     with pytest.raises(LedgerError, match="holds no receipt"):
-        continuation.read([tmp_path / "other" / "live"] if (tmp_path / "other/live").exists() else [_empty(tmp_path)])
+        continuation.read([tmp_path / "empty"])
     with pytest.raises(LedgerError, match="cannot read"):
         continuation.read([tmp_path / "gone.json"])
     path.write_bytes(path.read_bytes().replace(b'"next_seq": 4', b'"next_seq": 2'))
     with pytest.raises(LedgerError, match="the signature is wrong"):
         continuation.read([kept])
-
-
-def _empty(folder: Path) -> Path:
-    (folder / "empty").mkdir()
-    return folder / "empty"

@@ -102,7 +102,7 @@ def test_an_honest_ledger_is_sound_against_its_own_receipts(
 ) -> None:
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
         # Nobody is about to make the catalog anew.
-        patch.setattr(views, "_ALONE_S", 0.0)
+        patch.setattr(views, "_PATIENCE_S", 0.0)
         root = layout.create(Path(home) / "ledger")
         receipts = {}
         for number, step in enumerate(["write", *steps]):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import link_message
+from rose.ledger.evidence.content import chain_sha256, link_message
 from rose.ledger.evidence.link import Link
 
 ENTRY = {"file": "live/w/000000/0", "first_seq": 3, "last_seq": 5, "sha256": "f", "previous_sha256": ""}
@@ -17,15 +17,20 @@ def _signed(previous: str = "before") -> Link:
     key = keys.load_or_make()
     assert key is not None
     link = Link.read("w", ENTRY)
-    link = replace(link, chain_sha256=link.expected(previous))
+    digest = (link.writer, link.first_seq, link.last_seq, link.rows_sha256)
+    link = replace(link, chain_sha256=chain_sha256(previous, *digest))
     return replace(link, key=key.public, signature=key.sign(link_message(link.chain_sha256)))
 
 
-@pytest.mark.parametrize("lacks", ["rows_sha256", "chain_sha256"])
-def test_a_segment_without_a_digest_is_no_link(lacks: str) -> None:
-    assert Link.read("w", ENTRY).events == 3
-    with pytest.raises(ValueError, match="without a digest of its rows"):
-        Link.read("w", ENTRY | {lacks: ""})
+def test_an_entry_is_a_link_with_values_of_the_right_types_and_digests() -> None:
+    link = Link.read("w", ENTRY)
+    assert (link.events, link.entry()) == (3, ENTRY)
+    for lacks in ("rows_sha256", "chain_sha256"):
+        with pytest.raises(ValueError, match="without a digest of its rows"):
+            Link.read("w", ENTRY | {lacks: ""})
+    for name, value in (("first_seq", "3"), ("last_seq", True), ("key", 5)):
+        with pytest.raises(TypeError, match=name):
+            Link.read("w", ENTRY | {name: value})
 
 
 def test_a_link_goes_on_from_one_end_alone() -> None:
@@ -34,16 +39,12 @@ def test_a_link_goes_on_from_one_end_alone() -> None:
     assert "does not follow what was written before it" in str(link.fault("f"))
 
 
-@pytest.mark.parametrize("changed", [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}])
-def test_what_a_link_says_cannot_be_changed(changed: dict[str, Any]) -> None:
-    assert replace(_signed(), **changed).fault("before") is not None
-
-
-@pytest.mark.parametrize(
-    "changed", [{"key": "0" * 64}, {"key": ""}, {"signature": ""}, {"signature": "0" * 128}, {"chain_sha256": "f"}]
-)
-def test_nor_who_signed_it(changed: dict[str, Any]) -> None:
-    assert "is not by the key" in str(replace(_signed(), **changed).signature_fault())
+def test_what_a_link_says_and_who_signed_it_cannot_be_changed() -> None:
+    places: list[dict[str, Any]] = [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}]
+    for changed in places:
+        assert replace(_signed(), **changed).fault("before") is not None
+    for changed in ({"key": "0" * 64}, {"key": ""}, {"signature": ""}, {"signature": "0" * 128}, {"chain_sha256": "f"}):
+        assert "is not by the key" in str(replace(_signed(), **changed).signature_fault())
 
 
 def test_a_signature_of_another_link_says_nothing_without_a_digest() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,62 +71,62 @@ def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
     return edit
 
 
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda content: content[:-100], "is not a receipt, or it is damaged"),
-        (lambda content: b"", "is not a receipt, or it is damaged"),
-        (lambda content: b"[]", "is not a receipt, or it is damaged"),
-        (_edited(lambda document: document.pop("writers")), "is not a receipt, or it is damaged"),
-        (_edited(lambda document: document.update(writers={"a": 1})), "is not a receipt, or it is damaged"),
-        (_edited(lambda document: document.update(rose_receipt=4)), "is a receipt of format 4"),
-        (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
-        (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
-        (_edited(lambda document: document.update(at="2020-01-01T00:00:00.000000Z")), "the signature is wrong"),
-        (_edited(lambda document: document.update(events=11)), "the signature is wrong"),
-        (_edited(lambda document: document.update(note="more")), "the signature is wrong"),
-        (_edited(lambda document: document.update(signature="00")), "the signature is wrong"),
-        (_edited(lambda document: document.update(key="not a key")), "the signature is wrong"),
-    ],
-)
-def test_what_was_changed_is_refused(root: Path, tmp_path: Path, edit: Callable[[bytes], bytes], says: str) -> None:
-    path = tmp_path / "receipt.json"
-    path.write_bytes(edit(receipt.take(root).content()))
-    with pytest.raises(LedgerError, match=says) as caught:
-        receipt.read(path)
-    assert str(path) in str(caught.value)
+EDITS: list[tuple[Callable[[bytes], bytes], str]] = [
+    (lambda content: content[:-100], "is not a receipt, or it is damaged"),
+    (lambda content: b"", "is not a receipt, or it is damaged"),
+    (lambda content: b"[]", "is not a receipt, or it is damaged"),
+    (_edited(lambda document: document.pop("writers")), "is not a receipt, or it is damaged"),
+    (_edited(lambda document: document.update(writers={"a": 1})), "is not a receipt, or it is damaged"),
+    (_edited(lambda document: document.update(rose_receipt=4)), "is a receipt of format 4"),
+    (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
+    (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
+    (_edited(lambda document: document.update(at="2020-01-01T00:00:00.000000Z")), "the signature is wrong"),
+    (_edited(lambda document: document.update(events=11)), "the signature is wrong"),
+    (_edited(lambda document: document.update(note="more")), "the signature is wrong"),
+    (_edited(lambda document: document.update(signature="00")), "the signature is wrong"),
+    (_edited(lambda document: document.update(key="not a key")), "the signature is wrong"),
+]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda made: made["writers"]["a"].update(segment=5),
-        lambda made: made["writers"]["a"].update(next_seq=-1),
-        lambda made: made["writers"]["a"].update(next_seq=True),
-        lambda made: made["writers"]["a"].update(next_seq="8"),
-        lambda made: made["writers"]["a"].update(next_seq=2**63),
-        lambda made: made["writers"]["a"].update(chain_sha256="x"),
-        lambda made: made["writers"]["a"].update(keys=[5]),
-        lambda made: made["writers"].update({"../a": made["writers"]["a"]}),
-        lambda made: made.update(registry_bytes=1.5),
-        lambda made: made.update(registry_sha256=None),
-        lambda made: made.update(by=None),
-        lambda made: made.update(roll_up={"generation": "0", "coverage_sha256": 64 * "0"}),
-        lambda made: made.update(roll_up={"generation": 0, "coverage_sha256": "0"}),
-        lambda made: made.update(verified=[]),
-    ],
-)
-def test_what_no_ledger_says_is_refused_though_it_is_signed(root: Path, change: Callable[[Any], object]) -> None:
-    key = keys.load_or_make()
+def test_what_was_changed_is_refused(root: Path, tmp_path: Path) -> None:
+    path, content = tmp_path / "receipt.json", receipt.take(root).content()
+    for edit, says in EDITS:
+        path.write_bytes(edit(content))
+        with pytest.raises(LedgerError, match=says) as caught:
+            receipt.read(path)
+        assert str(path) in str(caught.value)
+
+
+CHANGES: list[Callable[[Any], object]] = [
+    lambda made: made["writers"]["a"].update(segment=5),
+    lambda made: made["writers"]["a"].update(next_seq=-1),
+    lambda made: made["writers"]["a"].update(next_seq=True),
+    lambda made: made["writers"]["a"].update(next_seq="8"),
+    lambda made: made["writers"]["a"].update(next_seq=2**63),
+    lambda made: made["writers"]["a"].update(chain_sha256="x"),
+    lambda made: made["writers"]["a"].update(keys=[5]),
+    lambda made: made["writers"].update({"../a": made["writers"]["a"]}),
+    lambda made: made.update(registry_bytes=1.5),
+    lambda made: made.update(registry_sha256=None),
+    lambda made: made.update(by=None),
+    lambda made: made.update(roll_up={"generation": "0", "coverage_sha256": 64 * "0"}),
+    lambda made: made.update(roll_up={"generation": 0, "coverage_sha256": "0"}),
+    lambda made: made.update(verified=[]),
+]
+
+
+def test_what_no_ledger_says_is_refused_though_it_is_signed(root: Path) -> None:
+    key, taken = keys.load_or_make(), receipt.take(root)
     assert key is not None
-    document = receipt.take(root).to_json()
-    change(document)
-    with suppress(TypeError):
-        document["events"] = sum(mark["next_seq"] for mark in document["writers"].values())
-    unsigned = {name: value for name, value in document.items() if name != "signature"}
-    document["signature"] = key.sign(b"rose receipt 1\n" + receipt.canonical(unsigned))
-    with pytest.raises(LedgerError, match="it is not a receipt, or it is damaged"):
-        receipt.parse(json.dumps(document).encode(), "it")
+    for change in CHANGES:
+        document = taken.to_json()
+        change(document)
+        with suppress(TypeError):
+            document["events"] = sum(mark["next_seq"] for mark in document["writers"].values())
+        unsigned = {name: value for name, value in document.items() if name != "signature"}
+        document["signature"] = key.sign(b"rose receipt 1\n" + receipt.canonical(unsigned))
+        with pytest.raises(LedgerError, match="it is not a receipt, or it is damaged"):
+            receipt.parse(json.dumps(document).encode(), "it")
 
 
 def test_a_text_of_another_layout_is_the_same_receipt(root: Path, tmp_path: Path) -> None:
@@ -146,7 +145,7 @@ def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: py
 def test_a_damaged_newest_segment_is_named(root: Path) -> None:
     path = root / receipt.take(root).writers["a"].segment
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(LedgerError, match=f"{path.name} is damaged"):
+    with pytest.raises(LedgerError, match="live/a: its newest segment is damaged"):
         receipt.take(root)
 
 
@@ -156,7 +155,7 @@ def test_it_is_the_same_whatever_was_merged(root: Path) -> None:
     compaction.compact(root, grace_s=0)
     after = receipt.take(root)
     assert {name: after.writers[name] for name in before.writers} == before.writers
-    assert dataclasses.replace(after, at_us=0).sha256 != dataclasses.replace(before, at_us=0).sha256
+    assert after.sha256 != before.sha256
 
 
 def test_a_receipt_is_never_written_into_a_ledger_nor_over_another_file(root: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from rose.ledger import layout, segments
@@ -13,16 +14,17 @@ from tests.ledger.conftest import copied
 from tests.ledger.growth.archives import DAY_US, FIRST_US
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A file system of a server that speaks S3's protocol, and how to reach it."""
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A file system of a server that speaks S3's protocol, which fsspec's configuration names."""
     server_of = pytest.importorskip("moto.server", reason="needs an S3 server: pip install 'moto[server]' s3fs")
     s3fs = pytest.importorskip("s3fs", reason="needs an S3 client: pip install 'moto[server]' s3fs")
     server = server_of.ThreadedMotoServer(port=0)
     server.start()
     host, port = server.get_host_and_port()
     options = {"key": "key", "secret": "secret", "endpoint_url": f"http://{host}:{port}"}
-    yield s3fs.S3FileSystem(**options), options
+    monkeypatch.setitem(fsspec.config.conf, "s3", options)
+    yield s3fs.S3FileSystem(**options)
     server.stop()
 
 

@@ -5,12 +5,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-import pyarrow.dataset
-import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import catalog, layout, rows, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive, restore
@@ -57,6 +54,9 @@ def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lea
     assert not files & {path.stem for path in root.glob("archived/w/*.json")}
     report = next(found for found in verify(root).writers if found.writer == "w")
     assert (report.problems, report.events, report.archived_events, report.first_seq) == ([], 12, gone, 0)
+    with catalog.connect(root) as connection:
+        summed = connection.execute("SELECT sum(changes) FROM daily_lease").fetchone()
+    assert summed == (12,), "daily sums outlive the events"
     detail = details(root, "archived")[0]
     assert detail["deleted"]
     assert detail["url"] == f"file://{away}/{detail['file']}"
@@ -68,6 +68,8 @@ def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lea
 def test_what_was_archived_comes_back(root: Path, tmp_path: Path) -> None:
     archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
     assert not list(root.glob("compacted/w/*"))
+    found = restore(root, str(tmp_path / "nowhere"))
+    assert (found.parts, len(found.missing)) == (0, 3)
     early = restore(root, str(tmp_path / "away"), until_us=FIRST_US + 2 * DAY_US)
     assert (early.parts, early.missing, states(root)[:2]) == (1, [], ["compacted", "archived"])
     assert verify(root).problems == []
@@ -81,33 +83,13 @@ def test_what_was_archived_comes_back(root: Path, tmp_path: Path) -> None:
     assert verify(root).problems == []
 
 
-@pytest.mark.long
-def test_daily_sums_outlive_the_events(root: Path, tmp_path: Path) -> None:
-    query = "SELECT action, sum(changes) FROM daily_lease GROUP BY action"
-    with catalog.connect(root) as connection:
-        before = connection.execute(query).fetchall()
-    assert archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0).left == 3
-    assert len(seqs(root)) < 12
-    with catalog.connect(root) as connection:
-        assert connection.execute(query).fetchall() == before
-
-
 def test_what_is_not_rolled_up_stays(root: Path) -> None:
     shutil.rmtree(root / "rollup")
     catalog.refresh(root)
     done = archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     assert (done.parts, done.left, sum(done.skipped.values())) == (3, 0, 3)
-    assert "rose ledger roll-up" in next(iter(done.skipped))
+    assert "rose jobs run roll-up" in next(iter(done.skipped))
     assert seqs(root) == list(range(12))
-
-
-def test_what_left_keeps_its_manifest_and_the_event_that_says_so(root: Path, tmp_path: Path) -> None:
-    archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
-    assert not list(root.glob("compacted/w/*"))
-    assert [detail["deleted"] for detail in details(root, "archived")] == [True] * 3
-    assert verify(root).problems == []
-    found = restore(root, str(tmp_path / "nowhere"))
-    assert (found.parts, len(found.missing)) == (0, 3)
 
 
 def test_the_records_that_prove_the_others_never_leave(root: Path) -> None:
@@ -126,16 +108,15 @@ def test_the_records_that_prove_the_others_never_leave(root: Path) -> None:
 
 
 def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(root: Path) -> None:
+    path = next(iter(sorted(root.glob("compacted/w/*.json"))))
+    hidden = root / "archived/w" / path.name
+    layout.move_file(path, hidden)
+    assert [problem for problem in verify(root).problems if "no event of the archive" in problem]
+    layout.move_file(hidden, path)
     archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     path = next(iter(sorted(root.glob("archived/w/*.json"))))
     path.write_bytes(path.read_bytes().replace(b'"first_seq": 0', b'"first_seq": 1', 1))
     assert any(str(path.relative_to(root)) in problem for problem in verify(root).problems)
-
-
-def test_a_file_that_someone_hides_as_archived_is_a_problem(root: Path) -> None:
-    path = next(iter(sorted(root.glob("compacted/w/*.json"))))
-    layout.move_file(path, root / "archived/w" / path.name)
-    assert [problem for problem in verify(root).problems if "no event of the archive" in problem]
 
 
 def test_a_damaged_file_is_refused_and_nothing_leaves(root: Path, tmp_path: Path) -> None:
@@ -239,20 +220,6 @@ def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any
     assert restored.missing == []
     assert seqs(root) == list(range(12 + rounds * 6))
     assert verify(root).problems == []
-
-
-def test_compacted_files_are_plain_parquet(root: Path) -> None:
-    compaction.compact(root, grace_s=0)
-    pattern, columns = f"{root}/compacted/*/*.parquet", rows.schema().names
-    with catalog.connect(root) as connection:
-        wanted = connection.execute(f"SELECT count(*), sum(seq) FROM read_parquet('{pattern}')").fetchall()
-    schema = pl.read_parquet_schema(root / layout.SCHEMA_FILE)
-    by_polars = pl.scan_parquet(pattern, schema=schema, missing_columns="insert").collect()
-    files = [str(path) for path in root.glob("compacted/*/*.parquet")]
-    by_pyarrow = pyarrow.dataset.dataset(files, schema=pq.read_schema(root / layout.SCHEMA_FILE))
-    assert by_polars.columns == by_pyarrow.schema.names == columns
-    assert (by_polars.height, by_polars["seq"].sum()) == wanted[0]
-    assert by_pyarrow.count_rows(use_threads=False) == by_polars.height
 
 
 def test_roll_ups_that_are_gone_are_not_made_again_without_the_events_that_were_archived(

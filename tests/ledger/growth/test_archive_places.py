@@ -18,7 +18,7 @@ from tests import programs
 from tests.ledger.growth.archives import count_by_engines, seqs, states
 from tests.long_form import usual
 
-#: Archives as `rose ledger archive --delete` does, and is killed just before one of the calls by which it renames or
+#: Archives as `rose jobs run archive --delete` does, and is killed just before one of the calls by which it renames or
 #: removes a file of a part or of its copy.
 _KILLED = """
 import os, signal, sys
@@ -101,29 +101,17 @@ def test_a_copy_in_memory_is_none(root: Path, delete: bool) -> None:
     assert seqs(root) == list(range(12))
 
 
-@pytest.fixture(scope="module")
-def bucket(s3: tuple[Any, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """An empty bucket, and how to reach it."""
-    fs, options = s3
-    fs.mkdir("rose-archive")
-    return "s3://rose-archive/ledger", options
-
-
-@pytest.mark.long
-def test_to_and_from_s3(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
-    url, options = bucket
-    copied = archive(root, older_than_days=1, to=url, delete=False, storage_options=options)
-    done = archive(root, older_than_days=1, to=url, delete=True, grace_s=0, storage_options=options)
+def test_to_and_from_s3(root: Path, s3: Any) -> None:
+    url, options = "s3://rose-archive/ledger", s3.storage_options
+    s3.mkdir("rose-archive")
+    copied = archive(root, older_than_days=1, to=url, delete=False)
+    done = archive(root, older_than_days=1, to=url, delete=True, grace_s=0)
     assert (copied.events, done.left, done.url) == (done.events, 3, url)
     assert not list(root.glob("compacted/w/*"))
     assert count_by_engines(url, options) == {done.events}
     assert verify(root).problems == []
-    assert restore(root, url, storage_options=options).events == done.events
+    assert restore(root, url).events == done.events
     assert seqs(root) == list(range(12))
     assert verify(root).problems == []
-
-
-def test_a_bucket_that_is_not_there_is_named(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:
     with pytest.raises(LedgerError, match="s3://no-such-bucket/x/compacted/w/"):
-        archive(root, older_than_days=1, to="s3://no-such-bucket/x", delete=True, storage_options=bucket[1])
-    assert "archived" not in states(root)
+        archive(root, older_than_days=1, to="s3://no-such-bucket/x", delete=True)

@@ -19,7 +19,6 @@ from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, pl
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests import programs
 from tests.ledger.conftest import copied
 from tests.long_form import usual
 
@@ -95,6 +94,14 @@ def test_what_was_merged_is_an_event(root: Path) -> None:
     compact(root)
     with catalog.connect(root) as connection:
         rows = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
+        times = connection.execute("SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6").fetchall()
+    with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
+        compact(root)
+    manifest, _ = compaction.read_manifest(root, layout.parts(root, "w")[0])
+    assert (manifest["at_us_min"], manifest["at_us_max"]) == (
+        min(row[0] for row in times),
+        max(row[0] for row in times),
+    )
     detail = json.loads(rows[0][1])
     assert rows[0][0] == "compaction"
     assert {name: detail[name] for name in ("file", "first_seq", "last_seq", "segments")} == {
@@ -103,28 +110,6 @@ def test_what_was_merged_is_an_event(root: Path) -> None:
         "last_seq": 5,
         "segments": 9,
     }
-
-
-def test_a_manifest_says_when_its_events_happened(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-        for at_us in (30, 10, 20, 40):
-            writer.record(lease(at_us=at_us))
-    compact(tmp_path / "ledger")
-    root = layout.check(tmp_path / "ledger")
-    part = layout.parts(root, "w")[0]
-    manifest, _ = compaction.read_manifest(root, part)
-    merged = [30, 10, 20, 40][: manifest["last_seq"] + 1]
-    assert (manifest["at_us_min"], manifest["at_us_max"]) == (min(merged), max(merged))
-    assert compaction.newest_at_us(root, part) == max(merged)
-
-
-def test_a_writer_goes_on_after_its_epochs_were_merged(root: Path, lease: Any) -> None:
-    compact(root)
-    compact(root, grace_s=0)
-    with LedgerWriter.open(root, "w", "r") as writer:
-        assert writer.record(lease()) == 7
-    assert verify(root).problems == []
 
 
 def test_a_crash_before_the_manifest_stands_leaves_the_ledger_as_it_was(
@@ -162,33 +147,6 @@ def test_a_damaged_segment_is_not_laundered_and_keeps_no_other_writer_from_being
         compact(root)
     assert not list(root.glob("compacted/w/*.json"))
     assert [part.state for part in layout.parts(root, "x")] == ["compacted", "live"]
-
-
-#: Prints the manifests of writer w that a compaction opens.
-_WATCHED = """
-import sys
-from rose.ledger.growth.compaction import compact
-manifests = []
-def note(event, arguments):
-    if event == "open" and "/compacted/w/" in str(arguments[0]) and str(arguments[0]).endswith(".json"):
-        manifests.append(arguments[0])
-sys.addaudithook(note)
-compact(sys.argv[1])
-print(len(manifests))
-"""
-
-
-@pytest.mark.long
-def test_what_needs_no_merging_is_not_read_for_its_manifest(root: Path) -> None:
-    compact(root, grace_s=0)
-    compact(root, grace_s=0)
-    assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
-    assert programs.run(_WATCHED, root) == (0, "0\n")
-
-
-def test_only_one_compaction_runs(root: Path) -> None:
-    with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
-        compact(root)
 
 
 @pytest.mark.long

@@ -60,13 +60,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "r") -> None:
     """An event with each of these ids, in one closed epoch."""
-    times = list(range(1, len(event_ids) + 1))
-    values = {"kind": "power", "run_id": run_id, "provenance": "live", "source": "rapl", "power_mw": 1}
-    columns: dict[str, list[object]] = {name: [value] * len(times) for name, value in values.items()}
-    columns |= {"event_id": [*event_ids], "at_us": [*times], "t0_ns": [*times], "t1_ns": [*times]}
     with LedgerWriter.open(root, writer, run_id) as log:
-        log.append(pa.table(columns))
-        log.flush()
+        log.record_all(
+            [
+                Power(event_id=event_id, at_us=at_us, t0_ns=at_us, t1_ns=at_us, power_mw=1, source="rapl")
+                for at_us, event_id in enumerate(event_ids, start=1)
+            ]
+        )
     # What closes that epoch, and is itself in an open one.
     with LedgerWriter.open(root, writer, run_id) as log:
         log.record(Power(at_us=1, t0_ns=1, t1_ns=2, power_mw=1, source="rapl"), durable=True)
@@ -120,23 +120,6 @@ def test_a_roll_up_writes_the_ids_that_are_new_however_many_there_are(root: Path
         assert rollup.roll_up(root).rows < written[-1], "without an id no file of ids is written"
     assert written[-1] == written[-2]
     assert sum(numbers_of_ids(root).values()) == 10 + 90 + 9000 + 1 + 3
-
-
-def test_of_files_of_ids_only_those_are_opened_that_may_be_merged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollup, "_MERGED_IDS_MAX", 2)
-    opened: list[str] = []
-    read = pq.read_metadata
-
-    def read_metadata(file: object) -> pq.FileMetaData:
-        if isinstance(file, Path) and file.parent == root / rolled.ID_FOLDER:
-            opened.append(file.stem)
-        return read(file)
-
-    monkeypatch.setattr(pq, "read_metadata", read_metadata)
-    for number in range(4):
-        write(root, f"id-{number}", f"more-{number}")
-        rollup.roll_up(root)
-    assert opened == ["000000", "000001", "000002"]
 
 
 def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
@@ -200,15 +183,6 @@ def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
     assert numbers_of_ids(root) == {"000001": 3}
     assert verify(root).problems == []
     assert sums.faults(root) == ([], None, ())
-
-
-def test_a_file_of_ids_that_no_generation_names_is_removed(root: Path) -> None:
-    write(root, "a")
-    rollup.roll_up(root)
-    shutil.copy(root / rolled.id_file(0), root / rolled.id_file(7))
-    assert verify(root).problems == [], "a roll-up that was killed leaves one"
-    rollup.roll_up(root)
-    assert in_folder(root) == {"000000"}
 
 
 def test_files_of_ids_stay_while_it_is_not_known_which_of_them_count(root: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -15,16 +14,12 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts import forward, spool
 from rose.ledger.hosts.forward import Forwarder
-from rose.ledger.hosts.remote import ControllerAwayError, ControllerError
-from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.hosts.served import serve
 
-#: `rose`, with its arguments.
-_ROSE = "from rose.cli import main; main()"
 _DOOR = "from tests.ledger.hosts.served import main; main()"
 
 
@@ -161,22 +156,6 @@ def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far
     check_whole(centre, 6)
 
 
-@pytest.mark.long
-def test_a_segment_that_was_damaged_on_the_spool_is_refused(centre, far, url, write):
-    write(2)
-    write(2, writer="other")
-    damaged = sorted((far / "live/host1-agent/000000").iterdir())[1]
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
-    with forwarder(far, url) as made:
-        progress = made.once()
-        assert "do not match its name" in progress.problems["host1-agent"]
-        assert query(centre, "SELECT writer, count(*) FROM lease_event GROUP BY ALL").rows == [("other", 2)]
-        damaged.write_bytes(content)
-        assert made.once().problems == {}
-    check_whole(centre, 4)
-
-
 def test_damage_at_the_centre_holds_up_nobody_else(centre, far, write):
     write(2)
     write(2, writer="other")
@@ -214,8 +193,7 @@ def test_writers_go_on_while_the_controller_is_away_and_later_everything_arrives
     write(1)
     said = []
     with forwarder(far, url, every_s=0.05, report=said.append) as made:
-        with pytest.raises(ControllerAwayError):
-            made.once()
+        assert "no controller answers" in made.once().stopped
         made.start()
         write(4)
         until(lambda: said and said[-1].waiting == 7)
@@ -248,49 +226,13 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
     check_whole(centre, 90)
 
 
-def test_a_killed_forwarder_is_succeeded_by_another(centre, far, url, write):
-    write(30)
-    with programs.started(_ROSE, "ledger", "forward", "--ledger", far, "--to", url) as (process, _):
-        until(lambda: held(centre) > 5)
-        process.kill()
-    assert process.exitcode == -signal.SIGKILL
-    with forwarder(far, url) as made:
-        assert made.once().problems == {}
-    check_whole(centre, 30)
-
-
 def test_a_wrong_token_is_no_reason_to_go_on_silently(centre, far, write):
     write(1)
     with serve(centre, token="x" * 16) as url:
-        with forwarder(far, url, token="y" * 16) as made, pytest.raises(ControllerError, match="is not known here"):
-            made.once()
+        with forwarder(far, url, token="y" * 16) as made:
+            assert "is not known here" in made.once().stopped
         with forwarder(far, url, token="x" * 16) as made:
             assert made.once().events == 1
-
-
-def test_what_is_no_ledger_is_named(tmp_path):
-    with pytest.raises(LedgerError, match="is not a ledger"):
-        Forwarder(tmp_path, "http://127.0.0.1:1")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_what_waits_is_counted_where_the_controller_was_never_reached(centre, far, write, monkeypatch):
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
-    write(10)
-    with serve(centre) as url, forwarder(far, url) as made:
-        made.once()
-    for _ in range(2):
-        compact(far, grace_s=0)
-    assert layout.epochs(far, "host1-agent")[0] > 0
-    write(9)
-    said = []
-    # As after a restart of the host while the controller is away.
-    with forwarder(far, url, every_s=0.05, report=said.append) as made:
-        made.start()
-        until(lambda: said)
-    assert said[0].stopped is not None
-    assert said[0].waiting >= 9
 
 
 @pytest.mark.long

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from typer.testing import CliRunner
 
-from rose import cli
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import dictionary
@@ -33,18 +31,14 @@ def test_every_view_and_every_column_is_explained(views):
     assert [view.name for view in views] == list(catalog.VIEWS)
     assert all(view.about for view in views)
     assert [f"{view.name}.{each.name}" for view in views for each in view.columns if not each.about] == []
-
-
-@pytest.mark.parametrize(("name", "unit"), UNITS.items())
-def test_a_comment_names_the_unit(views, name, unit):
-    found = [(view.name, each) for view in views for each in view.columns if re.search(name, each.name)]
-    assert found
-    assert [f"{view}.{each.name}" for view, each in found if unit not in each.about.lower().replace("utc", "UTC")] == []
-
-
-def test_no_comment_is_of_a_column_that_is_not_there(views):
     for view in views:
         assert set(catalog.comments(view.name)[1]) <= {each.name for each in view.columns}, view.name
+    for name, unit in UNITS.items():
+        found = [(view.name, each) for view in views for each in view.columns if re.search(name, each.name)]
+        assert found
+        assert [
+            f"{view}.{each.name}" for view, each in found if unit not in each.about.lower().replace("utc", "UTC")
+        ] == []
 
 
 def test_a_ledger_s_own_comments_are_read(tmp_path: Path) -> None:
@@ -62,11 +56,3 @@ def test_a_ledger_s_own_comments_are_read(tmp_path: Path) -> None:
         dictionary.one(found, "leases")
     with pytest.raises(LedgerError, match="is not a ledger"):
         dictionary.read(tmp_path)
-
-
-def test_the_command_prints_every_view_with_types_units_and_meanings(views):
-    printed = CliRunner().invoke(cli.app, ["schema"]).stdout
-    for view in views:
-        assert f"{view.name}: {view.about}" in printed
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line.startswith("│")]
-    assert lines == [[each.name, each.type, each.about] for view in views for each in view.columns]

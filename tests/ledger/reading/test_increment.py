@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.events import DeviceSlice
+from rose.events import BUCKETS, DeviceSlice
 from rose.ledger import layout, segments
 from rose.ledger.growth.compaction import compact
 from rose.ledger.reading.increment import Mark, since
@@ -15,23 +16,15 @@ from rose.ledger.writer import LedgerWriter
 from tests.long_form import usual
 
 
+def slice_at(t0_ns: int) -> DeviceSlice:
+    buckets = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0) | {"idle_ns": 1}
+    return DeviceSlice(device_id="d", t0_ns=t0_ns, t1_ns=t0_ns + 1, **buckets)
+
+
 def write(root: Path, writer: str, count: int) -> None:
     with LedgerWriter.open(root, writer, "r", "replay") as ledger:
         for n in range(count):
-            ledger.record(
-                DeviceSlice(
-                    device_id="d",
-                    t0_ns=n,
-                    t1_ns=n + 1,
-                    serving_ns=0,
-                    rollout_ns=0,
-                    train_ns=0,
-                    sync_ns=0,
-                    activation_ns=0,
-                    headroom_ns=0,
-                    idle_ns=1,
-                )
-            )
+            ledger.record(slice_at(n))
             if n % 3 == 2:
                 ledger.flush()
 
@@ -67,21 +60,9 @@ def test_what_is_read_is_not_read_again(tmp_path: Path) -> None:
 def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
     root = layout.create(tmp_path / "l")
     with LedgerWriter.open(root, "a", "r", "replay") as ledger:
-        slice_ = DeviceSlice(
-            device_id="d",
-            t0_ns=0,
-            t1_ns=1,
-            serving_ns=0,
-            rollout_ns=0,
-            train_ns=0,
-            sync_ns=0,
-            activation_ns=0,
-            headroom_ns=0,
-            idle_ns=1,
-        )
-        ledger.record(slice_, durable=True)
+        ledger.record(slice_at(0), durable=True)
         mark = since(root, {}).marks
-        ledger.record(slice_, durable=True)
+        ledger.record(slice_at(0), durable=True)
     close_epoch(root, "a")
     write(root, "a", 1)
     compact(root, grace_s=0)
@@ -94,8 +75,6 @@ def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
 @settings(max_examples=usual(4, long=100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "write", "compact"]), st.integers(0, 7)), max_size=8))
 def test_portions_make_up_the_whole_whatever_happens_in_between(steps: list[tuple[str, int]]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         root = layout.create(Path(folder) / "l")
         marks: dict[str, Mark] = {}

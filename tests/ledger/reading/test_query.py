@@ -15,7 +15,7 @@ from benchmarks.ledger.hostile_made import MADE, statements
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import query_check
-from rose.ledger.reading.query import Cancel, QueryError, query, query_arrow
+from rose.ledger.reading.query import QueryError, query, query_arrow
 from rose.ledger.writer import LedgerWriter
 from tests.long_form import usual
 
@@ -32,53 +32,25 @@ def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        (
-            "SELECT lease_id, step FROM lease ORDER BY step DESC",
-            [("l4", 4), ("l3", 3), ("l2", 2), ("l1", 1), ("l0", 0)],
-        ),
-        ("FROM lease SELECT count(*)", [(5,)]),
-        ("WITH l AS (SELECT * FROM lease) SELECT max(step) FROM l;", [(4,)]),
-        ("SELECT 1 -- with a comment at its end", [(1,)]),
-        ("VALUES (1), (2)", [(1,), (2,)]),
-        ("SELECT column_name FROM (DESCRIBE lease) LIMIT 1", [("writer",)]),
-    ],
-)
-def test_a_select_is_answered_in_its_order(root: Path, text: str, rows: list[Any]) -> None:
-    assert query(root, text).rows == rows
-
-
 def test_columns_and_types_are_named_also_without_rows(root: Path) -> None:
     result = query(root, "SELECT lease_id, event_time FROM lease WHERE false")
     assert (result.columns, result.types, result.rows) == (["lease_id", "event_time"], ["VARCHAR", "TIMESTAMP"], [])
 
 
-def test_a_query_is_cancelled_before_it_begins_and_while_it_runs(root: Path) -> None:
-    cancel = Cancel()
-    cancel()
-    with pytest.raises(QueryError, match="was cancelled"):
-        query(root, "SELECT 1", cancel=cancel)
-    cancel, endless = Cancel(), "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(query, root, endless, cancel=cancel)
-        time.sleep(0.3)
-        cancel()
-        with pytest.raises(QueryError, match="was cancelled"):
-            running.result(20)
-    assert query(root, "SELECT 1").rows == [(1,)]
-
-
-@pytest.mark.parametrize(("limit", "truncated"), [(0, True), (4, True), (5, False), (6, False)])
-def test_the_limit_is_kept_and_said(root: Path, limit: int, truncated: bool) -> None:
-    result = query(root, "FROM lease", limit=limit)
-    assert (len(result.rows), result.truncated) == (min(limit, 5), truncated)
+def test_the_limit_is_kept_and_said(root: Path) -> None:
+    for limit, truncated in ((0, True), (4, True), (5, False)):
+        result = query(root, "FROM lease", limit=limit)
+        assert (len(result.rows), result.truncated) == (min(limit, 5), truncated)
 
 
 @pytest.mark.parametrize(
     ("text", "rows"),
     [
+        ("SELECT lease_id, step FROM lease ORDER BY step DESC LIMIT 2", [("l4", 4), ("l3", 3)]),
+        ("FROM lease SELECT count(*)", [(5,)]),
+        ("WITH l AS (SELECT * FROM lease) SELECT max(step) FROM l;", [(4,)]),
+        ("SELECT 1 -- with a comment at its end", [(1,)]),
+        ("VALUES (1), (2)", [(1,), (2,)]),
         ("SELECT lease_id, row_number() OVER (ORDER BY step DESC) AS n FROM lease QUALIFY n = 1", [("l4", 1)]),
         ("SELECT count(*) FROM (SUMMARIZE lease) WHERE column_name = 'step'", [(1,)]),
         ("SELECT count(*) > 10 FROM (DESCRIBE FROM lease)", [(True,)]),
@@ -144,7 +116,7 @@ def test_every_hostile_statement_is_refused_or_stopped(root: Path) -> None:
         return comment, outcome, time.monotonic() - began
 
     # Some of those that the check refuses, too: that it stands before the query.
-    tried = sorted(texts.keys() - refused)[:: usual(30, long=1)] + sorted(refused)[:: usual(80, long=20)]
+    tried = sorted(texts.keys() - refused)[:: usual(60, long=1)] + sorted(refused)[:: usual(120, long=20)]
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(attempt, tried))
     assert files(root.parent) == before
@@ -154,27 +126,18 @@ def test_every_hostile_statement_is_refused_or_stopped(root: Path) -> None:
     assert [comment for comment, _, seconds in outcomes if seconds >= 20] == []
 
 
+def test_what_is_not_one_select_is_refused(root: Path) -> None:
+    with catalog.connect(root) as connection:
+        for text in ("", ";", "SELECT 1;;", "-- nothing", "SELECT 1; SELECT 2", "SELECT '", "PIVOT lease ON step"):
+            assert not passes(connection, text), text
+
+
 def passes(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
     try:
         query_check.limited(connection, text, 1000)
     except QueryError as error:
         return "hunter2" in str(error)
     return True
-
-
-@pytest.mark.parametrize(
-    "text", ["", ";", "SELECT 1;;", "-- nothing", "SELECT 1; SELECT 2", "SELECT '", "PIVOT lease ON step"]
-)
-def test_what_is_not_one_select_is_refused(root: Path, text: str) -> None:
-    with pytest.raises(QueryError):
-        query(root, text)
-
-
-def test_a_python_variable_is_no_table(root: Path) -> None:
-    mine = [{"a": 1}]
-    with pytest.raises(QueryError, match="'mine' is not a view"):
-        query(root, "SELECT * FROM mine")
-    assert mine
 
 
 def test_a_result_that_is_too_large_is_refused(root: Path) -> None:
@@ -196,11 +159,8 @@ def test_a_text_that_is_too_long_or_too_deep_is_refused(root: Path) -> None:
         ("SELECT 1; SELECT 2", "2 statements were given. Allowed is exactly one SELECT"),
         ("SELECT * FROM read_text('/etc/hostname')", "Allowed is exactly one SELECT"),
         ("SELECT count(*) FROM leese", "'leese' is not a view of the ledger; did you mean 'lease'?"),
-        ("FROM runs", "did you mean 'run'?"),
         ("WITH newest AS (FROM run) FROM newst", "did you mean 'newest'?"),
         ("SELECT leese_id FROM lease", 'Candidate bindings: "lease_id"'),
-        ("SELECT strlengt('a')", 'Did you mean "strlen"'),
-        ("SELECT colour FROM lease", "colour"),
     ],
 )
 def test_an_error_says_what_is_allowed(root: Path, text: str, says: str) -> None:
@@ -220,24 +180,13 @@ def test_a_query_that_takes_too_much_memory_fails(root: Path) -> None:
         query(root, "SELECT count(*) FROM (SELECT DISTINCT range FROM range(100000000))", memory_limit_gb=0.05)
 
 
-@pytest.mark.parametrize("bound", [{"limit": -1}, {"timeout_s": 0}, {"memory_limit_gb": 0}])
-def test_bounds_must_be_positive(root: Path, bound: dict[str, Any]) -> None:
-    with pytest.raises(QueryError, match="must be positive"):
-        query(root, "SELECT 1", **bound)
-
-
-def test_every_view_can_be_queried(root: Path) -> None:
-    counts = query(root, "SELECT " + ", ".join(f"(SELECT count(*) FROM {view})" for view in catalog.VIEWS))
-    assert len(counts.rows[0]) == len(catalog.VIEWS)
-    assert query(root, "FROM event").columns[:2] == ["writer", "seq"]
+def test_bounds_must_be_positive(root: Path) -> None:
+    bounds: list[dict[str, Any]] = [{"limit": -1}, {"timeout_s": 0}, {"memory_limit_gb": 0}]
+    for bound in bounds:
+        with pytest.raises(QueryError, match="must be positive"):
+            query(root, "SELECT 1", **bound)
 
 
 def test_a_folder_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=f"{tmp_path} is not a ledger"):
         query(tmp_path, "SELECT 1")
-
-
-def test_what_is_no_column_gets_no_hint_about_it(root: Path) -> None:
-    with pytest.raises(QueryError) as caught:
-        query(root, "SELECT 'at' AS \"at\" FROM -- not at all")
-    assert "event_time" not in str(caught.value)

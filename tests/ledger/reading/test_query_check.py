@@ -48,9 +48,9 @@ def test_every_other_table_function_is_refused(connection):
             check(json.loads(connection.execute(serialized).fetchall()[0][0]), known)
 
 
-@pytest.mark.parametrize("text", ["FROM mine", "FROM MAIN.Mine", "FROM ledger.main.mine", "FROM rows_of(3)"])
-def test_views_and_macros_of_the_catalog_are_allowed(connection, text):
-    assert connection.execute(limited(connection, text, 10)).fetchall()
+def test_views_and_macros_of_the_catalog_are_allowed(connection):
+    for text in ("FROM mine", "FROM MAIN.Mine", "FROM ledger.main.mine", "FROM rows_of(3)"):
+        assert connection.execute(limited(connection, text, 10)).fetchall()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.clock import utc_us
 from rose.events import BUCKETS, DeviceSlice, Ledger, Preemption, Provenance, Sync
 from rose.ledger import segments
+from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics
@@ -17,6 +21,7 @@ from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
 
 S = 10**9
+HOME = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -134,8 +139,11 @@ def test_what_the_files_say(root: Path) -> None:
     assert 3590 < age_s < 3700
     with LedgerWriter.open(root, "w-live", "r") as writer:
         assert read("rose_ledger_events_total", writer="w-live") == writer.record(Ledger(action="note"))
-    live = sum(path.stat().st_size for path in root.glob("live/*/*/*.parquet"))
-    assert 0 < (read("rose_ledger_bytes", folder="live") or 0) < live
+    files = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
+    read = Read(metrics.text(root))
+    taken = {path.name: read("rose_ledger_bytes", folder=path.name) or 0 for path in root.iterdir() if path.is_dir()}
+    assert sum(taken.values()) + (read("rose_ledger_bytes", folder=".") or 0) == sum(files)
+    assert taken["live"] == sum(path.stat().st_size for path in root.glob("live/*/*/*.parquet"))
     assert (read("rose_ledger_free_disk_bytes") or 0) > 0
 
 
@@ -166,17 +174,6 @@ def test_a_job_that_never_succeeded_has_no_age(root: Path) -> None:
     assert read("rose_job_last_success_age_seconds", job="j") is None
 
 
-def test_every_metric_follows_prometheus_conventions(root: Path) -> None:
-    families = list(text_string_to_metric_families(metrics.text(root)))
-    assert len({family.name for family in families}) == len(families) >= 20
-    for family in families:
-        assert family.name.startswith("rose_")
-        assert family.documentation.endswith(".")
-        assert family.type in ("counter", "gauge")
-        for sample in family.samples:
-            assert sample.name == (f"{family.name}_total" if family.type == "counter" else family.name)
-
-
 def test_a_scraper_in_a_hurry_gets_the_same_answer(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = metrics.LedgerCollector(root, cache_s=100)
     first = collector.collect()
@@ -195,3 +192,57 @@ def test_a_ledger_that_cannot_be_read_gives_no_figures(root: Path, tmp_path: Pat
         path.write_bytes(b"damaged")
     with pytest.raises(LedgerError):
         metrics.text(root)
+
+
+def exported(root: Path) -> dict[str, set[str]]:
+    """Each metric that can be scraped, with its labels; those of jobs once jobs ran."""
+    for job in ledger_jobs(Settings()):
+        run_job(root, job)
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(metrics.text(root)):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        found[name] = {label for sample in family.samples for label in sample.labels}
+    return found
+
+
+def test_the_documented_rules_speak_of_metrics_that_are_there(root: Path) -> None:
+    alerts = yaml.safe_load((HOME / "deploy/prometheus/rose-ledger.yml").read_text(encoding="utf-8"))
+    names = exported(root)
+    ((group,),) = alerts.values()
+    assert len(group["rules"]) >= 5
+    for rule in group["rules"]:
+        assert {"alert", "expr", "labels", "annotations"} <= rule.keys()
+        asked = re.findall(r"(rose_\w+)(?:\{([^}]*)\})?", rule["expr"])
+        assert asked, rule["alert"]
+        for name, selector in asked:
+            assert name in names, f"{rule['alert']}: nothing is exported as {name}"
+            labels = set(re.findall(r"(\w+)=~?\"", selector))
+            if names[name]:
+                assert labels <= names[name], f"{rule['alert']}: {name} has no such label"
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+
+
+def test_every_metric_is_documented(root: Path) -> None:
+    table = (HOME / "docs/ledger.md").read_text(encoding="utf-8")
+    for name, labels in exported(root).items():
+        (line,) = [line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line]
+        documented = set(re.findall(r"`(\w+)`", line.rsplit("|", 2)[1]))
+        assert labels in (documented, set()), name
+
+
+def test_how_far_a_writer_is_shows_without_a_query_also_after_a_compaction(
+    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    root = tmp_path / "ledger"
+    LedgerWriter.open(root, "silent", "r").close()
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for n in range(7):
+            writer.record(lease(at_us=1000 - n))
+    newest = sorted((root / "live/w").iterdir())[-1]
+    for _ in range(2):
+        assert [metrics.writer_state(root, name) for name in ("silent", "w")] == [(0, None), (7, 994)]
+        compact(root, grace_s=0)
+    shutil.rmtree(newest)
+    # A merged file holds events 0 to 5; its newest by time is its first.
+    assert metrics.writer_state(root, "w") == (6, 1000)
