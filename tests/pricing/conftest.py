@@ -13,10 +13,10 @@ from rose import events
 from rose.pricing import console
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
-from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.report import Report
 from rose.pricing.table import Element, Section
 from rose.terminal import Screen
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
