@@ -196,8 +196,8 @@ def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice
 
 def work(device_id: str, from_s: float, lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
     """A slice that begins at a second after T0 and lasts as long as its buckets together."""
-    buckets: dict[str, Any] = {f"{bucket}_ns": int(seconds.get(bucket, 0) * S) for bucket in events.BUCKETS}
-    t0_ns = T0_NS + int(from_s * S)
+    buckets: dict[str, Any] = {f"{bucket}_ns": round(seconds.get(bucket, 0) * S) for bucket in events.BUCKETS}
+    t0_ns = T0_NS + round(from_s * S)
     return events.DeviceSlice(
         device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), **buckets
     )
