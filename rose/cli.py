@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
-from rose.pricing.commands import borrow_app, correct_command, price_app, report_command
+from rose.pricing.commands import borrow_command, correct_command, price_app, report_command
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
@@ -77,7 +77,7 @@ app.command("forecast", rich_help_panel=_COST)(forecast_command)
 app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
 app.add_typer(price_app, name="price", rich_help_panel=_COST)
-app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
+app.command("borrow", rich_help_panel=_COST)(borrow_command)
 app.command("correct", rich_help_panel=_COST)(correct_command)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
 app.command("alerts", rich_help_panel=_COST)(alerts_command)

@@ -1,4 +1,4 @@
-"""Whether borrowing is worth it: what it saved, why it costs what it costs, and what that depends on."""
+"""Whether borrowing is worth it: what it saved, and what that depends on."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ import polars as pl
 import streamlit as st
 
 from dashboard import charts, data, display, escape, frame
-from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.pricing.borrowing import report
-from rose.pricing.borrowing.report.alternatives import CASH
-from rose.pricing.borrowing.report.waterfall import TOKENS, waterfall
+from rose.pricing.borrowing.report import CASH
 from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.figures import Figure, Stamp
-from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
 
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
 
 
-def answers(run: PricedRun) -> dict[str, Section]:
-    """Return every answer on the borrowing of a run, by name."""
-    return {"waterfall": waterfall(run), **report.sections(run)}
-
-
 def show(ledger: Path, run: Run) -> None:
     def ask(unverified: bool) -> Priced[tuple[dict[str, Section], Stamp]]:
-        return data.of_run(ledger, run, answers, unverified=unverified)
+        return data.of_run(ledger, run, report.sections, unverified=unverified)
 
     with st.spinner("Comparing with other ways to the same tokens …"):
         answer = frame.priced(ledger, ask, f"borrowing-{run.run_id}")
@@ -39,7 +31,6 @@ def show(ledger: Path, run: Run) -> None:
     frame.stamp(stamp)
     _verdict(sections["risk"], sections["compare"])
     _saved(sections["compare"])
-    _why(sections["waterfall"], stamp)
     _depends(sections["risk"])
     st.header("Did lending make serving late?")
     frame.show(sections["risk"], _SOURCE, skip=("saves", "depends"))
@@ -80,32 +71,6 @@ def _saved(compare: Section) -> None:
 def _amounts(compare: Section) -> list[tuple[str, Figure]]:
     """Each other way to the same tokens, with the cash that borrowing saved against it."""
     return [(str(name), figure) for name, _, figure in compare.table("bill").rows]
-
-
-def _why(steps: Section, stamp: Stamp) -> None:
-    st.header("Why does a borrowed rollout cost what it costs?")
-    if "missing" in steps.parts:
-        st.info(escape.prose(steps.text("missing")))
-        return
-    table = steps.table("steps")
-    drawn = [
-        (
-            name.replace("_", " "),
-            None if figure.value is None else int(figure.value),
-            number in table.marks,
-            escape.cell(why),
-        )
-        for number, (name, figure, why) in enumerate(table.rows)
-    ]
-    title = f"{stamp.currency} for {steps.figure('tokens', TOKENS).text} useful tokens made on borrowed devices"
-    display.chart(charts.waterfall(drawn, stamp.currency, title), about="From dedicated devices to the marginal cost")
-    st.caption(
-        words.plain(
-            "From what dedicated devices would cost (hypothetical) to what lending added to the bill (marginal). A "
-            f"part that is not known has no bar. {stamp}."
-        )
-    )
-    frame.show(steps, _SOURCE, skip=("tokens",), folded=("steps",))
 
 
 def _depends(risk: Section) -> None:

@@ -14,8 +14,8 @@ from rose import events
 from rose.events import BUCKETS
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
-from rose.pricing.document import Report
 from rose.pricing.price_books import pricebook
+from rose.pricing.run.report import Report
 
 DRAWN = {"device_states": "idle", "latency": "requests", "preemptions": "preemptions"}
 
@@ -34,12 +34,12 @@ def drawn(ledger: Path, query: str, window: Window) -> pl.DataFrame:
 def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, built: Report, run: data.Run) -> None:
     states, latency = (drawn(ended, query, run.whole) for query in ("device_states", "latency"))
     for bucket in BUCKETS:
-        assert states[bucket].sum() == built.device_time[bucket].value
+        assert states[bucket].sum() == built.section.figure("time", bucket, "time").value
     assert states.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
     assert states["lent"].sum() == 8 * 23 * 10**9
-    assert latency["requests"].sum() == built.latency["all"].requests.value
+    assert latency["requests"].sum() == built.section.figure("latency", "all", "requests").value
     kept = latency["kept"].sum() / latency["requests"].sum()
-    assert kept == pytest.approx(1 - (built.latency["all"].missed_budget.value or 0))
+    assert kept == pytest.approx(1 - (built.section.figure("latency", "all", "missed budget").value or 0))
     shown = charts.most_of_each_bin(states)
     shares = shown.select(pl.sum_horizontal(f"{bucket}_share" for bucket in BUCKETS)).to_series()
     assert shares.to_list() == pytest.approx([1.0] * len(shares))

@@ -16,17 +16,15 @@ from dashboard import format as words
 from dashboard.data import ROLLOUT_BUCKETS
 from rose.ledger.reading import named
 from rose.pricing import charges
+from rose.pricing.answers import changes
 from rose.pricing.answers import report as answers_report
-from rose.pricing.answers.report import changes
 from rose.pricing.borrowing import report as borrowing_report
-from rose.pricing.borrowing.report import alternatives, risk
-from rose.pricing.borrowing.report.waterfall import waterfall
+from rose.pricing.borrowing import risk
 from rose.pricing.closing import close, period, restate, store
-from rose.pricing.document import Report
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import tables
 from rose.pricing.run.priced import priced
+from rose.pricing.run.report import Report
 from rose.pricing.table import Section, Table
 from rose.pricing.watch import budget
 from tests.dashboard.conftest import HOSTILE, OpenPage, choose, page_text, table, unescaped, values
@@ -120,7 +118,7 @@ def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, open_page: Ope
 
 def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, drawn: OpenPage) -> None:
     app = drawn(ended, "overview")
-    saved = alternatives.build(ended, "run", BOOK).cash_saved
+    saved = borrowing_report.saved_in_run(ended, "run", BOOK).row(borrowing_report.CASH)["value"]
     harvest = named.run(ended, named.load("harvest_share_by_day"), {})
     (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
     assert values(app) == {
@@ -215,10 +213,9 @@ def test_leases_of_two_fleets_that_are_called_alike_stay_apart(tmp_path: Path, o
 def test_borrowing_has_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "borrowing")
     with priced(ended) as run:
-        sections, steps = borrowing_report.sections(run), waterfall(run)
+        sections = borrowing_report.sections(run)
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(app, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
-    shows(app, Section({key: part for key, part in steps.parts.items() if key != "tokens"}))
     assert sections["risk"].text("saves") in page_text(app)
 
 
@@ -250,7 +247,9 @@ def test_serving_and_fleet_need_no_prices(
     assert risk.says(risk.without_prices(ended, "run")) in page_text(serving)
     assert values(serving)["Missed a latency budget"] == "3.3%"
     assert values(serving)["First token, worst p99"] == "2.6 s"
-    assert table(serving, "lent", "requests")["requests"].sum() == built.latency["all"].requests.value
+    assert (
+        table(serving, "lent", "requests")["requests"].sum() == built.section.figure("latency", "all", "requests").value
+    )
     taken = table(serving, "action", "preemptions").groupby("action")["preemptions"].sum()
     assert taken.to_dict() == {"cut": 8, "revoke": 3, "yield": 48}
     fleet = open_page(ended, "fleet")
@@ -266,8 +265,7 @@ def test_serving_and_fleet_need_no_prices(
 def test_runs_have_their_report(ended: Path, built: Report, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
-    parts = [part for part in tables.tables(built) if isinstance(part, Table)]
-    shows(app, Section({str(number): part for number, part in enumerate(parts)}))
+    shows(app, built.section)
     assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 

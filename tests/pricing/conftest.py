@@ -13,10 +13,10 @@ from rose import events
 from rose.pricing import console
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
-from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.report import Report
 from rose.pricing.table import Element, Section
 from rose.terminal import Screen
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
@@ -194,6 +194,20 @@ def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice
     return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HALF_HOUR, **buckets)
 
 
+def work(device_id: str, from_s: float, lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
+    """A slice that begins at a second after T0 and lasts as long as its buckets together."""
+    buckets: dict[str, Any] = {f"{bucket}_ns": round(seconds.get(bucket, 0) * S) for bucket in events.BUCKETS}
+    t0_ns = T0_NS + round(from_s * S)
+    return events.DeviceSlice(
+        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), **buckets
+    )
+
+
+def joined(device_id: str, pool: Any = "serving", device_class: str = "h100-sxm") -> events.Device:
+    """A device that joins at T0."""
+    return events.Device(action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class=device_class)
+
+
 def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
     return events.Sync(
         device_id=device_id,
@@ -337,6 +351,12 @@ def fleet(fleet_made: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def fleet_kept(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`fleet` for tests that only read it."""
+    return Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("kept") / "ledger"))
+
+
+@pytest.fixture(scope="session")
 def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("closed") / "ledger"))
     close(root)
@@ -350,6 +370,12 @@ def closed(closed_made: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def closed_kept(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`closed` for tests that only read it."""
+    return Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("kept") / "closed"))
+
+
+@pytest.fixture(scope="session")
 def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `weeks` is a copy of, which none reads."""
     return write(tmp_path_factory.mktemp("weeks") / "ledger", weeks_events())
@@ -359,6 +385,12 @@ def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def weeks(weeks_made: Path, tmp_path: Path) -> Path:
     """A ledger of `weeks_events`."""
     return Path(shutil.copytree(weeks_made, tmp_path / "weeks"))
+
+
+@pytest.fixture(scope="session")
+def weeks_kept(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`weeks` for tests that only read it."""
+    return Path(shutil.copytree(weeks_made, tmp_path_factory.mktemp("kept") / "weeks"))
 
 
 @pytest.fixture(scope="session")
@@ -379,3 +411,9 @@ def half_closed(half_closed_made: Path, tmp_path: Path) -> Path:
     A day costs $86.40, corrected $95.04.
     """
     return Path(shutil.copytree(half_closed_made, tmp_path / "half"))
+
+
+@pytest.fixture(scope="session")
+def half_closed_kept(half_closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`half_closed` for tests that only read it."""
+    return Path(shutil.copytree(half_closed_made, tmp_path_factory.mktemp("kept") / "half"))

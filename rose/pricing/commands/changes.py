@@ -45,7 +45,7 @@ def changes_command(
     with clear_errors():
         check_format(as_csv, as_json)
         from rose.clock import utc_us
-        from rose.pricing.answers.report import changes
+        from rose.pricing.answers import changes
         from rose.pricing.spend.calendar import Calendar
 
         root, asked = ledger_root(ledger), [period or "this-month", *([before] if before else [])]

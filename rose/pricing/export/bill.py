@@ -14,9 +14,9 @@ from rose.pricing.charges.sums import total
 from rose.pricing.closing import period, store
 from rose.pricing.closing.store import Closed
 from rose.pricing.figures import BookFacts, Stamp
-from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.money import NS_PER_HOUR, PricingError, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.run import report
+from rose.pricing.run.priced import priced as priced_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,13 +133,16 @@ def of_period(
     end_ns = max([-(-priced.to_ns // NS_PER_HOUR) * NS_PER_HOUR, *(hour + NS_PER_HOUR for hour in hours)])
     billed = Part(frame=priced.frame, book=book, invoice_id=None, from_ns=begin_ns, to_ns=end_ns)
     whole_run = run_id is not None and from_ns is None and to_ns is None
-    marginal = report.build(root, run_id, book, allow_unverified).marginal["total"].value if whole_run else None
+    marginal_nano = None
+    if whole_run:
+        with priced_run(root, run_id, book, allow_unverified) as run:
+            marginal_nano = nano_usd_of(run.borrow.usd)
     return Bill(
         parts=(billed,),
         stamp=stamp,
         runs=_runs(root),
         root=root,
-        marginal_nano=None if marginal is None else int(marginal),
+        marginal_nano=marginal_nano,
         loaded=None if priced.fleet is None else priced.fully_loaded(),
         verification=verified.text(root),
     )

@@ -20,9 +20,11 @@ runner = CliRunner()
 def test_report_prints_tables_and_json(sample_kept: Path) -> None:
     shown = runner.invoke(app, ["report", "--ledger", str(sample_kept)])
     assert shown.exit_code == 0, shown.output
-    assert "Cost per correct answer" in shown.output
+    assert "By what rollout tokens are priced at" in shown.output
     as_json = runner.invoke(app, ["report", "--json", "--run", "run"], env={"ROSE_LEDGER": str(sample_kept)})
-    assert json.loads(as_json.output)["amortized"]["total"]["value"] == 4_740_000_000  # devices $4.70, sync $0.04
+    assert (
+        json.loads(as_json.output)["report"]["time"]["rows"][-1]["amortized"]["value"] == 4_740_000_000
+    )  # devices $4.70, sync $0.04
 
 
 def test_report_names_what_is_wrong_and_fails(sample_kept: Path, tmp_path: Path) -> None:

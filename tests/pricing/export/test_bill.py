@@ -30,7 +30,7 @@ def test_a_period_is_one_part_that_is_not_invoiced(period_bill: Bill, busy: Path
 def test_a_whole_run_has_what_borrowing_added(sample_kept: Path) -> None:
     book = pricebook.load("example")
     made = bill.of_period(sample_kept, book, run_id="run")
-    assert made.marginal_nano == report.build(sample_kept, "run", book).marginal["total"].value
+    assert made.marginal_nano == report.build(sample_kept, "run", book).section.figure("borrow", "m", "in all").value
     begin = made.charges.from_ns
     hour = bill.of_period(sample_kept, book, from_ns=begin, to_ns=begin + HOUR_NS, run_id="run")
     assert hour.marginal_nano is None

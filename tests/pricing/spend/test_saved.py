@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report import alternatives
-from rose.pricing.borrowing.report.savings import WOULD
+from rose.pricing.borrowing.report import WOULD, alternatives
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.choice import NoPriceBookError
