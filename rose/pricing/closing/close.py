@@ -18,7 +18,7 @@ from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.sums import exact
-from rose.pricing.closing import charge_algebra, statement, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -83,8 +83,6 @@ def close(
             by=by,
             open_runs=open_runs,
         )
-        # What cannot be stated is not frozen.
-        statement.state(store.of_charges(posting, priced))
         store.post(root, posting, contents)
     return store.read(root, posting.close_id)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors, print_sections
+from rose.pricing.commands.common import BookOption, RunOption, clear_errors, print_sections
 from rose.terminal import echo
 
 borrow_app = typer.Typer(help="What borrowing costs, and whether it was worth it.")
@@ -43,7 +43,6 @@ def borrow(
         int, typer.Option("--horizon", help="Seconds within which load must rise, for the provision.", min=1)
     ] = 10,
     as_json: JsonOption = False,
-    allow_unverified: UnverifiedOption = False,
 ) -> None:
     """What borrowing costs in a run, whether it harms serving, and whether it was worth it."""
     if context.invoked_subcommand is not None:
@@ -53,7 +52,7 @@ def borrow(
 
     with clear_errors():
         spans = () if gave_back is None else scale_down.read(gave_back)
-        with priced(ledger_root(ledger), run, price_book, allow_unverified) as priced_run:
+        with priced(ledger_root(ledger), run, price_book) as priced_run:
             made = report.sections(priced_run, only, spans, by_lease=by_lease, horizon_s=horizon)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import typer
+from rose.pricing.commands.changes import changes_command
 from typer.testing import CliRunner, Result
 
-from rose.pricing.commands.changes import changes_command
 from tests.pricing.closing.conftest import BOOK_TOML
 
 app = typer.Typer()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from rose.pricing.commands.reconcile import reconcile_command
 from typer.testing import CliRunner, Result
 
-from rose.pricing.commands.reconcile import reconcile_command
 from tests.pricing.reconcile.conftest import BOOK_TEXT, LEDGER_NANO, charge, fleet_of_four, whole, write_csv
 
 __all__ = ["fleet_of_four"]

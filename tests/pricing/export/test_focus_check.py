@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rose.pricing.closing.bill import Bill
 
 from rose.pricing.export import focus, focus_check
-from rose.pricing.export.bill import Bill
 from rose.pricing.money import PricingError
 
 COSTS = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")
