@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 import sql
@@ -27,31 +25,7 @@ from rose.pricing.export import focus_check, out, prices
 from rose.pricing.export.out import Written
 from rose.pricing.money import PricingError
 
-
-class _CsvWriter:
-    """Text with every decimal written out: pyarrow's own writer makes 0E-12 of zero. No cell is a formula."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file = path.open("wb")
-        self._header = True
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
-        text = pl.col(pl.String)
-        frame = frame.with_columns(text.str.replace(FORMULA.pattern, "'$0"))
-        frame.write_csv(self._file, include_header=self._header)
-        self._header = False
-
-    def close(self) -> None:
-        self._file.close()
-
-
-_WRITERS: dict[str, Callable[[Path, pa.Schema], Any]] = {
-    ".parquet": lambda path, schema: pq.ParquetWriter(path, schema, compression="zstd"),
-    ".csv": _CsvWriter,
-}
-SUFFIXES = tuple(_WRITERS)
+SUFFIXES = (".parquet", ".csv")
 #: Charges that are worked on at once: a portion ends with the hour in which it gets so long.
 _PORTION_ROWS = 100_000
 _PICO = 10**12
@@ -70,15 +44,20 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
     out.check(path, SUFFIXES)
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
+        stored = temporary.with_suffix(".parquet")
         try:
-            _write(bill, temporary, progress)
+            _write(bill, stored, progress)
         except duckdb.Error as error:
             raise PricingError(f"the charges cannot be made into FOCUS rows: {str(error).splitlines()[0]}") from error
-        report = focus_check.check(temporary, charges_nano(bill))
+        report = focus_check.check(stored, charges_nano(bill))
         if report.faults:
             raise PricingError(
                 "the rows that were made break FOCUS's rules, so nothing was exported:\n" + report.text(path.name)
             )
+        if path.suffix == ".csv":
+            # Every decimal is written out, and no cell is a formula of a spreadsheet.
+            text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")
+            pl.scan_parquet(stored).with_columns(text).sink_csv(temporary)
         return report.rows, report.totals
 
     return out.write(path, make)
@@ -110,8 +89,7 @@ def _write(bill: Bill, path: Path, progress: Progress) -> None:
                 progress(done, charged)
                 connection.register("charge", portion)
                 for batch in connection.sql(script).to_arrow_reader(_PORTION_ROWS):
-                    # CSV has no place for it.
-                    writer = writer or _WRITERS[path.suffix](path, batch.schema.with_metadata(described))
+                    writer = writer or pq.ParquetWriter(path, batch.schema.with_metadata(described), compression="zstd")
                     writer.write_batch(batch)
                 done += portion.height
         finally:
