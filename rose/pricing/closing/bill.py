@@ -264,15 +264,20 @@ def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]],
     """The provenance that is chosen, or the only one of the period. Raises PricingError for several, or none."""
     present = {own[0].provenance for own in posted.values()}
     if period.without(own[0].period for own in posted.values()):
-        present |= set(provenances(root, period))
+        present |= _of_runs(root, period)
     return one_provenance(root, present, chosen, period)
 
 
 def provenances(root: Path, period: Period) -> list[str]:
-    """The provenances of the runs that had a device in a period. Raises LedgerError."""
+    """The provenances of the runs that had a device in a period, and of its closes. Raises LedgerError."""
+    closed = {own[0].provenance for own in postings(root).values() if own[0].period.overlaps(period)}
+    return sorted(closed | _of_runs(root, period))
+
+
+def _of_runs(root: Path, period: Period) -> set[str]:
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
-        return [str(row["provenance"]) for row in rows(connection, "closing/provenances")]
+        return {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
 
 
 def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:

@@ -28,7 +28,7 @@ from rose.terminal import echo, echo_data
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from rose.pricing.spend.cost import Cost, Question
+    from rose.pricing.spend.cost import Cost
 
 TeamOption = Annotated[str | None, typer.Option("--team", help="One team only.")]
 OneRunOption = Annotated[str | None, typer.Option("--run", help="One run only.")]
@@ -69,6 +69,8 @@ def cost_command(
 ) -> None:
     """What a period cost, by one to six dimensions: closed days from the books, open days priced now."""
     with clear_errors():
+        from rose.clock import utc_us
+        from rose.pricing.money import PricingError
         from rose.pricing.spend import cost, tables
 
         root = ledger_root(ledger)
@@ -76,62 +78,28 @@ def cost_command(
             from rose.pricing.export import out as writing
 
             writing.check(out, (".csv", ".html"))
-        question = _question(root, period, by, team, run, tag, view, tz, provenance, close, as_of, price_book)
+        if close is not None and price_book is not None:
+            raise PricingError("--close has its own prices: leave out --price-book")
+        question = cost.question(
+            root,
+            now_ns=utc_us() * 1000,
+            period=period,
+            by=by,
+            team=team,
+            run=run,
+            tag=tag,
+            view=view,
+            tz=tz,
+            provenance=provenance,
+            close=close,
+            as_of=as_of,
+        )
         with logged(root, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
             answer = cost.ask(root, question, price_book, allow_unverified=allow_unverified)
         if out is None:
             print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
         else:
             _write(root, answer, out)
-
-
-def _question(
-    root: Path,
-    period: str | None,
-    by: list[str] | None,
-    team: str | None,
-    run: str | None,
-    tag: str | None,
-    view: str,
-    tz: str | None,
-    provenance: str | None,
-    close: str | None,
-    as_of: str | None,
-    price_book: str | None,
-) -> Question:
-    """The question that options ask. Raises PricingError for one that is wrong."""
-    from rose.pricing.closing import period as periods
-    from rose.pricing.closing import store
-    from rose.pricing.money import PricingError
-    from rose.pricing.spend.calendar import Calendar
-    from rose.pricing.spend.cost import Question
-
-    only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
-    if tag is not None:
-        name, equals, value = tag.partition("=")
-        if not (name and equals and value):
-            raise PricingError(f"--tag {tag!r} is no tag; write NAME=VALUE, such as --tag project=maze")
-        only[f"tag:{name}"] = value
-    if close is None and as_of is not None:
-        raise PricingError("--as-of is of a close: name it with --close")
-    if close is not None:
-        given = {"--period": period, "--provenance": provenance, "--price-book": price_book}
-        if others := [option for option, value in given.items() if value is not None]:
-            raise PricingError(f"--close has its own period and prices: leave out {', '.join(others)}")
-        first = store.of_close(root, close)[0]
-        whole, provenance = first.period, first.provenance
-    else:
-        whole = period_of(period, tz)
-    return Question(
-        period=whole,
-        by=tuple(by or ["team"]),
-        only=only,
-        calendar=Calendar(tz or "UTC"),
-        provenance=provenance,
-        view=view,
-        close_id=close,
-        as_of_ns=None if as_of is None else periods.instant(as_of, "--as-of"),
-    )
 
 
 def _write(root: Path, answer: Cost, path: Path) -> None:

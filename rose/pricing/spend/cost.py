@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,15 @@ from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges.sums import exact
-from rose.pricing.closing import charge_algebra
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import Period
+from rose.pricing.closing.period import Period, instant
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Stamp
-from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend.calendar import Calendar
+from rose.pricing.spend.calendar import Calendar, QuestionError
 
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
@@ -60,10 +59,6 @@ _TAG = "tag:"
 #: What a price book tells devices by.
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 _AMOUNTS = ("cost_nano", "ns", "tokens")
-
-
-class QuestionError(PricingError):
-    """A wrong dimension, tag or value in a question; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +150,50 @@ class Cost:
             "total": self.total.to_json(),
             "lines": [dict(zip(question.by, line.values, strict=True)) | line.to_json() for line in self.lines],
         }
+
+
+def question(
+    root: Path,
+    *,
+    now_ns: int,
+    period: str | None = None,
+    by: Sequence[str] | None = None,
+    team: str | None = None,
+    run: str | None = None,
+    tag: str | None = None,
+    view: str = "amortized",
+    tz: str | None = None,
+    provenance: str | None = None,
+    close: str | None = None,
+    as_of: str | None = None,
+) -> Question:
+    """The question that a reader's words ask; `now_ns` is what today and this month are of. Raises QuestionError."""
+    calendar = Calendar(tz or "UTC")
+    only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
+    if tag is not None:
+        name, equals, value = tag.partition("=")
+        if not (name and equals and value):
+            raise QuestionError(f"tag {tag!r} is no tag; write NAME=VALUE, such as project=maze")
+        only[_TAG + name] = value
+    if close is None and as_of is not None:
+        raise QuestionError("as-of is of a close: name it with close")
+    if close is not None:
+        if (period, provenance) != (None, None):
+            raise QuestionError("a close has its own period and provenance: leave out period and provenance")
+        first = store.of_close(root, close)[0]
+        whole, provenance = first.period, first.provenance
+    else:
+        whole = calendar.period(period or "this-month", now_ns)
+    return Question(
+        period=whole,
+        by=tuple(by or ("team",)),
+        only=only,
+        calendar=calendar,
+        provenance=provenance,
+        view=view,
+        close_id=close,
+        as_of_ns=None if as_of is None else instant(as_of, "as-of"),
+    )
 
 
 def ask(

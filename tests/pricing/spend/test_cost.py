@@ -15,6 +15,8 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import BY, Cost, Question, ask
+from tests.pricing.any_ledger import BOOK as ANY_BOOK
+from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK_TOML,
@@ -32,6 +34,7 @@ from tests.pricing.closing.conftest import (
     write,
 )
 from tests.pricing.conftest import WEEK_CLOSE_ID
+from tests.pricing.recorded import Made
 
 USD = 10**9
 TEN_DAYS = Period(T0_NS, T0_NS + 10 * DAY_NS)
@@ -165,6 +168,14 @@ def test_a_device_s_tag_holds_where_its_run_has_none(half_closed: Path) -> None:
     open_hour = Period(T0_NS + 8 * DAY_NS, T0_NS + 8 * DAY_NS + HOUR_NS)
     (line,) = ask(root, Question(period=open_hour, by=("tag:site", "tag:rack")), book).lines
     assert (line.values, line.cost_nano) == (("fra", "7"), 3_600_000_000)
+
+
+@on_any_ledger
+def test_the_lines_of_any_ledger_sum_to_its_bill_in_both_views(made: Made) -> None:
+    whole = Calendar().period("2026-02-20..2026-03-10", 0)
+    for view, by in (("amortized", ("team", "day")), ("fully-loaded", ("pool", "task", "version"))):
+        answer = ask(root_of(made), Question(period=whole, by=by, view=view), ANY_BOOK)
+        assert sum(line.cost_nano for line in answer.lines) == answer.bill_nano == priced(made).total_nano
 
 
 @pytest.fixture(scope="module")
