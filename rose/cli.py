@@ -17,7 +17,7 @@ from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
-from rose.pricing.commands.borrow import borrow_app
+from rose.pricing.commands.borrow import borrow_command
 from rose.pricing.commands.correct import correct_command
 from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
@@ -90,7 +90,7 @@ app.command("forecast", rich_help_panel=_COST)(forecast_command)
 app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
 app.command("price", rich_help_panel=_COST)(price_command)
-app.add_typer(borrow_app, name="borrow", rich_help_panel=_COST)
+app.command("borrow", rich_help_panel=_COST)(borrow_command)
 app.command("correct", rich_help_panel=_COST)(correct_command)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
 app.command("alerts", rich_help_panel=_COST)(alerts_command)

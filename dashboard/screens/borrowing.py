@@ -12,9 +12,9 @@ from dashboard import charts, data, display, escape, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.pricing.borrowing import report
-from rose.pricing.borrowing.report.alternatives import CASH
-from rose.pricing.borrowing.report.waterfall import TOKENS, waterfall
+from rose.pricing.borrowing.report import CASH
 from rose.pricing.borrowing.savings import LOADED, NOTHING
+from rose.pricing.borrowing.waterfall import TOKENS, waterfall
 from rose.pricing.figures import Figure, Stamp
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section

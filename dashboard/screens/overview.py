@@ -14,8 +14,8 @@ from dashboard import bar, charts, data, display, escape, frame, link
 from dashboard import format as words
 from dashboard.data import Priced, Run, Scope, Spent
 from rose.pricing import alerts
+from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
-from rose.pricing.answers.report import changes
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, month_at

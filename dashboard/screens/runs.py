@@ -10,8 +10,9 @@ import streamlit as st
 from dashboard import bar, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
-from rose.pricing.document import Report, to_csv
-from rose.pricing.run import report, tables
+from rose.pricing.document import to_csv
+from rose.pricing.run import report
+from rose.pricing.run.report import Report
 
 _COLUMNS = (
     "run_id",
@@ -55,7 +56,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
         return
     frame.stamp(made.stamp)
     _take(made, run)
-    frame.elements(tables.tables(made), "`rose report`")
+    frame.elements(made.elements(), "`rose report`")
 
 
 def _list(ledger: Path) -> bool:

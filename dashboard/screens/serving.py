@@ -12,7 +12,7 @@ import streamlit as st
 from dashboard import charts, data, display, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
-from rose.pricing.borrowing.report import risk
+from rose.pricing.borrowing import risk
 from rose.pricing.closing.period import naive
 
 _BINS = 120

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from rose.clock import utc
 from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_usd_of
@@ -176,81 +176,46 @@ class Figure:
         }
 
 
+class _Shown(TypedDict, total=False):
+    """What goes with a value: what it rests on, why there is none, its interval, and why it has no interval."""
+
+    basis: str
+    why: str | None
+    interval: Interval | None
+    no_interval: str | None
+
+
+class _Money(_Shown, total=False):
+    """What goes with an amount; `per` says of what it is the price."""
+
+    per: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Makes the figures of one report, all with its stamp. None becomes "not enough data" with the reason given."""
 
     stamp: Stamp
 
-    def money(
-        self,
-        usd: Fraction | None,
-        view: str,
-        *,
-        per: str | None = None,
-        basis: str = "measured",
-        why: str | None = None,
-        interval: Interval | None = None,
-        no_interval: str | None = None,
-    ) -> Figure:
-        """Dollars, each `per` something if said; the interval is in dollars too, `no_interval` why there is none."""
-        nano = None if usd is None else nano_usd_of(usd)
-        return self.amount(nano, view, per=per, basis=basis, why=why, interval=interval, no_interval=no_interval)
+    def money(self, usd: Fraction | None, view: str, **shown: Unpack[_Money]) -> Figure:
+        """Dollars; the interval is in dollars too."""
+        return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
 
-    def amount(
-        self,
-        nano_usd: int | None,
-        view: str,
-        *,
-        per: str | None = None,
-        basis: str = "measured",
-        why: str | None = None,
-        interval: Interval | None = None,
-        no_interval: str | None = None,
-    ) -> Figure:
+    def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
         """Whole nano-dollars, with an interval in dollars."""
-        low = None if interval is None else round(interval.low * NANO_USD_PER_USD)
-        high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
-        return Figure(
-            value=nano_usd,
-            unit="nano_usd" if per is None else f"nano_usd/{per}",
-            view=view,
-            stamp=self.stamp,
-            basis=basis,
-            why=_why(nano_usd, why),
-            low=low,
-            high=high,
-            no_interval=no_interval if nano_usd is not None and low is None else None,
-        )
+        per = shown.pop("per", None)
+        unit = "nano_usd" if per is None else f"nano_usd/{per}"
+        figure = self._figure(nano_usd, unit, view, shown)
+        low, high = (None if end is None else round(end * NANO_USD_PER_USD) for end in (figure.low, figure.high))
+        return replace(figure, low=low, high=high)
 
     def number(self, value: int | None, unit: str, *, why: str | None = None) -> Figure:
         """A count, a duration or a size."""
-        value = None if value is None else int(value)
-        return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
+        return self._figure(None if value is None else int(value), unit, COUNT, {"why": why})
 
-    def measure(
-        self,
-        value: float | None,
-        unit: str = "ratio",
-        *,
-        basis: str = "measured",
-        why: str | None = None,
-        interval: Interval | None = None,
-        no_interval: str | None = None,
-    ) -> Figure:
+    def measure(self, value: Fraction | float | None, unit: str = "ratio", **shown: Unpack[_Shown]) -> Figure:
         """A share, a ratio or another measure with its interval, or why there is none."""
-        spread = None if value is None else interval
-        return Figure(
-            value=value,
-            unit=unit,
-            view=COUNT,
-            stamp=self.stamp,
-            basis=basis,
-            why=_why(value, why),
-            low=None if spread is None else spread.low,
-            high=None if spread is None else spread.high,
-            no_interval=no_interval if value is not None and interval is None else None,
-        )
+        return self._figure(None if value is None else float(value), unit, COUNT, shown)
 
     def part(
         self,
@@ -260,8 +225,22 @@ class Figures:
         why: str | None = None,
     ) -> Figure:
         """A share or a ratio; not enough data where the denominator is 0 or the numerator is not known."""
-        value = None if numerator is None or denominator == 0 else float(Fraction(numerator) / denominator)
-        return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
+        value = None if numerator is None or denominator == 0 else Fraction(numerator) / denominator
+        return self.measure(value, unit, why=why)
+
+    def _figure(self, value: float | None, unit: str, view: str, shown: _Shown) -> Figure:
+        interval = None if value is None else shown.get("interval")
+        return Figure(
+            value=value,
+            unit=unit,
+            view=view,
+            stamp=self.stamp,
+            basis=shown.get("basis", "measured"),
+            why=None if value is not None else shown.get("why") or NOT_ENOUGH_DATA,
+            low=None if interval is None else interval.low,
+            high=None if interval is None else interval.high,
+            no_interval=shown.get("no_interval") if value is not None and interval is None else None,
+        )
 
 
 def why_no_interval(figures: Iterable[Figure]) -> str:
@@ -274,10 +253,6 @@ def missing(figures: Iterable[Figure]) -> str:
     """`No value: ` and every reason among these figures, once; empty where all are known."""
     reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
     return f"No value: {'. '.join(reasons)}." if reasons else ""
-
-
-def _why(value: float | None, why: str | None) -> str | None:
-    return None if value is not None else why or NOT_ENOUGH_DATA
 
 
 def _text(value: float, unit: str) -> str:

@@ -16,7 +16,7 @@ from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
 if TYPE_CHECKING:
-    from rose.pricing.document import Report
+    from rose.pricing.run.report import Report
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 

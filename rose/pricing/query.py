@@ -24,7 +24,6 @@ _TYPES = {
     "blocks": "INTEGER",
     "archived_us": "BIGINT",
     "part": "VARCHAR",
-    "by_lease": "BOOLEAN",
     "load_points": "DOUBLE[]",
     "span_device": "VARCHAR[]",
     "span_from": "BIGINT[]",
@@ -70,20 +69,15 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     """
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
-    own = "FROM ledger.event WHERE run_id = getvariable('run_id')"
     shared = rows(connection, "run/fleets")
-    on_fleet = any(row["run_id"] == run_id for row in shared)
-    connection.execute(sql.read("borrowing/own_time.sql"))
-    if on_fleet:
-        connection.execute(sql.read("borrowing/lease_parts_by_run.sql"))
-        connection.execute(sql.read("run/time_on_fleet.sql"))
+    connection.execute(sql.read("run/time_on_fleet.sql"))
     if shared:
-        name = "events_on_fleet" if on_fleet else "events_of_fleet"
+        name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
         made, select = "TABLE", sql.read(f"run/{name}.sql")
     else:
-        counted = connection.execute(f"SELECT count(*) {own}").fetchone()
-        assert counted is not None
-        made, select = "TABLE" if counted[0] <= _SMALL_RUN_EVENTS else "VIEW", f"SELECT * {own}"
+        own = "FROM ledger.event WHERE run_id = getvariable('run_id')"
+        ((count,),) = connection.execute(f"SELECT count(*) {own}").fetchall()
+        made, select = "TABLE" if count <= _SMALL_RUN_EVENTS else "VIEW", f"SELECT * {own}"
     connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:

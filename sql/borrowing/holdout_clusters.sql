@@ -1,5 +1,5 @@
 -- Serving requests of a run by whether leases were withheld at random, kept as the table `holdout_request`: the window
--- of their arrival, what each cost by the price book, and its lease. `withheld` is true once a window's wash-out is
+-- of their arrival and what each cost by the price book. `withheld` is true once a window's wash-out is
 -- over, false before and wherever leases might be granted, and NULL where no window was drawn. A request that misses a
 -- budget costs `penalty_nano`; one that keeps them what the curve through `curve_at` and `curve_nano` says at the
 -- larger of its two shares of a budget. Those three are lists with one element for each stretch between price changes.
@@ -33,7 +33,7 @@ arrived AS (
     WHERE run_id = getvariable('run_id') AND d.pool = 'serving'
 )
 SELECT
-    r.device_id, p.number, r.lease_id, CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,
+    r.device_id, p.number, CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,
     CASE WHEN r.arrival_ns < p.t1_ns THEN p.withheld AND r.arrival_ns >= p.clean_ns END AS withheld,
     NOT coalesce(r.slo_ok, false) AS missed,
     CASE

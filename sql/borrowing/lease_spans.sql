@@ -2,10 +2,11 @@
 -- [t0_ns, t1_ns). An open lease counts up to its expiry, `period_end_ns` or the last slice that names it: that is the
 -- last that its agent said; where no slice does, up to the run's end. One that several RL runs had is there with each
 -- part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
--- `lease_part`, which `own_time` makes.
--- Then leased time by device class and stretch, and by lease if `by_lease`.
+-- `lease_part`, which `run/time_on_fleet` makes.
+-- Then leased time by device class and stretch: all of it, and with the number of a `span` that inside the spans in
+-- which a device would have been given back to its owner had it not been lent: three lists hold one entry for each span.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
--- SET VARIABLE by_lease = true;
+-- SET VARIABLE span_device = ['...']; SET VARIABLE span_from = [0::BIGINT]; SET VARIABLE span_to = [0::BIGINT];
 CREATE OR REPLACE TEMP TABLE stretch AS
 WITH edge AS (
     SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
@@ -52,11 +53,20 @@ JOIN stretch AS s ON h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
 ASOF LEFT JOIN class AS c ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
 WHERE h.t1_ns > h.t0_ns;
 
-SELECT
-    CASE WHEN getvariable('by_lease') THEN lease_id END AS lease_id,
-    device_class,
-    segment,
-    CAST(sum(t1_ns - t0_ns) AS BIGINT) AS leased_ns
+WITH kept AS (
+    SELECT
+        unnest(range(len(getvariable('span_from')))) AS span,
+        unnest(getvariable('span_device')::VARCHAR[]) AS device_id,
+        unnest(getvariable('span_from')::BIGINT[]) AS from_ns,
+        unnest(getvariable('span_to')::BIGINT[]) AS to_ns
+)
+SELECT NULL AS span, device_class, segment, CAST(sum(t1_ns - t0_ns) AS BIGINT) AS leased_ns
 FROM lease_span
+GROUP BY ALL
+UNION ALL
+SELECT span, device_class, segment, CAST(sum(least(t1_ns, to_ns) - greatest(t0_ns, from_ns)) AS BIGINT)
+FROM kept
+JOIN lease_span USING (device_id)
+WHERE t0_ns < to_ns AND from_ns < t1_ns AND device_class IS NOT NULL
 GROUP BY ALL
 ORDER BY ALL;

@@ -1,12 +1,13 @@
 -- What serving devices did, summed between price changes and, within each, between the loads at which an assumed power
--- curve bends (`load_points`); by lease if `by_lease`. `base_ns` is time the device would have worked anyway, the start
+-- curve bends (`load_points`). `base_ns` is time the device would have worked anyway, the start
 -- of its serving engine among it, `busy_ns` that and what rollouts, their syncs and activations took; `base_piece` and
 -- `busy_piece` count the bends at or below the share of each. Activation in a slice is divided between the engines that
 -- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
 -- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns
--- set. Reads the table `own_time`, which `own_time` makes.
+-- set. `overlap_ns` is time in which serving and rollouts worked at once. Reads the table `own_time`, which
+-- `run/time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
--- SET VARIABLE load_points = []::DOUBLE[]; SET VARIABLE by_lease = true;
+-- SET VARIABLE load_points = []::DOUBLE[];
 WITH start AS (
     SELECT device_id, role, epoch_ns(event_time) - duration_ns AS from_ns, epoch_ns(event_time) AS to_ns
     FROM engine
@@ -38,7 +39,7 @@ owed AS (
 ),
 slice AS (
     SELECT
-        s.lease_id, d.device_class, s.t0_ns, s.t1_ns, s.ns, s.rollout_ns,
+        d.device_class, s.t0_ns, s.t1_ns, s.ns, s.rollout_ns, s.overlap_ns,
         s.serving_ns + s.train_ns + coalesce(o.serving_start_ns, 0) AS base_ns,
         coalesce(o.unexplained_ns, 0) AS unexplained_ns,
         s.serving_ns + s.train_ns + s.rollout_ns + s.sync_ns + s.activation_ns AS busy_ns,
@@ -53,7 +54,6 @@ slice AS (
       AND (s.lease_id IS NOT NULL OR s.rollout_ns + s.sync_ns + s.activation_ns > 0)
 )
 SELECT
-    CASE WHEN getvariable('by_lease') THEN lease_id END AS lease_id,
     device_class,
     len(before) AS segment,
     CASE WHEN len(started) > len(before) THEN t0_ns END AS t0_ns,
@@ -64,7 +64,8 @@ SELECT
     CAST(sum(rollout_ns) AS BIGINT) AS rollout_ns,
     CAST(sum(base_ns) AS BIGINT) AS base_ns,
     CAST(sum(busy_ns) AS BIGINT) AS busy_ns,
-    CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns
+    CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns,
+    CAST(sum(coalesce(overlap_ns, 0)) AS BIGINT) AS overlap_ns
 FROM slice
 GROUP BY ALL
 ORDER BY ALL;

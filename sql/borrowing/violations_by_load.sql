@@ -1,7 +1,6 @@
 -- Serving requests and how many missed a budget, by UTC day, fifth of the device's serving load (0 to 4; NULL where no
--- slice covers it) and whether the device was lent, all at their arrival; by lease if `by_lease`. A failed request
--- missed its budget.
--- By hand: SET VARIABLE run_id = '...'; SET VARIABLE by_lease = true;
+-- slice covers it) and whether the device was lent, all at their arrival. A failed request missed its budget.
+-- By hand: SET VARIABLE run_id = '...';
 WITH arrived AS (
     SELECT *, epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns
     FROM request
@@ -13,7 +12,6 @@ slice AS (
     WHERE run_id = getvariable('run_id') AND ns > 0
 )
 SELECT
-    CASE WHEN getvariable('by_lease') THEN r.lease_id END AS lease_id,
     CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,
     CASE WHEN r.arrival_ns < s.t1_ns THEN least(4, floor(5 * round(s.load, 9)))::INTEGER END AS load_bin,
     r.lent,

@@ -2,7 +2,7 @@
 -- of one run: of each device in the run's own time there, without the leases of others, the time that was lent to them
 -- and the requests that arrived and the power that was read then, so that what is compared is time lent to this run and
 -- time not lent. `fleet_run_id` says of which fleet each is: two may call their engines alike. Reads the tables
--- `own_time` and `other_run_slice`, which `own_time` makes.
+-- `own_time` and `other_run_slice`, which `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...';
 WITH fleet AS (
     SELECT DISTINCT fleet_run_id AS run_id

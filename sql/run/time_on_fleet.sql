@@ -1,7 +1,21 @@
 -- When an RL run had devices and leases of the fleets that it shares, and when other runs had them meanwhile, by all
--- events of the ledger. Fills the tables `own_time`, `other_run_slice` and `lease_part`, which `own_time` makes. Reads
--- the macro `lease_parts_by_run`, which `lease_parts_by_run` makes.
+-- events of the ledger, as three tables. They are empty of any other run, whose time is all there is, and whose leases
+-- are whole.
+--   own_time: its time on each device, from its first work or lease there to its last; another run had it next at
+--             `next_ns`, NULL where none did.
+--   other_run_slice: the slices in that time of what was assigned or lent to other runs.
+--   lease_part: what of each lease was its own, empty where it was another's. A lease is of the run that its first slice
+--               names from its grant on, then of the next one from where a slice names that, and of the last one to its
+--               end, so that the parts of all runs are the lease. The last slice that names it at all ends at `last_ns`.
 -- By hand: SET VARIABLE run_id = '...';
+CREATE OR REPLACE TEMP TABLE own_time (run_id VARCHAR, device_id VARCHAR, from_ns BIGINT, to_ns BIGINT, next_ns BIGINT);
+CREATE OR REPLACE TEMP TABLE other_run_slice (
+    run_id VARCHAR, device_id VARCHAR, t0_ns BIGINT, t1_ns BIGINT, leased BOOLEAN
+);
+CREATE OR REPLACE TEMP TABLE lease_part (
+    run_id VARCHAR, lease_id VARCHAR, from_ns BIGINT, to_ns BIGINT, last_ns BIGINT
+);
+
 CREATE OR REPLACE TEMP TABLE fleet_slice AS
 WITH fleet AS (
     SELECT DISTINCT fleet_run_id AS run_id
@@ -41,8 +55,23 @@ JOIN own_time AS o ON o.run_id = s.run_id AND o.device_id = s.device_id AND s.t0
 WHERE s.other;
 
 INSERT INTO lease_part
+WITH change AS (
+    SELECT
+        run_id, lease_id, assigned_run_id, t0_ns, lag(assigned_run_id) OVER lease AS run_before,
+        max(t1_ns) OVER (PARTITION BY run_id, lease_id) AS last_ns
+    FROM fleet_slice
+    WHERE lease_id IS NOT NULL
+    WINDOW lease AS (PARTITION BY run_id, lease_id ORDER BY t0_ns)
+),
+part AS (
+    SELECT
+        run_id, lease_id, assigned_run_id, CASE WHEN run_before IS NULL THEN 0 ELSE t0_ns END AS from_ns,
+        lead(t0_ns, 1, 9223372036854775807) OVER (PARTITION BY run_id, lease_id ORDER BY t0_ns) AS to_ns, last_ns
+    FROM change
+    WHERE run_before IS DISTINCT FROM assigned_run_id
+)
 SELECT
     run_id, lease_id, from_ns, CASE WHEN assigned_run_id = getvariable('run_id') THEN to_ns ELSE from_ns END, last_ns
-FROM lease_parts_by_run('fleet_slice');
+FROM part;
 
 DROP TABLE fleet_slice;

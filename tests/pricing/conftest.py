@@ -13,10 +13,10 @@ from rose import events
 from rose.pricing import console
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
-from rose.pricing.document import Report
 from rose.pricing.price_books.pricebook import load, parse
 from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.report import Report
 from rose.pricing.table import Element, Section
 from rose.terminal import Screen
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
@@ -337,6 +337,12 @@ def fleet(fleet_made: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def fleet_kept(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`fleet` for tests that only read it."""
+    return Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("kept") / "ledger"))
+
+
+@pytest.fixture(scope="session")
 def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("closed") / "ledger"))
     close(root)
@@ -350,6 +356,12 @@ def closed(closed_made: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def closed_kept(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`closed` for tests that only read it."""
+    return Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("kept") / "closed"))
+
+
+@pytest.fixture(scope="session")
 def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `weeks` is a copy of, which none reads."""
     return write(tmp_path_factory.mktemp("weeks") / "ledger", weeks_events())
@@ -359,6 +371,12 @@ def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def weeks(weeks_made: Path, tmp_path: Path) -> Path:
     """A ledger of `weeks_events`."""
     return Path(shutil.copytree(weeks_made, tmp_path / "weeks"))
+
+
+@pytest.fixture(scope="session")
+def weeks_kept(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`weeks` for tests that only read it."""
+    return Path(shutil.copytree(weeks_made, tmp_path_factory.mktemp("kept") / "weeks"))
 
 
 @pytest.fixture(scope="session")
@@ -379,3 +397,9 @@ def half_closed(half_closed_made: Path, tmp_path: Path) -> Path:
     A day costs $86.40, corrected $95.04.
     """
     return Path(shutil.copytree(half_closed_made, tmp_path / "half"))
+
+
+@pytest.fixture(scope="session")
+def half_closed_kept(half_closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`half_closed` for tests that only read it."""
+    return Path(shutil.copytree(half_closed_made, tmp_path_factory.mktemp("kept") / "half"))

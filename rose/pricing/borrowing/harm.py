@@ -14,28 +14,28 @@ A ledger without such windows cannot tell lending from the load that leases foll
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from fractions import Fraction
 
 import duckdb
 
-from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, by_book, in_turn, range_of, term
+from rose.pricing.borrowing.terms import Row, Stretches, Term, absent, by_rate, in_turn, range_of
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.entries import Entry, Lending
-from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval
-from rose.pricing.stats.holdout import Row, Stratum
+from rose.pricing.stats.holdout import Stratum
 from rose.pricing.stats.uncertainty import Estimate, total
 
-_MILLION, _GIB = 10**6, 1 << 30
+_MILLION = 10**6
 _NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
 _NO_CACHE = "serving did not say what its prefix cache held (SGLang says so with --enable-cache-report)"
 _NO_SLICES = "too few windows have both requests and device slices"
-_NO_INTERFERENCE = "the price book sets no interference_usd_per_device_hour"
+_INTERFERENCE = "interference_usd_per_device_hour"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,36 +46,33 @@ class Harm:
     #: How many windows were drawn, and how many of them withheld.
     windows: int = 0
     withheld: int = 0
-    #: Rows of `holdout_sums`, and the strata of each measure of `holdout_clusters`.
+    #: Rows of `holdout_sums`, and the strata of each measure of `holdout_clusters`; a measure of which too few withheld
+    #: windows have any is left out.
     sums: Sequence[Row] = ()
     clusters: Sequence[Row] = ()
     strata: Mapping[str, Mapping[str, Stratum]] = field(default_factory=dict)
 
-    def compared(self, measure: str) -> Mapping[str, Stratum] | None:
-        """The strata of a measure; None where too few withheld windows have any of it."""
-        return self.strata.get(measure)
 
-
-def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *, by_lease: bool) -> Harm:
+def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
     """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read.
 
     `lending` are the prices of each stretch; without any, nothing costs anything, and late requests are compared alone.
     """
     (drawn,) = rows(connection, "borrowing/holdout_windows")
-    if (why := _confounded(drawn)) is not None:
-        return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
+    harm = Harm(confounded=_confounded(drawn), windows=drawn["windows"], withheld=drawn["withheld"])
+    if harm.confounded is not None:
+        return harm
     set_variables(
         connection,
-        by_lease=by_lease,
         penalty_nano=[round(Fraction(entry.violation_usd) * NANO_USD_PER_USD) for entry in lending] or [0],
         curve_at=[[float(share) for share, _ in entry.latency_usd or ()] for entry in lending] or [[]],
         curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in entry.latency_usd or ()] for entry in lending] or [[]],
     )
     clusters = rows(connection, "borrowing/holdout_clusters")
     strata = {
-        name: made
+        name: compared
         for name in ("cost", "misses", "cache", "busy")
-        if (made := holdout.strata([row for row in clusters if row["measure"] == name])) is not None
+        if (compared := holdout.strata([row for row in clusters if row["measure"] == name])) is not None
     }
     if "cost" not in strata:
         windows = sum(row["clusters"] for row in clusters if row["measure"] == "cost" and row["withheld"])
@@ -83,14 +80,8 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending], *
             f"confounded: requests came in {windows:,} windows in which leases were withheld at random, and what "
             f"lending does can be told from {holdout.WINDOWS_MIN}"
         )
-        return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
-    return Harm(
-        windows=drawn["windows"],
-        withheld=drawn["withheld"],
-        sums=rows(connection, "borrowing/holdout_sums"),
-        clusters=clusters,
-        strata=strata,
-    )
+        return replace(harm, confounded=why)
+    return replace(harm, sums=rows(connection, "borrowing/holdout_sums"), clusters=clusters, strata=strata)
 
 
 def _confounded(drawn: Row) -> str | None:
@@ -122,28 +113,22 @@ def _confounded(drawn: Row) -> str | None:
 # What missed budgets and latency came to -----------------------------------------------------------------------------
 
 
-def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
+def realised(harm: Harm, stretches: Stretches) -> Term:
     """Dollars of missed budgets and of latency within them, beyond those of withheld windows; not clipped at zero."""
-    compared = harm.compared("cost")
-    assert compared is not None, "confounded otherwise"
-    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    compared, lending = harm.strata["cost"], stretches.lending
     # No point of the curve is above the penalty.
     most = max(entry.violation_usd for entry in lending)
-    parts: Parts = {}
-    counted = 0
-    for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
-        add(parts, row["lease_id"], beyond / NANO_USD_PER_USD)
-        counted += row["requests"]
     extra = sum((beyond for _, beyond in _beyond(harm, "cost", "misses", "requests")), Fraction(0))
+    counted = sum(row["requests"] for row, _ in _beyond(harm, "cost", "misses", "requests"))
     apart = sum(row["requests"] for row in harm.sums if row["withheld"] is None)
     rates = in_turn(f"${float(entry.violation_usd):g}" for entry in lending)
     curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
     windows = sum(part.withheld.clusters.count for part in compared.values())
-    return term(
-        parts,
-        "measured",
-        f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at random, "
-        f"{rates} each{curve}; {counted:,} requests compared"
+    return Term(
+        usd=sum(realised_by_day(harm).values(), Fraction(0)),
+        basis="measured",
+        explained=f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
+        f"random, {rates} each{curve}; {counted:,} requests compared"
         + (f", {apart:,} in no window that was drawn" if apart else ""),
         interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
     )
@@ -154,137 +139,89 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
 
     None where that cannot be told.
     """
-    compared = harm.compared("misses")
-    if compared is None:
+    if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
     return requests, misses, holdout.effect(compared, 1.0)
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:
-    """The same dollars by the UTC day on which the requests arrived."""
-    by_day: dict[date, Fraction] = {}
+    """The dollars of `realised` by the UTC day on which the requests arrived."""
+    by_day: dict[date, Fraction] = defaultdict(Fraction)
     for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
-        by_day[row["day"]] = by_day.get(row["day"], Fraction(0)) + beyond / NANO_USD_PER_USD
-    return by_day
+        by_day[row["day"]] += beyond / NANO_USD_PER_USD
+    return dict(by_day)
 
 
 # What else it does to serving ----------------------------------------------------------------------------------------
 
 
-def prefix_cache(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
+def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
     """Prompt tokens that serving computed again because rollouts displaced its prefix cache, at its own price."""
     if harm.confounded is not None:
         return absent(harm.confounded)
-    compared = harm.compared("cache")
-    if compared is None:
+    if (compared := harm.strata.get("cache")) is None:
         return absent(_NO_CACHE)
-    prices = [book.tokens_at(at_ns) for at_ns in stretches.starts_ns]
-    usd = [Fraction(entry.input_usd_per_million) / _MILLION for entry in prices]
-    parts: Parts = {}
-    tokens, weighed, lent = Fraction(0), Fraction(0), 0
+    prices = stretches.prices(stretches.book.tokens_at)
+    usd_per_token = [Fraction(entry.input_usd_per_million) / _MILLION for entry in prices]
+    usd, tokens, weighed, lent = Fraction(0), Fraction(0), Fraction(0), 0
     for row, beyond in _beyond(harm, "cache", "cached_tokens", "known_prompt_tokens"):
-        price = usd[stretches.of_day(row["day"])]
+        price = usd_per_token[stretches.of_day(row["day"])]
         tokens -= beyond
+        usd -= beyond * price
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
-        add(parts, row["lease_id"], -beyond * price)
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
-    return term(
-        parts,
-        "measured",
-        f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in which "
-        f"leases were withheld at random, {rates} per million",
+    return Term(
+        usd=usd,
+        basis="measured",
+        explained=f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
+        f"which leases were withheld at random, {rates} per million",
         interval=_dollars(compared, 1.0, -weighed / lent, prices),
     )
 
 
-def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
-    """Time that serving works longer because rollouts share its device, at the book's price; `overlaps` are rows of
-    `overlap_time`.
+def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
+    """Time that serving works longer because rollouts share its device, at the book's price; `lent` are rows of
+    `lent_time`.
 
     Without withheld windows half of the time that both worked is assumed, which is how the slices divide it.
     """
-    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    if any(entry.interference_usd_per_device_hour is None for entry in lending):
-        return absent(_NO_INTERFERENCE)
-    prices = [Fraction(entry.interference_usd_per_device_hour or 0) / NS_PER_HOUR for entry in lending]
-    compared = harm.compared("busy")
-    parts: Parts = {}
-    if compared is None:
-        halves, why = 0, harm.confounded or _NO_SLICES
-        for row in overlaps:
-            halves += row["overlap_ns"] // 2
-            add(parts, row["lease_id"], prices[row["segment"]] * (row["overlap_ns"] // 2))
-        return term(
-            parts,
-            "assumed",
-            f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {why}",
-            no_interval="serving's own slowdown is assumed, not measured",
+    if (compared := harm.strata.get("busy")) is None:
+        overlap_ns: dict[int, int] = defaultdict(int)
+        for row in lent:
+            overlap_ns[row["segment"]] += row["overlap_ns"]
+        halves = ((segment, Fraction(ns // 2, NS_PER_HOUR)) for segment, ns in overlap_ns.items())
+        why = harm.confounded or _NO_SLICES
+        term = by_rate(
+            stretches,
+            _INTERFERENCE,
+            halves,
+            lambda hours, rates: (
+                f"half of the time that both worked, {float(hours) * 3600:,.1f} s, at {rates} a device-hour: {why}"
+            ),
         )
-    lengths = [to_ns - from_ns for from_ns, to_ns in stretches.spans]
-    price = sum((price * ns for price, ns in zip(prices, lengths, strict=True)), Fraction(0)) / sum(lengths)
+        if term.unknown:
+            return term
+        assumed = "serving's own slowdown is assumed, not measured"
+        return replace(term, basis="assumed", interval=None, no_interval=assumed)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
-    add(parts, None, longer_ns * price)
-    return term(
-        parts,
-        "measured",
-        f"serving worked {float(longer_ns) / 1e9:+,.1f} s longer for what it served than in windows in which leases "
-        f"were withheld at random, {_per_hour(lending)}",
-        interval=_dollars(compared, None, price, lending),
+    lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
+    # It is not known in which stretch serving worked longer: an hour costs the mean rate.
+    hourly = by_rate(
+        stretches,
+        _INTERFERENCE,
+        [(segment, ns / sum(lengths)) for segment, ns in enumerate(lengths)],
+        lambda _, rates: (
+            f"serving worked {float(longer_ns) / 1e9:+,.1f} s longer for what it served than in windows in which "
+            f"leases were withheld at random, at {rates} a device-hour"
+        ),
     )
-
-
-def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
-    """KV memory that rollout engines hold on serving devices while nothing is lent; rows of `held_memory`."""
-    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    if any(entry.held_memory_usd_per_gib_hour is None for entry in lending):
-        return absent("the price book sets no held_memory_usd_per_gib_hour")
-    usd, gib_hours = Fraction(0), Fraction(0)
-    for row in held:
-        if row["byte_ns"] is None:
-            return absent("an engine did not say how much memory it holds")
-        size = Fraction(int(row["byte_ns"]), _GIB * NS_PER_HOUR)
-        gib_hours += size
-        usd += size * Fraction(lending[row["segment"]].held_memory_usd_per_gib_hour or 0)
-    rates = in_turn(f"${entry.held_memory_usd_per_gib_hour}" for entry in lending)
-    return term(
-        {None: usd},
-        "measured",
-        f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
-        interval=by_book([(usd, lending)]),
-    )
-
-
-def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
-    """What publishing versions to serving devices costs beside their bytes; rows of `borrowing/transfer`."""
-    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    if any(entry.publish_usd_per_sync is None for entry in lending):
-        return absent("the price book sets no publish_usd_per_sync")
-    parts: Parts = {}
-    known: set[str] = set()
-    count = 0
-    for row in syncs:
-        # One under no lease comes once for each lease that used it.
-        if row["sync"] is not None and row["sync"] in known:
-            continue
-        known.add(row["sync"])
-        number = row["syncs"] if row["sync"] is None else 1
-        count += number
-        lease_id = row["lease_id"] if row["sync"] is None else None
-        add(parts, lease_id, number * Fraction(lending[row["segment"]].publish_usd_per_sync or 0))
-    rates = in_turn(f"${entry.publish_usd_per_sync}" for entry in lending)
-    return term(
-        parts,
-        "measured",
-        f"{count:,} syncs to serving devices at {rates}",
-        interval=by_book([(sum(parts.values(), Fraction(0)), lending)]),
-    )
-
-
-def _per_hour(lending: Sequence[Lending]) -> str:
-    rates = in_turn(f"${entry.interference_usd_per_device_hour}" for entry in lending)
-    return f"at {rates} a device-hour"
+    if hourly.unknown:
+        return hourly
+    usd_per_ns = hourly.usd / NS_PER_HOUR
+    interval = _dollars(compared, None, usd_per_ns, stretches.lending)
+    return replace(hourly, usd=longer_ns * usd_per_ns, interval=interval)
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:

@@ -21,65 +21,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from rose.pricing.borrowing import cash, harm, idle_anyway, power, provision, scale_down
+from rose.pricing.borrowing import harm, power, provision, scale_down
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.idle_anyway import Gate
 from rose.pricing.borrowing.power import Metered
-from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.borrowing.scale_down import Gate
 from rose.pricing.borrowing.terms import (
     Basis,
-    Parts,
+    Row,
     Stretches,
     Term,
-    add,
+    absent,
     basis_of,
     by_book,
+    by_rate,
     in_turn,
     nano_by_key,
-    term,
 )
 from rose.pricing.charges.allocation import Allocation
-from rose.pricing.money import NS_PER_HOUR, NS_PER_S, split
+from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
+from rose.pricing.money import NS_PER_HOUR, NS_PER_S, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate, total
+from rose.pricing.table import Section, Table, columns
 
-TERMS: tuple[str, ...] = (
-    "energy",
-    "transfer",
-    "scheduler",
-    "kv_recompute",
-    "provision",
-    "prefix_cache",
-    "interference",
-    "held_memory",
-    "publishing",
-)
+if TYPE_CHECKING:
+    from rose.pricing.run.priced import PricedRun
 
 _BYTES_PER_GB = 10**9
 _MILLION = 10**6
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaseCost:
-    """One lease's share of the run's terms; `lease_id` None is what no lease claims."""
-
-    lease_id: str | None
-    borrowed_ns: int
-    leased_ns: int
-    terms: Mapping[str, Fraction]
-    avoidable_usd: Fraction
-
-    @property
-    def usd(self) -> Fraction:
-        return sum(self.terms.values(), Fraction(0))
+_GIB = 1 << 30
+NO_BORROW = "not enough data: no rollout ran on a serving device"
+#: Rows below the terms.
+TOTAL, AVOIDABLE, CHARGED, BORROWED = "m", "avoidable device time", "charged", "borrowed time"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +82,8 @@ class Marginal:
     let_go_usd: Fraction = Fraction(0)
     #: Whether the run shares a fleet, whose run has what was given up.
     on_fleet: bool = False
-    #: Leased time in spans in which the device would have been given back, and charged as avoidable.
-    gave_back_ns: int = 0
+    #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
+    kept: bool = False
     #: What withheld windows say, or why lending cannot be told from load.
     harm: Harm = field(default_factory=Harm)
     #: Time for which serving devices were leased.
@@ -112,8 +92,6 @@ class Marginal:
     sent_bytes: int = 0
     #: What the power meters said, by device class.
     metered: Mapping[str, Metered] = field(default_factory=dict)
-    #: By lease, where that was asked for; else empty.
-    leases: tuple[LeaseCost, ...] = ()
     #: Borrowed time by (device class, stretch between price changes).
     borrowed_by_stretch: Mapping[tuple[str, int], Fraction] = field(default_factory=dict)
 
@@ -203,187 +181,243 @@ class Marginal:
             return None
         return Interval(low=estimate.low, high=estimate.high)
 
-    def usd_per_device_hour(self, term: str | None = None) -> Fraction | None:
-        """m, or one term of it, per borrowed device-hour; None where nothing was borrowed."""
-        usd = self.usd if term is None else self.terms[term].usd
-        return usd * NS_PER_HOUR / self.borrowed_ns if self.borrowed_ns else None
 
-
-def marginal(
-    connection: duckdb.DuckDBPyConnection,
-    run_id: str,
-    allocation: Allocation,
-    book: PriceBook,
-    gave_back: Sequence[Span] = (),
-    *,
-    by_lease: bool = False,
-) -> Marginal:
-    """The marginal cost of a run's borrow, with `by_lease` divided among its leases too. The connection has a snapshot.
+def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
+    """The marginal cost of a run's borrow. The connection has a snapshot.
 
     Raises PriceBookError for a route, a device's power or any other price that the book lacks.
     """
-    period_ns = allocation.period_ns
-    stretches = Stretches.over(book, period_ns)
+    stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
-    gave_back = scale_down.check([*gave_back, *scale_down.recorded(decided)], "spans given, and the ledger's decisions")
     shared = allocation.in_pools("serving").shared
-    pieces = idle_anyway.cut(gave_back, shared)
+    pieces = scale_down.cut([span for span, _ in scale_down.spans_of(decided, "kept")], shared)
     set_variables(
         connection,
-        run_id=run_id,
-        period_end_ns=period_ns[1],
+        period_end_ns=allocation.period_ns[1],
         price_changes=stretches.changes_ns,
-        by_lease=by_lease,
         load_points=power.load_points(book),
         span_device=[span.device_id for span, _ in pieces],
         span_from=[span.from_ns for span, _ in pieces],
         span_to=[span.to_ns for span, _ in pieces],
     )
-    leased, lent = rows(connection, "borrowing/lease_spans"), rows(connection, "borrowing/lent_time")
+    spans, lent = rows(connection, "borrowing/lease_spans"), rows(connection, "borrowing/lent_time")
+    leased, kept = ([row for row in spans if (row["span"] is None) is whole] for whole in (True, False))
     metered = power.metered(rows(connection, "borrowing/power_by_load"))
-    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    harmed = harm.measure(connection, lending, by_lease=by_lease)
-    syncs = rows(connection, "borrowing/transfer")
-    transfer, sent_bytes = _transfer(syncs, stretches, book)
-    terms = {
-        "energy": power.energy(lent, leased, metered, stretches, book),
-        "transfer": transfer,
-        "scheduler": _scheduler(leased, stretches, book),
-        "kv_recompute": _kv_recompute(rows(connection, "borrowing/recomputed_tokens"), stretches, book),
-        "provision": provision.realised(harmed, connection, stretches, book),
-        "prefix_cache": harm.prefix_cache(harmed, stretches, book),
-        "interference": harm.interference(harmed, rows(connection, "borrowing/overlap_time"), stretches, book),
-        "held_memory": harm.held_memory(rows(connection, "borrowing/held_memory"), stretches, book),
-        "publishing": harm.publishing(syncs, stretches, book),
-    }
+    harmed = harm.measure(connection, stretches.lending)
+    amounts = rows(connection, "borrowing/rated_amounts")
+    syncs, recomputed = ([row for row in amounts if row["what"] == what] for what in ("sync", "recomputed"))
     borrowed: dict[tuple[str, int], Fraction] = {}
     for row in lent:
         for segment, times in stretches.divide(row, "rollout_ns"):
             key = (row["device_class"], segment)
             borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
-    gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
-    let_go = [row for row in decided if row["decision"] == "let_go"]
-    if let_go:
-        lent_devices = {(row["device_id"], row["device_class"]) for row in rows(connection, "borrowing/ever_there")}
-        # A device at the price of a dearer class would save what nobody paid.
-        let_go = [row for row in let_go if (row["device_id"], row["device_class"]) in lent_devices]
-    gate = Gate.over(stretches, book)
-    billed = idle_anyway.billed(lent, shared, stretches)
-    avoidable, gave_back_ns = idle_anyway.avoidable(billed, gave_back_time, stretches, book, gate.stated, pieces)
-    ends = [
-        sum(idle_anyway.avoidable(billed, gave_back_time, stretches, book, shares, pieces)[0].values(), Fraction(0))
-        for shares in (gate.low, gate.high)
-    ]
+    gate, billed = Gate.over(stretches), scale_down.billed(lent, shared, stretches)
+    avoidable, *ends = (
+        scale_down.avoidable_usd(billed, kept, stretches, shares, pieces)
+        for shares in (gate.stated, gate.low, gate.high)
+    )
     return Marginal(
-        terms=terms,
+        terms={
+            "energy": power.energy(lent, leased, metered, stretches),
+            "transfer": _transfer(syncs, stretches),
+            "scheduler": by_rate(
+                stretches,
+                "scheduler_usd_per_lease_s",
+                ((row["segment"], Fraction(row["leased_ns"], NS_PER_S)) for row in leased),
+                lambda seconds, rates: f"{float(seconds):,.1f} s leased at {rates} a second",
+            ),
+            "kv_recompute": by_rate(
+                stretches,
+                "kv_recompute_usd_per_million_tokens",
+                ((row["segment"], Fraction(row["tokens"], _MILLION)) for row in recomputed),
+                lambda millions, rates: (
+                    f"{int(millions * _MILLION):,} prompt tokens computed again at {rates} per million"
+                ),
+            ),
+            "provision": provision.realised(harmed, connection, stretches),
+            "prefix_cache": harm.prefix_cache(harmed, stretches),
+            "interference": harm.interference(harmed, lent, stretches),
+            "held_memory": _held_memory(rows(connection, "borrowing/held_memory"), stretches),
+            "publishing": by_rate(
+                stretches,
+                "publish_usd_per_sync",
+                ((row["segment"], Fraction(row["syncs"])) for row in syncs),
+                lambda count, rates: f"{int(count):,} syncs to serving devices at {rates}",
+            ),
+        },
         borrowed_ns=sum(row["rollout_ns"] for row in lent),
         leased_ns=sum(row["leased_ns"] for row in leased),
         idle_anyway=None if gate.silent else min(gate.stated),
-        avoidable_usd=sum(avoidable.values(), Fraction(0)),
+        avoidable_usd=avoidable,
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
-        let_go_usd=cash.let_go_usd(let_go, allocation, book),
+        let_go_usd=scale_down.let_go_usd(decided, allocation, book),
         on_fleet=any(device.fleet_run_id != run_id for device in allocation.devices),
-        unstated_usd=idle_anyway.unstated(billed, stretches, book, gate.silent),
-        gave_back_ns=gave_back_ns,
+        unstated_usd=sum(
+            (scale_down.device_usd(row, row["ns"], stretches) for row in billed if row["segment"] in gate.silent),
+            Fraction(0),
+        ),
+        kept=any(gate.stated[row["segment"]] for row in kept),
         harm=harmed,
-        sent_bytes=sent_bytes,
+        sent_bytes=sum(row["wire_bytes"] for row in syncs),
         metered=metered,
-        leases=_leases(terms, avoidable, lent, leased) if by_lease else (),
         borrowed_by_stretch=borrowed,
     )
 
 
-def _leases(
-    terms: Mapping[str, Term], avoidable: Parts, lent: Iterable[Row], leased: Iterable[Row]
-) -> tuple[LeaseCost, ...]:
-    """Every lease that has time or a part of some term, by id; what no lease claims comes last."""
-    borrowed_ns: dict[str | None, int] = {}
-    leased_ns: dict[str | None, int] = {}
-    for row in lent:
-        borrowed_ns[row["lease_id"]] = borrowed_ns.get(row["lease_id"], 0) + row["rollout_ns"]
-    for row in leased:
-        leased_ns[row["lease_id"]] = leased_ns.get(row["lease_id"], 0) + row["leased_ns"]
-    parts = [term.by_lease for term in terms.values()]
-    lease_ids = set(avoidable).union(borrowed_ns, leased_ns, *parts)
-    return tuple(
-        LeaseCost(
-            lease_id=lease_id,
-            borrowed_ns=borrowed_ns.get(lease_id, 0),
-            leased_ns=leased_ns.get(lease_id, 0),
-            terms={name: term.by_lease.get(lease_id, Fraction(0)) for name, term in terms.items()},
-            avoidable_usd=avoidable.get(lease_id, Fraction(0)),
-        )
-        for lease_id in sorted(lease_ids, key=lambda lease_id: (lease_id is None, lease_id or ""))
-    )
-
-
-def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tuple[Term, int]:
-    """The term and its bytes: all sent to a serving device, failed syncs included: they were sent all the same.
-
-    Bytes of a sync that came under no lease are divided among those that used them, by the time they were in force.
-    """
-    parts: Parts = {}
+def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
+    """All bytes sent to a serving device; those of failed syncs were sent all the same."""
     sizes: dict[str, int] = {}
-    rates: dict[str, list[Fraction]] = {}
     usd: dict[str, Fraction] = {}
-    shared: dict[str, dict[str, Row]] = {}
-
-    def charge(row: Row, size: int) -> None:
-        route = row["route"]
-        sizes[route] = sizes.get(route, 0) + size
-        if route not in rates:
-            rates[route] = [Fraction(book.transfer_at(route, at_ns).usd_per_gb) for at_ns in stretches.starts_ns]
-        cost = rates[route][row["segment"]] * size / _BYTES_PER_GB
-        usd[route] = usd.get(route, Fraction(0)) + cost
-        add(parts, row["lease_id"], cost)
-
+    routes = {row["route"] for row in syncs}
+    prices = {route: stretches.prices(partial(stretches.book.transfer_at, route)) for route in routes}
     for row in syncs:
-        if row["sync"] is None:
-            charge(row, row["wire_bytes"])
-        else:
-            shared.setdefault(row["sync"], {})[row["lease_id"]] = row
-    for users in shared.values():
-        size = next(iter(users.values()))["wire_bytes"]
-        for lease_id, part in split(size, {lease_id: row["weight_ns"] for lease_id, row in users.items()}).items():
-            charge(users[lease_id], part)
-    routes = ", ".join(
-        f"{size / _BYTES_PER_GB:,.3f} GB {route} at " + in_turn(f"${float(rate):g}/GB" for rate in rates[route])
+        route, size = row["route"], row["wire_bytes"]
+        sizes[route] = sizes.get(route, 0) + size
+        price = Fraction(prices[route][row["segment"]].usd_per_gb) * size / _BYTES_PER_GB
+        usd[route] = usd.get(route, Fraction(0)) + price
+    sent = ", ".join(
+        f"{size / _BYTES_PER_GB:,.3f} GB {route} at "
+        + in_turn(f"${float(price.usd_per_gb):g}/GB" for price in prices[route])
         for route, size in sorted(sizes.items())
     )
-    interval = by_book(
-        (cost, [book.transfer_at(route, at_ns) for at_ns in stretches.starts_ns]) for route, cost in usd.items()
-    )
-    return term(parts, "measured", routes or "no sync to a serving device", interval=interval), sum(sizes.values())
-
-
-def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
-    rates = [book.lending_at(at_ns).scheduler_usd_per_lease_s for at_ns in stretches.starts_ns]
-    parts: Parts = {}
-    leased_ns = 0
-    for row in leased:
-        leased_ns += row["leased_ns"]
-        add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["leased_ns"] / NS_PER_S)
-    rate_texts = in_turn(f"${rate}" for rate in rates)
-    return term(
-        parts,
-        "measured",
-        f"{leased_ns / NS_PER_S:,.1f} s leased at {rate_texts} a second",
-        interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
+    return Term(
+        usd=sum(usd.values(), Fraction(0)),
+        basis="measured",
+        explained=sent or "no sync to a serving device",
+        interval=by_book((cost, prices[route]) for route, cost in usd.items()),
     )
 
 
-def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
-    rates = [book.lending_at(at_ns).kv_recompute_usd_per_million_tokens for at_ns in stretches.starts_ns]
-    parts: Parts = {}
-    tokens = 0
-    for row in recomputed:
-        tokens += row["tokens"]
-        add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["tokens"] / _MILLION)
-    rate_texts = in_turn(f"${rate}" for rate in rates)
-    return term(
-        parts,
-        "measured",
-        f"{tokens:,} prompt tokens computed again at {rate_texts} per million",
-        interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
+def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:
+    """KV memory that rollout engines hold on serving devices while nothing is lent; rows of `held_memory`."""
+    sizes = [(row["segment"], row["byte_ns"]) for row in held]
+    term = by_rate(
+        stretches,
+        "held_memory_usd_per_gib_hour",
+        ((segment, Fraction(int(byte_ns or 0), _GIB * NS_PER_HOUR)) for segment, byte_ns in sizes),
+        lambda gib_hours, rates: f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
     )
+    if term.unknown is None and any(byte_ns is None for _, byte_ns in sizes):
+        return absent("an engine did not say how much memory it holds")
+    return term
+
+
+# As tables -----------------------------------------------------------------------------------------------------------
+
+
+def price(run: PricedRun) -> Section:
+    """Return what borrowing added to the bill, and what the power meters said."""
+    parts = {"terms": terms_table(run.make, run.borrow)}
+    if run.borrow.metered:
+        parts["meters"] = Table(
+            title="Power meters",
+            view="counts",
+            stamp=run.stamp,
+            columns=columns("class", "extra watts while lent", "metered", "anyway", "extra"),
+            rows=tuple((name, *_meter(run.make, meter)) for name, meter in run.borrow.metered.items()),
+        )
+    return Section(parts)
+
+
+def terms_table(make: Figures, m: Marginal) -> Table:
+    """The terms of m over the run and for a borrowed device-hour, and what the borrow is charged."""
+    nano, avoidable = m.nano_usd, nano_usd_of(m.avoidable_usd)
+    whole = sum(nano.values())
+    charged = make.amount(whole + avoidable, MARGINAL, basis=m.basis, interval=m.charged_interval)
+    return Table(
+        title="What borrowing added to the bill (m)",
+        view=MARGINAL,
+        stamp=make.stamp,
+        columns=columns("term", "in all", "per device-hour", "rests on", text=("rests on",)),
+        rows=tuple(
+            (plain(name), in_all(make, term, nano[name]), per_device_hour(make, m, name), term.explained)
+            for name, term in m.terms.items()
+        ),
+        footer=(
+            (TOTAL, added(make, m), per_device_hour(make, m), _without(m)),
+            (AVOIDABLE, make.amount(avoidable, AMORTIZED), None, "amortized"),
+            (CHARGED, charged, None, "m and the avoidable device time"),
+            (BORROWED, make.number(m.borrowed_ns, "ns"), None, "rollouts on serving devices"),
+        ),
+        notes=(_gate(m),),
+    )
+
+
+def added(make: Figures, m: Marginal) -> Figure:
+    """m over the run: the sum of the terms, each rounded so that they add up."""
+    return make.amount(
+        sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
+    )
+
+
+def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figure:
+    """m, or a term of it, for a borrowed device-hour."""
+    term, unknown = (m, None) if name is None else (m.terms[name], m.terms[name].unknown)
+    hours, interval = Fraction(m.borrowed_ns, NS_PER_HOUR), term.interval
+    return make.money(
+        None if unknown or not hours else term.usd / hours,
+        MARGINAL,
+        per="device-hour",
+        basis=term.basis,
+        why=unknown or NO_BORROW,
+        interval=None if interval is None or interval.high is None or not hours else interval.over(float(hours)),
+        no_interval=term.no_interval,
+    )
+
+
+def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
+    """Return a term over the run; `nano` are its nano-dollars where they were rounded together with others."""
+    return make.amount(
+        None if term.unknown else nano_usd_of(term.usd) if nano is None else nano,
+        MARGINAL,
+        basis=term.basis,
+        why=term.unknown,
+        interval=term.interval,
+        no_interval=term.no_interval,
+    )
+
+
+def plain(name: str) -> str:
+    """The name of a term as people read it."""
+    return name.replace("_", " ")
+
+
+def _without(m: Marginal) -> str:
+    """Which terms the sum leaves out."""
+    parts = [f"leaves out {' and '.join(map(plain, m.missing))}: not enough data"] if m.missing else []
+    if m.absent:
+        parts.append(f"leaves out {', '.join(map(plain, m.absent))}: neither measured nor priced")
+    return "; ".join(parts)
+
+
+def _gate(m: Marginal) -> str:
+    """Whether the fleet would have been there anyway, on whose word, and what is charged if not."""
+    if m.idle_anyway is None:
+        return (
+            "m holds if the fleet would have existed without the leases, which the price book does not say. If not, "
+            f"{format_usd(nano_usd_of(m.unstated_usd))} of device time is charged on top of m. State a probability, "
+            "`idle_anyway`, in [lending]."
+        )
+    if m.idle_anyway < 1:
+        chance = "would NOT" if not m.idle_anyway else f"would with a probability of {float(m.idle_anyway):.0%}"
+        return (
+            f"The price book states, for at least part of the time, that the fleet {chance} have existed without the "
+            "leases: what was borrowed then is charged its amortized price on top of m, times the probability that it "
+            "would not."
+        )
+    stated = "The price book states that the fleet would have existed without the leases."
+    if m.kept:
+        return (
+            f"{stated} In the spans recorded it would not: leased time in them is charged its amortized price on top "
+            "of m."
+        )
+    return f"{stated} No decision to keep a device for lending is recorded; `rose borrow --decisions` records them."
+
+
+def _meter(make: Figures, meter: Metered) -> tuple[Figure, ...]:
+    """Extra watts, then energies in whole milliwatt-nanoseconds; anyway + extra = metered."""
+    energies = (meter.energy_mw_ns, meter.baseline_mw_ns, meter.extra_mw_ns)
+    watts = None if meter.interval is None else meter.interval.over(1000)
+    power_w = make.measure(float(meter.delta_mw) / 1000, "W", interval=watts, no_interval=power.TOO_SHORT)
+    return power_w, *(make.number(energy, "mW*ns") for energy in energies)

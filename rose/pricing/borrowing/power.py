@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-from rose.pricing.borrowing.terms import Basis, Parts, Stretches, Term, add, basis_of, range_of, term
+from rose.pricing.borrowing.terms import Basis, Row, Stretches, Term, basis_of, in_turn, range_of
 from rose.pricing.money import NS_PER_S
 from rose.pricing.price_books.pricebook import PowerFigure, PriceBook
 from rose.pricing.stats.bootstrap import Interval
@@ -28,8 +27,6 @@ MW_NS_PER_KWH = _J_PER_KWH * _MW_NS_PER_J
 #: Stretches of five minutes on each side of each fifth of load that an interval takes.
 STRETCHES_MIN = 3
 TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of each fifth of load"
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +44,6 @@ class Metered:
     energy_mw_ns: int
     baseline_mw_ns: int
     extra_mw_ns: int
-    #: Lent time that was read, and the part of it with readings of the same load while not lent.
-    lent_ns: int
-    compared_ns: int
 
     def __post_init__(self) -> None:
         assert self.baseline_mw_ns + self.extra_mw_ns == self.energy_mw_ns
@@ -70,14 +64,13 @@ def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
         return None
     compared_ns = sum(int(sides[True]["duration_ns"]) for sides in both)
     delta_mw = sum((_energy_beyond(sides[True], sides[False]) for sides in both), Fraction(0)) / compared_ns
-    energy = baseline = lent_ns = 0
+    energy = baseline = 0
     for sides in by_bin.values():
         energy += sum(int(row["energy_mw_ns"]) for row in sides.values())
         if False in sides:
             baseline += int(sides[False]["energy_mw_ns"])
         if True in sides:
             lent = sides[True]
-            lent_ns += int(lent["duration_ns"])
             extra = _energy_beyond(lent, sides[False]) if False in sides else delta_mw * int(lent["duration_ns"])
             baseline += int(lent["energy_mw_ns"]) - round(extra)
     return Metered(
@@ -87,8 +80,6 @@ def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
         energy_mw_ns=energy,
         baseline_mw_ns=baseline,
         extra_mw_ns=energy - baseline,
-        lent_ns=lent_ns,
-        compared_ns=compared_ns,
     )
 
 
@@ -106,67 +97,62 @@ def load_points(book: PriceBook) -> list[float]:
     return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
 
 
-def energy(
-    lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches, book: PriceBook
-) -> Term:
-    """The energy term. `lent` and `leased` are rows of `lent_time` and `leased_time`.
+def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
+    """The energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`.
 
     Raises PriceBookError for a class that must be assumed and has no power in the book.
     """
+    book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
-    classes = sorted(drawing | {row["device_class"] for row in leased if row["device_class"] is not None})
-    parts: Parts = {}
+    usd = Fraction(0)
     bases: list[Basis] = []
     how: list[str] = []
     estimates: list[Estimate] = []
     no_interval: list[str] = []
-    tariff = range_of(map(book.electricity_at, stretches.starts_ns))
-    for device_class in classes:
-        rates = [_usd_per_joule(book, device_class, at_ns) for at_ns in stretches.starts_ns]
-        if any(rate is None for rate in rates):
+    tariffs = stretches.prices(book.electricity_at)
+    tariff = range_of(tariffs)
+    for device_class in sorted(drawing | {row["device_class"] for row in leased if row["device_class"] is not None}):
+        rates = [_usd_per_joule(book, device_class, from_ns) for from_ns, _ in stretches.spans]
+        if None in rates:
             whole = all(rate is None for rate in rates)
-            how.append(
-                f"{device_class}: the price of the device covers its energy{'' if whole else ' part of the time'}"
-            )
+            part = "" if whole else " part of the time"
+            how.append(f"{device_class}: the price of the device covers its energy{part}")
             bases.append("price book")
             if whole:
                 continue
         if (measured := readings.get(device_class)) is not None:
-            leased_s = [Fraction(0)] * len(rates)
-            for row in (row for row in leased if row["device_class"] == device_class):
-                seconds = Fraction(row["leased_ns"], NS_PER_S)
-                leased_s[row["segment"]] += seconds
-                add(parts, row["lease_id"], measured.delta_mw / 1000 * seconds * (rates[row["segment"]] or 0))
-            usd_per_mw = sum(s * (rate or 0) for s, rate in zip(leased_s, rates, strict=True)) / 1000
-            estimate = _scaled(measured, Fraction(usd_per_mw))
+            own = [row for row in leased if row["device_class"] == device_class]
+            usd_per_w = sum(
+                (Fraction(row["leased_ns"], NS_PER_S) * (rates[row["segment"]] or 0) for row in own), Fraction(0)
+            )
+            usd += measured.delta_mw / 1000 * usd_per_w
+            estimate = _scaled(measured, usd_per_w / 1000)
             if estimate is None:
                 no_interval.append(f"power of {device_class}: {TOO_SHORT}")
             else:
                 estimates.append(estimate.widened(*tariff))
             bases.append("measured")
             how.append(_explained(measured))
+            continue
+        figure, points, cost = book.power_of(device_class), load_points(book), Fraction(0)
+        for row in (row for row in lent if row["device_class"] == device_class):
+            for segment, times in stretches.divide(row, "ns", "base_ns", "busy_ns"):
+                cost += extra_joules(figure, points, row, times) * (rates[segment] or 0)
+        usd += cost
+        if figure.has_range:
+            known = Estimate(float(cost), float(cost), float(cost))
+            estimates.append(known.widened(*range_of([figure])).widened(*tariff))
         else:
-            figure = book.power_of(device_class)
-            usd = Fraction(0)
-            for row in (row for row in lent if row["device_class"] == device_class):
-                for segment, times in stretches.divide(row, "ns", "base_ns", "busy_ns"):
-                    joules = extra_joules(figure, load_points(book), row, times)
-                    cost = joules * (rates[segment] or 0)
-                    usd += cost
-                    add(parts, row["lease_id"], cost)
-            if figure.has_range:
-                known = Estimate(float(usd), float(usd), float(usd))
-                estimates.append(known.widened(*range_of([figure])).widened(*tariff))
-            else:
-                no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
-            bases.append("assumed")
-            how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
-            how += _unexplained(device_class, lent)
-    return term(
-        parts,
-        basis_of(bases),
-        ("; ".join(how) or "nothing was lent") + "; " + _tariffs(book, stretches),
-        interval=total(estimates),
+            no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
+        bases.append("assumed")
+        how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
+        how += _unexplained(device_class, lent)
+    drawn = "; ".join(how) or "nothing was lent"
+    return Term(
+        usd=usd,
+        basis=basis_of(bases),
+        explained=f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs),
+        interval=None if no_interval else total(estimates),
         no_interval="; ".join(no_interval) or None,
     )
 
@@ -239,10 +225,3 @@ def _explained(measured: Metered) -> str:
         f"{measured.device_class}: {float(measured.delta_mw) / 1000:+.1f} W{span} while lent, metered; "
         f"{kwh[0]:.6g} kWh would have been drawn anyway and {kwh[1]:.6g} kWh were extra"
     )
-
-
-def _tariffs(book: PriceBook, stretches: Stretches) -> str:
-    words = dict.fromkeys(
-        f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in map(book.electricity_at, stretches.starts_ns)
-    )
-    return " then ".join(words)

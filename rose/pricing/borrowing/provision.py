@@ -1,6 +1,6 @@
 """Slack taken now and paid for in a later burst: what to provide for it, and what it really cost.
 
-Definitions [D]; a window is `horizon` long, a load bin a fifth of serving load.
+Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving load.
 
 - *Burst*: windows of a device in the top fifth in a row, after one in a lower fifth.
 - *h(b)*: bursts that began right after a window of bin b, over the time in windows of bin b that another one follows.
@@ -18,26 +18,28 @@ not enough data, and nothing is accrued or booked.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from rose.pricing import formulas
 from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, in_turn, nano_by_key, term
-from rose.pricing.figures import NOT_SET
-from rose.pricing.money import NS_PER_S
-from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows
+from rose.pricing.borrowing.terms import Row, Stretches, Term, absent, in_turn, nano_by_key
+from rose.pricing.figures import MARGINAL, NOT_SET, Figure, Figures
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
+from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import wilson
+from rose.pricing.table import Row as Cells
+from rose.pricing.table import Section, Table, columns
 
-Row = Mapping[str, Any]
+if TYPE_CHECKING:
+    from rose.pricing.run.priced import PricedRun
 
 #: Load bins from which a burst can begin.
 CALM_BINS = (0, 1, 2, 3)
@@ -48,91 +50,90 @@ HORIZON_NS = 10 * NS_PER_S
 
 NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
 _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
+_NOTHING_LENT = "nothing was lent"
+_NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
+#: Two break-evens of the provision for a borrowed device-hour, by what it breaks even against: the device time of the
+#: same work at the amortized price of dedicated devices, and what that work would have added to the bill.
+BREAK_EVEN_TIME = "break-even provision against device time"
+BREAK_EVEN_CASH = "break-even provision against cash"
+ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
 
 
 # What it cost --------------------------------------------------------------------------------------------------------
 
 
-def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook) -> Term:
+def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
     """What missed budgets, and latency within them, came to; see `rose.pricing.borrowing.harm`.
 
     Where that is confounded: the misses alone, against unlent time of the same load, without an interval.
     """
-    if not any(penalties(stretches, book)):
+    if not any(penalties(stretches)):
         return absent(NO_PENALTY)
     if measured.confounded is None:
-        return harm.realised(measured, stretches, book)
-    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, book, measured.confounded)
+        return harm.realised(measured, stretches)
+    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, measured.confounded)
 
 
 def realised_by_day(
-    measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook
+    measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
 ) -> dict[date, Fraction]:
     """The same dollars by the UTC day on which the requests arrived."""
     if measured.confounded is None:
         return harm.realised_by_day(measured)
-    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches, book)
+    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
 
 
-def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: str) -> Term:
+def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
     """[D] Sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero, without an interval.
 
     `bins` are rows of `violations_by_load`. Lent and unlent time differ in more than lending: leases follow load, and
     requests that a lease made late may arrive when it is gone. Requests in a bin that has no unlent ones to compare
     with are left out of the figure, and the explanation says how many.
     """
-    per_miss = penalties(stretches, book)
-    unlent = _unlent(bins)
-    parts: Parts = {}
-    extra, counts = Fraction(0), {True: 0, False: 0}
-    for row in (row for row in bins if row["lent"]):
-        beyond = _beyond(row, unlent)
-        counts[beyond is not None] += row["requests"]
-        if beyond is not None:
-            extra += beyond
-            add(parts, row["lease_id"], beyond * per_miss[stretches.of_day(row["day"])])
-    penalty_texts = in_turn(f"${float(penalty):g}" for penalty in per_miss)
-    return term(
-        parts,
-        "measured",
-        f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {penalty_texts} each; "
-        f"{counts[True]:,} lent requests compared, {counts[False]:,} had nothing to compare with",
+    compared = _compared(bins)
+    counted = sum(row["requests"] for row, _ in compared)
+    left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
+    extra = sum((beyond for _, beyond in compared), Fraction(0))
+    prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
+    return Term(
+        usd=sum(confounded_by_day(bins, stretches).values(), Fraction(0)),
+        basis="measured",
+        explained=f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
+        f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with",
         no_interval=why,
-        missing=_NOTHING_TO_COMPARE if counts[False] and not counts[True] else None,
+        missing=_NOTHING_TO_COMPARE if left_out and not counted else None,
     )
 
 
-def confounded_by_day(bins: Sequence[Row], stretches: Stretches, book: PriceBook) -> dict[date, Fraction]:
-    """The same dollars by the UTC day on which the requests arrived."""
-    per_miss, unlent = penalties(stretches, book), _unlent(bins)
-    by_day: dict[date, Fraction] = defaultdict(Fraction)
-    for row in bins:
-        beyond = _beyond(row, unlent) if row["lent"] else None
-        by_day[row["day"]] += (beyond or 0) * per_miss[stretches.of_day(row["day"])]
-    return dict(by_day)
+def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:
+    """The dollars of `confounded` by the UTC day on which the requests arrived."""
+    per_miss = penalties(stretches)
+    by_day = {row["day"]: Fraction(0) for row in bins}
+    for row, beyond in _compared(bins):
+        by_day[row["day"]] += beyond * per_miss[stretches.of_day(row["day"])]
+    return by_day
 
 
-def _unlent(bins: Iterable[Row]) -> dict[int, tuple[int, int]]:
-    """(requests, misses) of each load bin while not lent."""
-    by_load: dict[int, tuple[int, int]] = {}
+def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
+    """Rows of lent requests with their misses beyond those of as many unlent requests of the same load."""
+    unlent: dict[int, tuple[int, int]] = {}
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:
-            requests, misses = by_load.get(row["load_bin"], (0, 0))
-            by_load[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
-    return by_load
+            requests, misses = unlent.get(row["load_bin"], (0, 0))
+            unlent[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
+    return [
+        (
+            row,
+            int(row["violations"]) - Fraction(unlent[row["load_bin"]][1], unlent[row["load_bin"]][0]) * row["requests"],
+        )
+        for row in bins
+        if row["lent"] and row["load_bin"] in unlent
+    ]
 
 
-def _beyond(row: Row, unlent: Mapping[int, tuple[int, int]]) -> Fraction | None:
-    """Misses beyond those of as many unlent requests of the same load."""
-    if row["load_bin"] not in unlent:
-        return None
-    requests, misses = unlent[row["load_bin"]]
-    return int(row["violations"]) - Fraction(misses, requests) * int(row["requests"])
-
-
-def penalties(stretches: Stretches, book: PriceBook) -> list[Fraction]:
+def penalties(stretches: Stretches) -> list[Fraction]:
     """Dollars of a missed budget in each stretch; 0 where none is set."""
-    return [Fraction(book.lending_at(at_ns).violation_usd) for at_ns in stretches.starts_ns]
+    return [Fraction(entry.violation_usd) for entry in stretches.lending]
 
 
 # What to provide -----------------------------------------------------------------------------------------------------
@@ -157,42 +158,35 @@ class Rate:
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
-def rates(risk: Sequence[Row], bursts: Sequence[Row], horizon_ns: int = HORIZON_NS) -> dict[int, Rate]:
-    """Hazard and extra misses of each calm bin, from rows of `burst_risk` and `burst_violations`."""
-    return {load_bin: _rate_of(load_bin, risk, bursts, horizon_ns) for load_bin in CALM_BINS}
+def rates(risk: Sequence[Row], bursts: Sequence[Row]) -> dict[int, Rate]:
+    """Hazard and extra misses of each calm bin, from rows `risk` and `burst` of `bursts`."""
+    return {load_bin: _rate_of(load_bin, risk, bursts) for load_bin in CALM_BINS}
 
 
-def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row], horizon_ns: int) -> Rate:
+def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row]) -> Rate:
     own_risk = [row for row in risk if row["bin"] == load_bin]
-    windows, begun = (sum(row[name] for row in own_risk) for name in ("windows", "bursts"))
-    pooled: list[str] = []
-    hazard, hazard_interval = _hazard(own_risk, horizon_ns)
-    if hazard is None:
-        hazard, hazard_interval = _hazard(risk, horizon_ns)
-        pooled.append("hazard")
-    extra = _extra([row for row in bursts if row["bin"] == load_bin])
-    if extra is None:
-        extra = _extra(bursts)
-        pooled.append("extra")
+    own_hazard, own_extra = _hazard(own_risk), _extra([row for row in bursts if row["bin"] == load_bin])
+    hazard = own_hazard or _hazard(risk)
+    extra = _extra(bursts) if own_extra is None else own_extra
     return Rate(
-        hazard_per_s=hazard,
-        hazard_interval=hazard_interval,
+        hazard_per_s=None if hazard is None else hazard[0],
+        hazard_interval=None if hazard is None else hazard[1],
         extra=extra,
-        pooled=tuple(pooled),
-        windows=windows,
-        bursts=begun,
+        pooled=tuple(name for name, own in (("hazard", own_hazard), ("extra", own_extra)) if own is None),
+        windows=sum(row["windows"] for row in own_risk),
+        bursts=sum(row["bursts"] for row in own_risk),
         why=_why(hazard, extra, risk, bursts),
     )
 
 
-def _hazard(risk: Sequence[Row], horizon_ns: int) -> tuple[Fraction | None, Interval | None]:
+def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
     """Bursts over time at risk, for a second; its interval is Wilson's for the share of windows."""
     windows, begun = (sum(row[name] for row in risk) for name in ("windows", "bursts"))
     if windows < WINDOWS_MIN:
-        return None, None
-    per_s = Fraction(NS_PER_S, horizon_ns)
+        return None
+    horizon_s = HORIZON_NS // NS_PER_S
     low, high = wilson(begun / windows, windows)
-    return Fraction(begun, windows) * per_s, Interval(low=low * float(per_s), high=high * float(per_s))
+    return Fraction(begun, windows * horizon_s), Interval(low=low / horizon_s, high=high / horizon_s)
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
@@ -206,74 +200,62 @@ def _extra(bursts: Sequence[Row]) -> Fraction | None:
     return Fraction(misses[True], counts[True]) - Fraction(misses[False], counts[False])
 
 
-def _why(hazard: Fraction | None, extra: Fraction | None, risk: Sequence[Row], bursts: Sequence[Row]) -> str | None:
+def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Row]) -> str | None:
     if hazard is None:
         windows = sum(row["windows"] for row in risk)
-        return f"not enough data: {windows} windows below the top fifth of load, and a hazard takes {WINDOWS_MIN}"
+        return f"not enough data: need {WINDOWS_MIN} windows below the top fifth of load, have {windows}"
     if extra is None:
         lent, unlent = (sum(row["bursts"] for row in bursts if row["lent"] == side) for side in (True, False))
         return (
-            f"not enough data: {lent} bursts began on lent devices and {unlent} on devices not lent, and their "
-            f"difference takes {BURSTS_MIN} of each"
+            f"not enough data: need {BURSTS_MIN} bursts that began on lent devices and as many on others, have {lent} "
+            f"and {unlent}"
         )
     return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accrual:
-    """What was provided for on one UTC day, in exact dollars by lease; None where there is not enough data."""
+    """What was provided for on one UTC day, in exact dollars; None where there is not enough data."""
 
     day: date
-    by_lease: Parts | None
+    usd: Fraction | None
     why: str | None
-    lent_ns: int
     #: Lent time in windows whose load is not known, for which nothing can be provided.
     unknown_ns: int
     #: Whether the rates are of earlier days only; if not, those were too few and the day itself is in them.
     from_earlier_days: bool
 
-    @property
-    def usd(self) -> Fraction | None:
-        return None if self.by_lease is None else sum(self.by_lease.values(), Fraction(0))
 
-
-def accrue(
-    lent: Sequence[Row],
-    risk: Sequence[Row],
-    bursts: Sequence[Row],
-    stretches: Stretches,
-    book: PriceBook,
-    horizon_ns: int = HORIZON_NS,
-) -> list[Accrual]:
-    """Provision for every UTC day with lent time, in order; `lent` are rows of `lent_windows`.
+def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
+    """Provision for every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of `bursts`.
 
     Rates are those that were known when the day began; while earlier days hold too little, the day itself is counted
     in. So no later day changes what was accrued.
     """
-    per_miss = penalties(stretches, book)
+    per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
         by_day[row["day"]].append(row)
     accruals = []
     for day, own in sorted(by_day.items()):
-        known = rates(_until(risk, day), _until(bursts, day), horizon_ns)
+        known = rates(_until(risk, day), _until(bursts, day))
         earlier = known[0].why is None
         if not earlier:
             next_day = day + timedelta(days=1)
-            known = rates(_until(risk, next_day), _until(bursts, next_day), horizon_ns)
+            known = rates(_until(risk, next_day), _until(bursts, next_day))
         penalty = per_miss[stretches.of_day(day)]
         # A day at no penalty among others that have one costs nothing; without any, nobody knows what it costs.
         why = NO_PENALTY if not any(per_miss) else known[0].why if penalty else None
-        parts: Parts = {}
-        for row in own:
-            per_s = known[row["bin"]].misses_per_s if row["bin"] in known else None
-            add(parts, row["lease_id"], Fraction(row["lent_ns"], NS_PER_S) * (per_s or 0) * penalty)
+        misses = sum(
+            (Fraction(row["lent_ns"], NS_PER_S) * (known[row["bin"]].misses_per_s or 0))
+            for row in own
+            if row["bin"] in known
+        )
         accruals.append(
             Accrual(
                 day=day,
-                by_lease=None if why else parts,
+                usd=None if why else misses * penalty,
                 why=why,
-                lent_ns=sum(row["lent_ns"] for row in own),
                 unknown_ns=sum(row["lent_ns"] for row in own if row["bin"] is None),
                 from_earlier_days=earlier,
             )
@@ -338,3 +320,146 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
             )
         )
     return balances
+
+
+# As tables -----------------------------------------------------------------------------------------------------------
+
+
+def provision(run: PricedRun) -> Section:
+    """Return the provision of a run: its rates, what was accrued and realised, and the balance day by day."""
+    from rose.pricing.borrowing.marginal import in_all, per_device_hour
+
+    make, term = run.make, run.borrow.terms["provision"]
+    stretches = Stretches.over(run.book, run.allocation.period_ns)
+    set_variables(run.connection, run_id=run.run.run_id, horizon_ns=HORIZON_NS)
+    rows(run.connection, "borrowing/window_pieces")
+    counted = rows(run.connection, "borrowing/bursts")
+    risk, bursts, lent = ([row for row in counted if row["what"] == what] for what in ("risk", "burst", "lent"))
+    accruals = {one.day: one for one in accrue(lent, risk, bursts, stretches)}
+    realised_usd = {} if term.unknown else realised_by_day(run.borrow.harm, run.connection, stretches)
+    balances = roll_forward({day: one.usd for day, one in accruals.items()}, realised_usd)
+    known = [balance.accrued for balance in balances if balance.accrued is not None]
+    why = [*accruals.values()][-1].why if accruals else _NOTHING_LENT
+    per_miss = penalties(stretches)
+    penalty = per_miss[-1] if any(per_miss) else None
+    per_penalty = make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY)
+    unknown_ns = sum(one.unknown_ns for one in accruals.values())
+    return Section(
+        {
+            "rates": Table(
+                title="Bursts, by fifth of serving load",
+                view=MARGINAL,
+                stamp=run.stamp,
+                columns=columns(
+                    "load",
+                    "windows",
+                    "bursts",
+                    "bursts an hour",
+                    "extra misses of a burst",
+                    "misses a lent device-hour",
+                    "provision a lent device-hour",
+                    "pooled",
+                    text=("pooled",),
+                ),
+                rows=tuple(_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
+                notes=(
+                    f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
+                    "figures of all fifths, since its own are too few.",
+                ),
+            ),
+            "totals": Table(
+                title="Provided for, and what it came to",
+                view=MARGINAL,
+                stamp=run.stamp,
+                columns=columns("what", "value", "rests on", text=("rests on",)),
+                rows=(
+                    (
+                        ACCRUED,
+                        make.amount(sum(known) if known else None, MARGINAL, why=why),
+                        "rates known when each day began, times lent time",
+                    ),
+                    (REALISED, in_all(make, term), "" if term.explained == term.unknown else term.explained),
+                    (f"{REALISED} per borrowed device-hour", per_device_hour(make, run.borrow, "provision"), ""),
+                    (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
+                    (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
+                    (PENALTY, per_penalty, "price book"),
+                ),
+                notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
+            ),
+            "days": Table(
+                title="Roll-forward by UTC day",
+                view=MARGINAL,
+                stamp=run.stamp,
+                columns=columns(
+                    "day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)
+                ),
+                rows=tuple(_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
+                notes=(
+                    "Opening + accrued - realised - released = closing. A day's provision is held to the end of the "
+                    "next.",
+                ),
+            ),
+        }
+    )
+
+
+def _rate(make: Figures, load_bin: int, rate: Rate, penalty: Fraction | None) -> Cells:
+    """How often a burst follows at a load, what it costs, and what to provide for a lent hour."""
+    hourly, extra, misses = (
+        None if value is None else value * scale
+        for value, scale in ((rate.hazard_per_s, 3600), (rate.extra, 1), (rate.misses_per_s, 3600))
+    )
+    interval = None if rate.hazard_interval is None else rate.hazard_interval.over(1 / 3600)
+    provided = None if misses is None or penalty is None else misses * penalty
+    return (
+        f"{load_bin * 20} to {load_bin * 20 + 20}%",
+        make.number(rate.windows, "count"),
+        make.number(rate.bursts, "count"),
+        make.measure(hourly, why=rate.why, interval=interval),
+        make.measure(extra, why=rate.why, no_interval=_NOT_DRAWN),
+        make.measure(misses, why=rate.why),
+        make.money(provided, MARGINAL, per="device-hour", why=rate.why or NO_PENALTY),
+        " and ".join(rate.pooled) if rate.why is None else "",
+    )
+
+
+def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str | None) -> Cells:
+    """Without anything realised to set against it, no balance but the accrual itself can be told."""
+    why = accrual.why if accrual is not None and accrual.why else missing or "not enough data up to this day"
+
+    def moved(nano: int | None) -> Figure:
+        return make.amount(None if missing else nano, MARGINAL, why=why)
+
+    return (
+        balance.day.isoformat(),
+        moved(balance.opening),
+        make.amount(balance.accrued, MARGINAL, why=why),
+        make.amount(None if missing else balance.realised, MARGINAL, why=missing),
+        moved(balance.released),
+        moved(balance.closing),
+        _NOTHING_LENT
+        if accrual is None
+        else "none"
+        if accrual.usd is None
+        else f"earlier days{'' if accrual.from_earlier_days else ' and this one'}",
+    )
+
+
+def _break_even(run: PricedRun) -> Figure:
+    """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
+    borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
+    own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
+    own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]
+    if not (lent and own_ns and borrowed.generated and dedicated.useful):
+        why = "not enough data: need useful tokens on both borrowed and dedicated devices"
+        return run.make.money(None, MARGINAL, per="device-hour", why=why)
+    m_usd = (run.borrow.usd - run.borrow.terms["provision"].usd) * NS_PER_HOUR / lent
+    usd = formulas.break_even_provision(
+        p_dedicated=own.amortized_nano_usd()["rollout"] / NANO_USD_PER_USD * NS_PER_HOUR / own_ns,
+        m_without_provision=0.0,
+        tau_ratio=(borrowed.generated / lent) / (dedicated.generated / worked_ns),
+        wasted_borrowed=float(borrowed.wasted_share or 0),
+        wasted_dedicated=float(dedicated.wasted_share or 0),
+    )
+    # The formula takes no m below 0, which less power while lent can bring.
+    return run.make.money(Fraction(usd) - m_usd, MARGINAL, per="device-hour", basis=run.borrow.basis)

@@ -1,9 +1,12 @@
-"""What whoever sizes the fleet decided about its devices because of lending.
+"""What whoever sizes the fleet decided about its devices because of lending, and what that is worth.
 
 A serving device was *kept* where it would have been given back to its owner, had it not been lent; a dedicated one was
 *let go* where it was given up because there was borrowing. The runtime sees neither: both are recorded in the ledger
-from a CSV file, `record`, and spans of kept devices can be given for once, `read`. Times are UTC, such as
-2026-06-01T00:00:00Z, and `to` is the first instant after a span.
+from a CSV file. Times are UTC, such as 2026-06-01T00:00:00Z, and `to` is the first instant after a span.
+
+Would the fleet have existed without the leases? The price book states a probability P by stretch between price changes;
+of a span in which a device was kept it is known that it would not. Device time that could have been avoided is charged
+at its amortized price: (1 - P) of borrowed time, and P of all leased time of such a span.
 """
 
 from __future__ import annotations
@@ -14,18 +17,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+from rose.clock import utc
 from rose.events import Provenance, ScaleDown
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.money import PricingError
+from rose.pricing.borrowing.terms import Row, Stretches
+from rose.pricing.charges.allocation import Allocation
+from rose.pricing.charges.measured import SharedTime
+from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.price_books.pricebook import PriceBook
 
-COLUMNS = ("device_id", "from", "to")
 #: Of a file of decisions; only the last may be empty.
-DECISION_COLUMNS = ("device_id", "device_class", "decision", "from", "to", "decided_by", "reason")
+COLUMNS = ("device_id", "device_class", "decision", "from", "to", "decided_by", "reason")
 #: Name of the ledger's writer of decisions.
 WRITER = "scale-down"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,141 +47,237 @@ class Span:
     to_ns: int
 
 
-def read(path: Path) -> tuple[Span, ...]:
-    """Spans of a file, in order. Raises PricingError, naming file and line, for one that cannot be used."""
-    return check((_span(path, number, line) for number, line in _lines(path, COLUMNS)), str(path))
+# Recording decisions -------------------------------------------------------------------------------------------------
 
 
 def decisions(path: Path) -> tuple[ScaleDown, ...]:
     """Decisions of a file, in its order. Raises PricingError, naming file and line, for one that cannot be used."""
-    made = []
-    for number, line in _lines(path, DECISION_COLUMNS):
-        values = {name: (line.get(name) or "").strip() for name in DECISION_COLUMNS}
-        if None in line or not all(values[name] for name in DECISION_COLUMNS[:-1]):
-            raise PricingError(f"{path}: line {number} must have a value in each of {', '.join(DECISION_COLUMNS[:-1])}")
-        if values["decision"] not in ("kept", "let_go"):
-            raise PricingError(f"{path}: line {number}: decision must be kept or let_go, got {values['decision']!r}")
-        span = _span(path, number, {name: values[name] for name in COLUMNS})
-        made.append(
-            ScaleDown(
-                device_id=span.device_id,
-                t0_ns=span.from_ns,
-                t1_ns=span.to_ns,
-                device_class=values["device_class"],
-                decision="kept" if values["decision"] == "kept" else "let_go",
-                decided_by=values["decided_by"],
-                reason=values["reason"] or None,
-                event_id=hashlib.sha256("/".join(values.values()).encode()).hexdigest(),
-            )
-        )
-    check((Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in made), str(path))
-    return tuple(made)
+    read = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.DictReader(file)
+            if tuple(lines.fieldnames or ()) != COLUMNS:
+                raise PricingError(f"{path}: line 1 must be `{','.join(COLUMNS)}`, got {lines.fieldnames}")
+            for line in lines:
+                read.append(_decision(f"{path}: line {lines.line_num}", line))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PricingError(f"cannot read {path}: {error}. Give a CSV file with columns {', '.join(COLUMNS)}.") from None
+    spans = sorted(Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in read)
+    for one, other in pairwise(spans):
+        if one.device_id == other.device_id and other.from_ns < one.to_ns:
+            raise PricingError(f"{path}: two spans of device {one.device_id!r} overlap; its time would count twice")
+    return tuple(read)
 
 
-def record(root: Path, run_id: str, provenance: Provenance, made: Iterable[ScaleDown]) -> None:
+def _decision(where: str, line: Mapping[str | None, str | None]) -> ScaleDown:
+    values = {name: (line.get(name) or "").strip() for name in COLUMNS}
+    if None in line or not all(values[name] for name in COLUMNS[:-1]):
+        raise PricingError(f"{where} must have a value in each of {', '.join(COLUMNS[:-1])}, and no more")
+    if values["decision"] not in ("kept", "let_go"):
+        raise PricingError(f"{where}: decision must be kept or let_go, got {values['decision']!r}")
+    from_ns, to_ns = (_utc_ns(where, name, values[name]) for name in ("from", "to"))
+    if to_ns <= from_ns:
+        raise PricingError(f"{where}: to {values['to']} must be after from {values['from']}")
+    return ScaleDown(
+        device_id=values["device_id"],
+        t0_ns=from_ns,
+        t1_ns=to_ns,
+        device_class=values["device_class"],
+        decision="kept" if values["decision"] == "kept" else "let_go",
+        decided_by=values["decided_by"],
+        reason=values["reason"] or None,
+        event_id=hashlib.sha256("/".join(values.values()).encode()).hexdigest(),
+    )
+
+
+def _utc_ns(where: str, name: str, value: str) -> int:
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        raise PricingError(f"{where}: {name} must be a time such as 2026-06-01T00:00:00Z, got {value!r}") from None
+    if at.tzinfo is None:
+        raise PricingError(f"{where}: {name} {value!r} has no time zone; write {value}Z for UTC")
+    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
     """Record decisions in the ledger at `root`; one that is recorded again counts once.
 
     Raises LedgerError, and PricingError, with nothing recorded, for one that overlaps another of its device, or names
     a class that the device, where the ledger knows it, never had.
     """
-    new = {one.event_id: one for one in made}
+    new = {one.event_id: one for one in decided}
     with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
         with closing(catalog.connect(root)) as connection:
             before = connection.execute(
                 "SELECT event_id, device_id, t0_ns, t1_ns FROM scale_down WHERE run_id = $run_id", {"run_id": run_id}
             ).fetchall()
-            classes = connection.execute(
-                "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
-                "WHERE provenance = $provenance GROUP BY device_id",
-                {"provenance": provenance},
-            ).fetchall()
+            classes = dict(
+                connection.execute(
+                    "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
+                    "WHERE provenance = $provenance GROUP BY device_id",
+                    {"provenance": provenance},
+                ).fetchall()
+            )
         for event_id, *_ in before:
             new.pop(event_id, None)
-        _refuse_other_classes(new.values(), dict(classes))
-        _refuse_overlaps(new.values(), [Span(*span) for _, *span in before], f"the decisions of run {run_id!r}")
+        for one in new.values():
+            _refuse(one, classes.get(one.device_id), [Span(*span) for _, *span in before], run_id)
         for one in new.values():
             ledger.record(one)
 
 
-def recorded(rows: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
-    """When devices were kept, of rows of `scale_downs`, in order; time that several rows name is in one span."""
-    kept: list[Span] = []
-    for span in sorted(Span(row["device_id"], row["t0_ns"], row["t1_ns"]) for row in rows if row["decision"] == "kept"):
-        if kept and kept[-1].device_id == span.device_id and span.from_ns <= kept[-1].to_ns:
-            kept[-1] = Span(span.device_id, kept[-1].from_ns, max(kept[-1].to_ns, span.to_ns))
-        else:
-            kept.append(span)
-    return tuple(kept)
-
-
-def check(spans: Iterable[Span], where: str) -> tuple[Span, ...]:
-    """The spans in order. Raises PricingError for two of one device that overlap: that time would be charged twice."""
-    ordered = tuple(sorted(spans))
-    for one, other in pairwise(ordered):
-        if one.device_id == other.device_id and other.from_ns < one.to_ns:
+def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span], run_id: str) -> None:
+    """Raises PricingError for a decision that contradicts the ledger, or would count time of its device twice."""
+    if classes is not None and one.device_class not in classes:
+        raise PricingError(
+            f"device_class {one.device_class!r} is not what device {one.device_id!r} is in the ledger: write "
+            f"{' or '.join(classes)}, by whose price its time counts"
+        )
+    for span in before:
+        if span.device_id == one.device_id and one.t0_ns < span.to_ns and span.from_ns < one.t1_ns:
             raise PricingError(
-                f"{where}: two spans of device {one.device_id!r} overlap; its time would be charged twice"
-            )
-    return ordered
-
-
-def _refuse_other_classes(new: Iterable[ScaleDown], classes: Mapping[str, Sequence[str]]) -> None:
-    for one in new:
-        known = classes.get(str(one.device_id), [one.device_class])
-        if one.device_class not in known:
-            raise PricingError(
-                f"device_class {one.device_class!r} is not what device {one.device_id!r} is in the ledger: write "
-                f"{' or '.join(known)}, by whose price its time counts"
+                f"run {run_id!r} has a decision of device {one.device_id!r} from {utc(span.from_ns)} to "
+                f"{utc(span.to_ns)}, which overlaps {utc(one.t0_ns)} to {utc(one.t1_ns)}; record only time outside it"
             )
 
 
-def _refuse_overlaps(new: Iterable[ScaleDown], before: Sequence[Span], where: str) -> None:
-    """What overlaps among those before was recorded by others, and keeps nobody from recording more."""
-    for one in new:
-        for other in before:
-            if other.device_id == one.device_id and one.t0_ns < other.to_ns and other.from_ns < one.t1_ns:
-                raise PricingError(
-                    f"{where}: device {one.device_id!r} has one already from {_utc(other.from_ns)} to "
-                    f"{_utc(other.to_ns)}, which overlaps {_utc(one.t0_ns)} to {_utc(one.t1_ns)}; record only time "
-                    f"outside it"
-                )
+def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
+    """Spans in which devices were `kept` or `let_go`, of rows of `scale_downs`, and the class of each.
+
+    In order; time that several rows name is in one span, that of the first class.
+    """
+    spans: list[tuple[Span, str]] = []
+    named = sorted(
+        (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
+        for row in decided
+        if row["decision"] == decision
+    )
+    for span, device_class in named:
+        last, last_class = spans[-1] if spans else (None, None)
+        if last is None or last.device_id != span.device_id or last.to_ns < span.from_ns:
+            spans.append((span, device_class))
+        elif last_class == device_class:
+            spans[-1] = (Span(span.device_id, last.from_ns, max(last.to_ns, span.to_ns)), device_class)
+        elif last.to_ns < span.to_ns:
+            spans.append((Span(span.device_id, last.to_ns, span.to_ns), device_class))
+    return spans
 
 
-def _utc(ns: int) -> str:
-    return f"{(_EPOCH + timedelta(microseconds=ns // 1000)).replace(tzinfo=None).isoformat()}Z"
+# Devices that were let go --------------------------------------------------------------------------------------------
 
 
-def _lines(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str | None, str | None]]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.DictReader(file)
-            if tuple(lines.fieldnames or ()) != columns:
-                raise PricingError(f"{path}: line 1 must be `{','.join(columns)}`, got {lines.fieldnames}")
-            for line in lines:
-                yield lines.line_num, dict(line)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PricingError(
-            f"cannot read {path}: {error}. Give a CSV file with the columns {', '.join(columns)}."
-        ) from None
+def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
+    """Dollars not paid within the run's period for dedicated devices that were given up because there was borrowing.
+
+    `decided` are rows of `scale_downs`; a device counts as a class that some run of the ledger had it as. Time in which
+    the device was in the fleet all the same is left out, and what of an absence is less than a unit of what can be
+    bought. Every time is priced at what the book says of it. Raises PriceBookError for a class without a price.
+    """
+    period_ns = allocation.period_ns
+    tenures: dict[str, list[tuple[int, int]]] = {}
+    for device in allocation.devices:
+        tenures.setdefault(device.device_id, []).extend(device.stays_ns)
+    usd = Fraction(0)
+    # A device at the price of a dearer class would save what nobody paid.
+    for span, device_class in spans_of((row for row in decided if row["known_class"]), "let_go"):
+        within_ns = max(span.from_ns, period_ns[0]), min(span.to_ns, period_ns[1])
+        for t0_ns, t1_ns in _without(within_ns, tenures.get(span.device_id, ())):
+            unit_hours = book.device_at(device_class, "rollout", t0_ns).bought_in_hours
+            end_ns = Fraction(t1_ns)
+            if unit_hours is not None:
+                unit_ns = Fraction(unit_hours) * NS_PER_HOUR
+                end_ns = t0_ns + (t1_ns - t0_ns) // unit_ns * unit_ns
+            for start_ns, stop_ns in book.stretches(t0_ns, t1_ns):
+                price = Fraction(book.device_at(device_class, "rollout", start_ns).usd_per_hour)
+                usd += max(Fraction(0), min(end_ns, Fraction(stop_ns)) - start_ns) * price / NS_PER_HOUR
+    return usd
 
 
-def _span(path: Path, line: int, given: dict[str | None, str | None]) -> Span:
-    values = {name: (given.get(name) or "").strip() for name in COLUMNS}
-    if None in given or not all(values.values()):
-        raise PricingError(f"{path}: line {line} must have a value in each of {', '.join(COLUMNS)}, and no more")
-    from_ns, to_ns = (_utc_ns(path, line, name, values[name]) for name in ("from", "to"))
-    if to_ns <= from_ns:
-        raise PricingError(f"{path}: line {line}: to {values['to']} must be after from {values['from']}")
-    return Span(values["device_id"], from_ns, to_ns)
+def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of a span is in none of those taken, in order."""
+    t0_ns, t1_ns = span_ns
+    for from_ns, to_ns in sorted(taken_ns):
+        if t0_ns < min(from_ns, t1_ns):
+            yield t0_ns, min(from_ns, t1_ns)
+        t0_ns = max(t0_ns, to_ns)
+    if t0_ns < t1_ns:
+        yield t0_ns, t1_ns
 
 
-def _utc_ns(path: Path, line: int, name: str, value: str) -> int:
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        raise PricingError(
-            f"{path}: line {line}: {name} must be a time such as 2026-06-01T00:00:00Z, got {value!r}"
-        ) from None
-    if at.tzinfo is None:
-        raise PricingError(f"{path}: line {line}: {name} {value!r} has no time zone; write {value}Z for UTC")
-    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+# Devices that were kept, and the fleet without the leases ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Probability, by stretch, that the fleet would have existed without the leases: 1 where nothing is stated."""
+
+    stated: list[Fraction]
+    low: list[Fraction]
+    high: list[Fraction]
+    #: Stretches for which the book states none.
+    silent: frozenset[int]
+
+    @classmethod
+    def over(cls, stretches: Stretches) -> Gate:
+        ranges = [entry.idle_anyway_range for entry in stretches.lending]
+        low, stated, high = ([Fraction(1) if ends is None else ends[n] for ends in ranges] for n in range(3))
+        return cls(stated, low, high, frozenset(n for n, ends in enumerate(ranges) if ends is None))
+
+
+def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
+    """The spans, cut at the hours in which others held the device as well, and the run's part of each piece."""
+    hours: dict[str, dict[int, Fraction]] = {}
+    for time in shared:
+        hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
+    pieces = []
+    for span in spans:
+        at_ns = span.from_ns
+        for hour_ns, part in sorted(hours.get(span.device_id, {}).items()):
+            from_ns, to_ns = max(at_ns, hour_ns), min(span.to_ns, hour_ns + NS_PER_HOUR)
+            if from_ns < to_ns:
+                pieces += [(Span(span.device_id, at_ns, from_ns), Fraction(1))] if at_ns < from_ns else []
+                pieces.append((Span(span.device_id, from_ns, to_ns), part))
+                at_ns = to_ns
+        pieces += [(Span(span.device_id, at_ns, span.to_ns), Fraction(1))] if at_ns < span.to_ns else []
+    return pieces
+
+
+def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
+    """Borrowed time that is billed to the run, `ns`, by class and stretch: all but what others pay for.
+
+    `lent` are rows of `lent_time`, `shared` the hours in which others held the devices as well.
+    """
+    borrowed: list[Row] = [
+        {"device_class": row["device_class"], "segment": segment, "ns": times["rollout_ns"]}
+        for row in lent
+        for segment, times in stretches.divide(row, "rollout_ns")
+    ]
+    by_others: list[Row] = [
+        {"device_class": time.device_class, "segment": stretches.number_at(time.hour_ns), "ns": -time.others_ns}
+        for time in shared
+        if time.bucket == "rollout"
+    ]
+    return borrowed + by_others
+
+
+def avoidable_usd(
+    borrowed: Iterable[Row],
+    kept: Iterable[Row],
+    stretches: Stretches,
+    gate: Sequence[Fraction],
+    pieces: Sequence[tuple[Span, Fraction]] = (),
+) -> Fraction:
+    """Amortized price of device time that could have been avoided without the leases.
+
+    `borrowed` is what `billed` gives, `kept` the rows of `lease_spans` within these `pieces` of spans.
+    """
+    without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
+    within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
+    return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))
+
+
+def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
+    """Amortized price of time of a serving device of the row's class, in the row's stretch."""
+    price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
+    return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

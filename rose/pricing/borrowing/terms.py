@@ -1,33 +1,32 @@
-"""What the terms of m are made of: dollars by lease, what they rest on, and the stretches between price changes.
+"""What the terms of m are made of: dollars and what they rest on, and the stretches between price changes.
 
-Dollars are kept as exact fractions until they are shown, so that leases add up to their run however it is divided.
+Dollars are kept as exact fractions until they are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, rounded
-from rose.pricing.price_books.entries import Entry
+from rose.pricing.price_books.entries import Entry, Lending
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate, total
 
 K = TypeVar("K")
-
+E = TypeVar("E")
+Row = Mapping[str, Any]
 Basis = Literal["measured", "assumed", "partly measured", "price book", "absent"]
-#: Dollars by lease; None stands for what no lease claims.
-Parts = dict[str | None, Fraction]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """One term of m, in dollars over the whole run, and how it was come by."""
+    """One term of m, in dollars over the whole run, and what it rests on."""
 
     usd: Fraction
     basis: Basis
@@ -37,8 +36,6 @@ class Term:
     no_interval: str | None = None
     #: Why there is not enough data for it: `usd` is then 0 in sums, and no figure may show that 0.
     missing: str | None = None
-    #: The same dollars by lease, where they were asked for so.
-    by_lease: Mapping[str | None, Fraction] = field(default_factory=dict)
 
     @property
     def unknown(self) -> str | None:
@@ -46,36 +43,29 @@ class Term:
         return self.explained if self.basis == "absent" else self.missing
 
 
-def term(
-    parts: Parts,
-    basis: Basis,
-    explained: str,
-    *,
-    interval: Interval | None = None,
-    no_interval: str | None = None,
-    missing: str | None = None,
-) -> Term:
-    """A term from its parts."""
-    usd = sum(parts.values(), Fraction(0))
-    return Term(
-        usd=usd,
-        basis=basis,
-        explained=explained,
-        interval=None if no_interval else interval,
-        no_interval=no_interval,
-        missing=missing,
-        by_lease=parts,
-    )
-
-
 def absent(why: str) -> Term:
     """A term that sums are without, and whose figure is unknown, never 0."""
     return Term(usd=Fraction(0), basis="absent", explained=why)
 
 
-def add(parts: Parts, key: str | None, usd: Fraction) -> None:
-    """Add to a lease's part."""
-    parts[key] = parts.get(key, Fraction(0)) + usd
+def by_rate(
+    stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
+) -> Term:
+    """Amounts, each with the number of its stretch, at a rate of the book's [lending]; absent where it sets none.
+
+    `says` explains the sum of the amounts and the rates.
+    """
+    rates = [getattr(entry, field) for entry in stretches.lending]
+    if None in rates:
+        return absent(f"the price book sets no {field}")
+    pairs = list(amounts)
+    usd = sum((Fraction(rates[segment]) * amount for segment, amount in pairs), Fraction(0))
+    return Term(
+        usd=usd,
+        basis="measured",
+        explained=says(sum((amount for _, amount in pairs), Fraction(0)), in_turn(f"${rate}" for rate in rates)),
+        interval=by_book([(usd, stretches.lending)]),
+    )
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
@@ -105,46 +95,46 @@ def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | Non
     return total(Estimate(usd, usd, usd).widened(low, high) for usd, (low, high) in ranged)
 
 
-def nano_by_key(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Whole nano-dollars of each part, by largest remainder: they sum to `total`, or the rounded sum of the parts.
-
-    `total` may differ from the parts' sum by less than a nano-dollar.
-    """
-    if not parts:
-        return {}
-    return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}, total)
+def nano_by_key(parts: Mapping[K, Fraction]) -> dict[K, int]:
+    """Whole nano-dollars of each part, by largest remainder: they sum to the rounded sum of the parts."""
+    return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}) if parts else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Consecutive spans inside which no price changes: those of `PriceBook.stretches`."""
+    """A price book over consecutive spans inside which no price changes: those of `PriceBook.stretches`."""
 
+    book: PriceBook
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
     def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
         """Those of a period. One without length, of a run that has tokens and no device time, has one too."""
-        return cls(tuple(book.stretches(*period_ns)) or (period_ns,))
+        return cls(book, tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property
     def changes_ns(self) -> list[int]:
         """Where one stretch ends and the next begins; what the queries count as `segment`."""
         return [from_ns for from_ns, _ in self.spans[1:]]
 
+    def prices(self, price_at: Callable[[int], E]) -> list[E]:
+        """The entry of each stretch, as `price_at` finds it for the instant at which the stretch begins."""
+        return [price_at(from_ns) for from_ns, _ in self.spans]
+
+    @property
+    def lending(self) -> list[Lending]:
+        """The prices of lending in each stretch."""
+        return self.prices(self.book.lending_at)
+
     def of_day(self, day: date) -> int:
         """Number of the stretch of a UTC day; prices change at midnight."""
         return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
-
-    @property
-    def starts_ns(self) -> list[int]:
-        """The instant at which to look up the prices of each."""
-        return [from_ns for from_ns, _ in self.spans]
 
     def number_at(self, at_ns: int) -> int:
         """Number of the stretch that an instant lies in; the first or last for one outside them all."""
         return sum(change <= at_ns for change in self.changes_ns)
 
-    def divide(self, row: Mapping[str, Any], *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
+    def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
         """The named times of a row by stretch. A slice that straddles changes is divided by the time on each side."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}

@@ -35,7 +35,7 @@ def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: s
     runs = {run_id}
     for row in rows(connection, "run/fleets"):
         # What a fleet did before an RL run began there is none of that run's.
-        if row["run_id"] != run_id or rows(connection, "run/began")[0]["began_ns"] <= newest_us * 1000:
+        if row["run_id"] != run_id or rows(connection, "run/facts")[0]["began_ns"] <= newest_us * 1000:
             runs |= {row["run_id"], row["fleet_run_id"]}
     gone = 0
     for name in runs:

@@ -18,7 +18,7 @@ from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
-from rose.pricing.money import PricingError
+from rose.pricing.money import PricingError, nano_usd_of
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -245,18 +245,19 @@ def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> Bill:
 
 def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
     """The bill of one run, or of a fleet's with all RL runs on it, and what borrowing added to it. Raises as `bill`."""
-    from rose.pricing.run import report
+    from rose.pricing.run.priced import priced as priced_run
 
     book = choice.choose(root, price_book, run_id=run_id)
     priced = charges.price(root, book, run_id=run_id)
     hours = [nanoseconds(hour) for hour in priced.frame["hour"].unique()]
     whole = bill(root, of_hours(min(hours), max(hours)), book, provenance=priced.provenance)
-    marginal = report.build(root, run_id, book).marginal["total"].value
+    with priced_run(root, run_id, book) as run:
+        marginal_nano = nano_usd_of(run.borrow.usd)
     parts = (replace(part, run_id=run_id) for part in whole.parts)
     return replace(
         whole,
         parts=tuple(part for part in parts if not part.frame.is_empty()),
-        marginal_nano=None if marginal is None else int(marginal),
+        marginal_nano=marginal_nano,
     )
 
 

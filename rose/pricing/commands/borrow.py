@@ -11,12 +11,8 @@ from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, RunOption, clear_errors, print_sections
 from rose.terminal import echo
 
-borrow_app = typer.Typer(help="What borrowing costs, and whether it was worth it.")
 
-
-@borrow_app.callback(invoke_without_command=True)
-def borrow(
-    context: typer.Context,
+def borrow_command(
     ledger: LedgerOption = None,
     run: RunOption = None,
     only: Annotated[
@@ -29,41 +25,30 @@ def borrow(
     ] = None,
     price_book: BookOption = None,
     *,
-    by_lease: Annotated[
-        bool, typer.Option("--by-lease", help="Divide price and provision among the leases too.")
-    ] = False,
-    gave_back: Annotated[
+    decisions: Annotated[
         Path | None,
         typer.Option(
-            "--gave-back",
-            help="CSV of device_id,from,to: when a device would have been given back had it not been lent.",
+            "--decisions",
+            help="First record a CSV of device_id,device_class,decision,from,to,decided_by,reason: serving devices "
+            "kept to be lent, dedicated ones let go for borrowing.",
         ),
     ] = None,
-    horizon: Annotated[
-        int, typer.Option("--horizon", help="Seconds within which load must rise, for the provision.", min=1)
-    ] = 10,
     as_json: JsonOption = False,
 ) -> None:
     """What borrowing costs in a run, whether it harms serving, and whether it was worth it."""
-    if context.invoked_subcommand is not None:
-        return
-    from rose.pricing.borrowing import report, scale_down
+    from rose.pricing.borrowing import report
     from rose.pricing.run.priced import priced
 
     with clear_errors():
-        spans = () if gave_back is None else scale_down.read(gave_back)
-        with priced(ledger_root(ledger), run, price_book) as priced_run:
-            made = report.sections(priced_run, only, spans, by_lease=by_lease, horizon_s=horizon)
-    print_sections(priced_run.run, priced_run.stamp, made, as_json)
+        root = ledger_root(ledger)
+        if decisions is not None:
+            _record(root, run, decisions)
+        with priced(root, run, price_book) as priced_run:
+            sections = report.sections(priced_run, only)
+    print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 
 
-@borrow_app.command("decide")
-def decide(
-    file: Annotated[Path, typer.Argument(help="CSV of device_id,device_class,decision,from,to,decided_by,reason.")],
-    ledger: LedgerOption = None,
-    run: RunOption = None,
-) -> None:
-    """Record which serving devices were kept to be lent, and which dedicated ones were let go for borrowing."""
+def _record(root: Path, run: str | None, file: Path) -> None:
     from contextlib import closing
     from typing import cast
 
@@ -72,10 +57,8 @@ def decide(
     from rose.pricing.borrowing import scale_down
     from rose.pricing.run.priced import newest_run, run_facts
 
-    with clear_errors():
-        made, root = scale_down.decisions(file), ledger_root(ledger)
-        with closing(catalog.connect(root)) as connection:
-            run_id = run or newest_run(connection)
-            _, provenance = run_facts(connection, run_id)
-        scale_down.record(root, run_id, cast(Provenance, provenance), made)
-    echo(f"{len(made):,} decisions of run {run_id} are in the ledger")
+    decided = scale_down.decisions(file)
+    with closing(catalog.connect(root)) as connection:
+        facts = run_facts(connection, run or newest_run(connection))
+    scale_down.record(root, facts.run_id, cast(Provenance, facts.provenance), decided)
+    echo(f"{len(decided):,} decisions of run {facts.run_id} are in the ledger", err=True)

@@ -22,7 +22,7 @@ def report_command(
     from rose.ledger import verified
     from rose.ledger.access import logged
     from rose.pricing import console
-    from rose.pricing.run import report, tables
+    from rose.pricing.run import report
 
     root = ledger_root(ledger)
     with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
@@ -31,5 +31,5 @@ def report_command(
         last = verified.state(root)
         echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
-        console.show(tables.tables(built), spaced=True)
+        console.show(built.elements(), spaced=True)
         echo(f"Ledger {verified.text(root)}")

@@ -144,7 +144,7 @@ def changes_command(
     """What drove the change of cost between two periods: effects that sum to the difference to the nano-dollar."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing.answers.report import changes
+        from rose.pricing.answers import changes
         from rose.pricing.spend.calendar import Calendar
 
         root, now = ledger_root(ledger), period_of(period, tz)

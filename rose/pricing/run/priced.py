@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -39,8 +39,6 @@ class PricedRun:
     connection: duckdb.DuckDBPyConnection
     run: RunFacts
     book: PriceBook
-    #: When the run began, UTC: its token and verdict prices are those in force then.
-    began_ns: int
     stamp: Stamp
     charged: charges.Charges
     allocation: Allocation
@@ -56,11 +54,7 @@ class PricedRun:
     @property
     def cpm_usd(self) -> float:
         """Dollars per million tokens when the run began. Raises PriceBookError where the book has no such price."""
-        return cost_per_correct.cpm(self.book, self.began_ns)
-
-    @property
-    def book_facts(self) -> BookFacts:
-        return self.stamp.book
+        return cost_per_correct.cpm(self.book, self.run.began_ns)
 
 
 @contextmanager
@@ -85,7 +79,7 @@ def priced(
     with closing(catalog.connect(root)) as connection:
         run_id = newest_run(connection, needs) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)
-        run, provenance = run_facts(connection, run_id)
+        run = run_facts(connection, run_id)
         book = choice.choose(root, price_book, run_id=run_id)
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
         snapshot(connection, root, run_id)
@@ -101,11 +95,10 @@ def priced(
             connection=connection,
             run=run,
             book=book,
-            began_ns=int(rows(connection, "run/began")[0]["began_ns"]),
             stamp=Stamp(
                 from_ns=from_ns,
                 to_ns=to_ns,
-                provenance=provenance,
+                provenance=run.provenance,
                 book=BookFacts.from_book(book),
                 verified=charged.verified,
             ),
@@ -143,15 +136,15 @@ def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -
     return str(runs[0]["run_id"])
 
 
-def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
-    """A run's facts and its provenance. Raises PricingError for an unknown run, and one of mixed provenance."""
+def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
+    """Return a run's facts. Raises PricingError for an unknown run, and one of mixed provenance."""
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:
         raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger info` lists those it has")
-    if len(kinds := rows(connection, "run/provenance")) != 1:
-        mix = ", ".join(f"{kind['events']} {kind['provenance']}" for kind in kinds)
-        raise PricingError(f"run {run_id} mixes events of different provenance ({mix}); no figure may be made of both")
     (facts,) = runs
-    provenance = str(facts.pop("provenance"))
-    return RunFacts(**facts), provenance
+    if len(mix := facts["provenances"]) != 1:
+        raise PricingError(
+            f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may be made of both"
+        )
+    return RunFacts(**{field.name: facts[field.name] for field in fields(RunFacts)})

@@ -5,33 +5,66 @@ The same ledger and the same price book give the same report, to the byte: nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from rose.clock import utc
 from rose.ledger.examine import Seen
-from rose.pricing.answers import cost_per_correct
-from rose.pricing.borrowing import alternatives
-from rose.pricing.borrowing.alternatives import Comparison
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report.marginal import in_all, per_device_hour
-from rose.pricing.borrowing.report.savings import savings
-from rose.pricing.charges.allocation import Allocation
-from rose.pricing.document import Borrow, DeviceRow, Report, RunShare
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
-from rose.pricing.money import NANO_USD_PER_USD
+from rose.pricing.answers import cost, cost_per_correct
+from rose.pricing.borrowing.alternatives import Comparison, compare
+from rose.pricing.borrowing.marginal import added, terms_table
+from rose.pricing.borrowing.report import CAPACITY, CASH, savings_table
+from rose.pricing.document import RunFacts, heading, to_json
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
+from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows
-from rose.pricing.run import price_lines
-from rose.pricing.run.operations import engines, latency, leases, preemptions, syncs
+from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.tokens import FATES, Tokens
+from rose.pricing.run.tokens import FATES
+from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes
 
+CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
+#: With fewer samples than this, a 99th percentile is the largest one measured.
+P99_SAMPLES = 100
+#: Of a run whose engines did without SGLang's compiled kernels.
+NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
+#: Rows of the figures at a glance.
+FLEET_COST, HARVEST, UNUSED = (
+    "Fleet cost (amortized)",
+    "Idle serving time put to work (harvest share)",
+    "Leased, not used (idle time of serving devices under a lease)",
+)
+ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
+_NOT_RECORDED = "not recorded"
 _FLEETS_IDLE = "the idle time is that of the fleet, which it shares with others: the report of the fleet's run has it"
 _DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be made there"
+_POOLS = {"borrowed": ("serving",), "dedicated": ("rollout", "train")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """A run, and everything that the command line and the dashboard show of its cost, as tables by name."""
+
+    run: RunFacts
+    stamp: Stamp
+    section: Section
+
+    def elements(self) -> Iterator[Element]:
+        """What `rose report` shows, in order."""
+        if self.run.native_kernels:
+            yield Paragraph(NATIVE_KERNELS, alarm=True)
+        yield heading(self.run, self.stamp, f"; serving traffic: {_traffic(self.run)}")
+        yield from self.section.parts.values()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
+        return to_json({"stamp": self.stamp, "run": self.run, "price_book": self.stamp.book, "report": self.section})
 
 
 def build(
@@ -41,174 +74,346 @@ def build(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Report:
-    """Price one run of the ledger at `root` (the newest with devices if `run_id` is None); `seen` is for `verify`.
-
-    `price_book` None prices by the book that `choice.choose` gives.
-
-    Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
-    unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
-    PriceBookError for a book that cannot be used or lacks a price that the run needs.
-    """
+    """Price one run of the ledger at `root` and report on it. Takes and raises what `priced` does."""
     with priced(root, run_id, price_book, allow_unverified, seen) as run:
-        return _build(run)
+        return Report(run=run.run, stamp=run.stamp, section=Section(_tables(run)))
 
 
-def _build(run: PricedRun) -> Report:
-    make, allocation, borrow, tokens, connection = run.make, run.allocation, run.borrow, run.tokens, run.connection
-    drawn = cost_per_correct.resample(run.groups)
+def _tables(run: PricedRun) -> dict[str, Table]:
+    make, drawn = run.make, cost_per_correct.resample(run.groups)
+    compared = compare(run, market=False)
+    counted = rows(run.connection, "run/totals")
+    totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
+    (unused_ns,) = (row["ns"] for row in counted if row["what"] == "leased unused")
+    saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
+    ends = rows(run.connection, "run/engine_ends")
+    tables = {
+        "glance": _glance(run, saved, tokens, make.number(unused_ns, "ns")),
+        "time": _time(run),
+        "runs": _runs(run),
+        "borrow": terms_table(make, run.borrow),
+        "savings": saved,
+        "tokens": tokens,
+        "fates": _fates(run),
+        **cost.lines_and_c3(run, drawn),
+        "latency": _latency(run, rows(run.connection, "run/serving_latency")),
+        "events": _events(make, totals["lease"], totals["sync"], run.borrow.leased_ns),
+        "preemptions": _preemptions(make, totals["preemption"]),
+        "engines": _engines(run.stamp, ends) if ends else None,
+    }
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _traffic(run: RunFacts) -> str:
+    if not run.trace:
+        return "no serving trace"
+    kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
+    return f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
+
+
+def _scales(run: RunFacts) -> str:
+    """By how much the trace was changed to fit the host: no latency is shown without it."""
+    scales = {
+        "prompts": run.trace_length_scale,
+        "outputs": run.trace_output_length_scale,
+        "gaps": run.trace_time_scale,
+    }
+    return ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None) or "unscaled"
+
+
+def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure) -> Table:
+    make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
+    alone = run.charged.fleet is None
+    set_variables(run.connection, part="step", blocks=2**31 - 1)
     # Steps of several RL runs have nothing to do with one another.
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
-    one_run_judged = judged["run_id"].n_unique() <= 1
-    compared = alternatives.compare(run.charged, allocation, borrow, run.groups, [], run.cost.spreads, market=False)
-    c3, c3_per_correct = price_lines.c3(run, drawn)
-    bucket_ns = allocation.bucket_ns()
-    provisioned_ns = sum(bucket_ns.values())
-    lent_ns = allocation.in_pools("serving").measured_ns()
-    return Report(
-        stamp=run.stamp,
-        run=run.run,
-        price_book=run.book_facts,
-        provisioned=make.number(provisioned_ns, "ns"),
-        device_time={bucket: make.number(ns, "ns") for bucket, ns in bucket_ns.items()},
-        device_share={bucket: make.part(ns, provisioned_ns) for bucket, ns in bucket_ns.items()},
-        devices=_devices(make, allocation),
-        runs=_runs(run),
-        amortized=_with_total(make, allocation.amortized_nano_usd(), AMORTIZED),
-        fully_loaded=_with_total(make, allocation.fully_loaded_nano_usd(), FULLY_LOADED),
-        marginal={
-            **{name: in_all(make, term) for name, term in borrow.terms.items()},
-            "total": make.money(
-                borrow.usd, MARGINAL, basis=borrow.basis, interval=borrow.interval, no_interval=borrow.no_interval
-            ),
-        },
-        borrow=_borrow(make, borrow),
-        tokens={placement: _tokens(make, made) for placement, made in tokens.items()},
-        token_cost=_token_cost(make, allocation, tokens, borrow, compared),
-        harvest_share=make.part(
-            lent_ns["rollout"] if run.charged.fleet is None else None,
-            lent_ns["rollout"] + lent_ns["idle"] + lent_ns["headroom"],
-            why=_FLEETS_IDLE
-            if run.charged.fleet is not None
-            else "not enough data: serving devices had nothing to lend",
+    steps = rows(run.connection, "answers/accepted") if judged["run_id"].n_unique() <= 1 else []
+    figures = {
+        FLEET_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
+        "What borrowing added to the bill (marginal)": added(make, run.borrow),
+        "Cash saved by borrowing (marginal)": saved.row(CASH)["value"],
+        "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
+        "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],
+        "A million rollout tokens, dedicated (amortized)": tokens.row("dedicated devices")[AMORTIZED],
+        HARVEST: make.part(
+            serving["rollout"] if alone else None,
+            serving["rollout"] + serving["idle"] + serving["headroom"],
+            why="not enough data: serving devices had nothing to lend" if alone else _FLEETS_IDLE,
         ),
-        savings=savings(make, compared, borrow),
-        leased_unused=make.number(rows(connection, "run/leased_unused")[0]["leased_unused_ns"], "ns"),
-        factors=price_lines.factors(run, drawn),
-        partials=price_lines.partials(run),
-        accept_by_step={
-            row["step"]: make.part(row["accepted"], row["judged"])
-            for row in rows(connection, "run/accept_by_step")
-            if one_run_judged
-        },
-        cost_per_correct=price_lines.price_lines(run, drawn),
-        c3=c3,
-        c3_per_correct=c3_per_correct,
-        leases=leases(make, rows(connection, "run/lease_totals"), borrow.leased_ns),
-        preemptions=preemptions(make, rows(connection, "run/preemption_totals")),
-        syncs=syncs(make, rows(connection, "run/sync_totals")),
-        engines=engines(make, rows(connection, "run/engine_ends")),
-        latency=latency(make, rows(connection, "run/serving_latency")),
+        UNUSED: unused,
+        ACCEPTED: make.part(run.groups.accept_rate, why=cost.NO_VERDICT),
+    }
+    for name, step in (("first", steps[:1]), ("last", steps[-1:])):
+        figures |= {f"{ACCEPTED}, {name} step": make.part(row["accepted"], row["judged"]) for row in step}
+    return Table(
+        title="At a glance",
+        stamp=run.stamp,
+        columns=columns("what", "value"),
+        header=False,
+        rows=(*figures.items(),),
     )
 
 
-def _runs(run: PricedRun) -> tuple[RunShare, ...]:
-    """The fleet's own run first, then the RL runs, the dearest first; none where one run has all."""
-    frame, fleet = run.charged.frame, run.run.run_id
+def _time(run: PricedRun) -> Table:
+    """Device time and dollars by bucket. Amortized and fully loaded both sum to the fleet's cost; of an RL run that
+    shares a fleet the fully loaded one has its part of the idle time too."""
+    make, bucket_ns = run.make, run.allocation.bucket_ns()
+    amortized, loaded = run.allocation.amortized_nano_usd(), run.allocation.fully_loaded_nano_usd()
+    whole_ns, marginal = sum(bucket_ns.values()), added(make, run.borrow)
+    shown = [bucket for bucket in amortized if bucket in bucket_ns or amortized[bucket]]
+    marks: dict[int, Mark] = {
+        number: "alarm" for number, bucket in enumerate(shown) if bucket == "unaccounted" and bucket_ns.get(bucket)
+    }
+    return Table(
+        title="Where the fleet's time and money went",
+        view="three views, never added together",
+        stamp=run.stamp,
+        columns=columns("device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL),
+        rows=tuple(
+            (
+                bucket,
+                make.number(bucket_ns[bucket], "ns") if bucket in bucket_ns else None,
+                make.part(bucket_ns[bucket], whole_ns) if bucket in bucket_ns else None,
+                make.amount(amortized[bucket], AMORTIZED),
+                make.amount(loaded[bucket], FULLY_LOADED) if bucket in loaded else None,
+                marginal if bucket == "rollout" else None,
+            )
+            for bucket in shown
+        ),
+        footer=(
+            (
+                "fleet",
+                make.number(whole_ns, "ns"),
+                make.part(1),
+                make.amount(sum(amortized.values()), AMORTIZED),
+                make.amount(sum(loaded.values()), FULLY_LOADED),
+                None,
+            ),
+        ),
+        marks=marks,
+        notes=("Marginal is what lending added to the bill; it does not sum to the bill.",),
+    )
+
+
+def _runs(run: PricedRun) -> Table | None:
+    """The fleet's own run first, then the RL runs, the dearest first; None where one run has all."""
+    make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
-        return ()
+        return None
     keys, loaded = ["run_id"], run.charged.fully_loaded()
     sums = frame.group_by(keys).agg(pl.col("ns").filter(kind="capacity").sum(), pl.col("cost_nano").sum())
     summed = sums.join(loaded.group_by(keys).agg(pl.col("loaded_nano").sum()), on=keys, how="full", coalesce=True)
     summed = summed.fill_null(0).sort(pl.col("run_id") != fleet, -pl.col("cost_nano"), "run_id")
-    names = {row["run_id"]: row for row in rows(run.connection, "run/names")}
-    return tuple(
-        RunShare(
-            run_id=run_id,
-            name=names[run_id]["name"] if run_id in names else "",
-            team=names[run_id]["team"] if run_id in names else None,
-            time=run.make.number(ns, "ns"),
-            amortized=run.make.amount(nano, AMORTIZED),
-            fully_loaded=run.make.amount(loaded_nano, FULLY_LOADED),
-            share=run.make.part(nano, run.charged.total_nano),
+    names = {row["run_id"]: (row["name"], row["team"]) for row in rows(run.connection, "run/names")}
+
+    def cells(ns: int, nano: int, loaded_nano: int) -> Row:
+        return (
+            make.number(ns, "ns"),
+            make.amount(nano, AMORTIZED),
+            make.amount(loaded_nano, FULLY_LOADED),
+            make.part(nano, run.charged.total_nano),
         )
-        for run_id, ns, nano, loaded_nano in summed.iter_rows()
+
+    return Table(
+        title="Who shared the fleet",
+        view="two views, never added together",
+        stamp=run.stamp,
+        columns=columns("run", "name", "team", "device time", AMORTIZED, FULLY_LOADED, "share", text=("name", "team")),
+        rows=tuple((run_id, *names.get(run_id, ("", None)), *cells(*sums)) for run_id, *sums in summed.iter_rows()),
+        footer=(("fleet", "", "", *cells(*(int(summed[name].sum()) for name in ("ns", "cost_nano", "loaded_nano")))),),
+        notes=(
+            "An RL run has the rollouts, syncs, activations and headroom of the engines that it was assigned, and its "
+            "training; the fleet's own run has serving, idle time and what nobody reports.",
+        ),
     )
 
 
-def _devices(make: Figures, allocation: Allocation) -> tuple[DeviceRow, ...]:
-    """Of an RL run that was on several fleets, each device is named after its fleet."""
-    one_fleet = len({device.fleet_run_id for device in allocation.devices}) <= 1
-    return tuple(
-        DeviceRow(
-            device_id=device.device_id if one_fleet else f"{device.fleet_run_id}/{device.device_id}",
-            pool=device.pool,
-            device_class=device.device_class,
-            provisioned=make.number(device.provisioned_ns, "ns"),
-            cost=make.amount(device.cost_nano_usd, AMORTIZED),
-            time={bucket: make.number(ns, "ns") for bucket, ns in device.bucket_ns.items()},
-        )
-        for device in allocation.devices
-    )
-
-
-def _with_total(make: Figures, nano_usd: Mapping[str, int], view: str) -> dict[str, Figure]:
-    parts = {bucket: make.amount(amount, view) for bucket, amount in nano_usd.items()}
-    return parts | {"total": make.amount(sum(nano_usd.values()), view)}
-
-
-def _borrow(make: Figures, borrow: Marginal) -> Borrow:
-    return Borrow(
-        idle_anyway=None if borrow.idle_anyway is None else float(borrow.idle_anyway),
-        borrowed=make.number(borrow.borrowed_ns, "ns"),
-        per_device_hour={
-            **{name: per_device_hour(make, borrow, name) for name in borrow.terms},
-            "total": per_device_hour(make, borrow),
-        },
-        explained={name: term.explained for name, term in borrow.terms.items()},
-    )
-
-
-def _tokens(make: Figures, made: Tokens) -> dict[str, Figure]:
-    return {
-        **{fate: make.number(made.by_fate[fate], "tokens") for fate in FATES},
-        "generated": make.number(made.generated, "tokens"),
-        "useful": make.number(made.useful, "tokens"),
-        "wasted_share": make.part(made.wasted_share),
-    }
-
-
-def _token_cost(
-    make: Figures, allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, compared: Comparison
-) -> dict[str, dict[str, Figure]]:
+def _token_cost(run: PricedRun, compared: Comparison) -> Table:
     """Dollars per million useful tokens: rollout dollars of a placement in a view over its useful tokens.
 
     A dedicated device is paid for whether it works or not, so at the margin its tokens cost what the borrowed ones
     would have made the fleet buy.
     """
-    way = compared.alternatives[0] if compared.alternatives else None
-    added = None if way is None else way.added_usd
-    there_basis = "measured" if way is None else way.basis
+    make, way = run.make, compared.way
 
-    def per_million(usd: Fraction, placement: str, view: str, basis: str = "measured") -> Figure:
-        useful = tokens[placement].useful
-        why = f"not enough data: no useful token was made on {placement} devices"
-        return make.money(usd * _MILLION / useful if useful else None, view, per="million tokens", basis=basis, why=why)
+    def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
+        useful = run.tokens[placement].useful
+        return make.money(
+            None if usd is None or not useful else usd * _MILLION / useful,
+            view,
+            per="million tokens",
+            basis=basis,
+            why=why or f"not enough data: no useful token was made on {placement} devices",
+        )
 
-    result = {}
-    for placement, pools in (("borrowed", ("serving",)), ("dedicated", ("rollout", "train"))):
-        devices = allocation.in_pools(*pools)
+    there = per_million(
+        None if way is None else way.added_usd,
+        "borrowed",
+        MARGINAL,
+        "measured" if way is None else way.basis,
+        _DEDICATED_MARGINAL,
+    )
+    cells = []
+    for placement, pools in _POOLS.items():
+        devices, made = run.allocation.in_pools(*pools), run.tokens[placement]
         loaded_usd = Fraction(devices.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
-        result[placement] = {
-            MARGINAL: per_million(borrow.usd, placement, MARGINAL, borrow.basis)
-            if placement == "borrowed"
-            else make.money(
-                None if added is None else added * _MILLION / tokens["borrowed"].useful,
-                MARGINAL,
-                per="million tokens",
-                basis=there_basis,
-                why=_DEDICATED_MARGINAL,
-            ),
-            AMORTIZED: per_million(cost_per_correct.rollout_usd(devices), placement, AMORTIZED),
-            FULLY_LOADED: per_million(loaded_usd, placement, FULLY_LOADED),
-        }
-    return result
+        borrowed = per_million(run.borrow.usd, "borrowed", MARGINAL, run.borrow.basis)
+        cells.append(
+            (
+                f"{placement} devices",
+                make.number(made.useful, "tokens"),
+                make.part(made.wasted_share),
+                borrowed if placement == "borrowed" else there,
+                per_million(cost_per_correct.rollout_usd(devices), placement, AMORTIZED),
+                per_million(loaded_usd, placement, FULLY_LOADED),
+            )
+        )
+    return Table(
+        title="A million useful rollout tokens",
+        view="by view",
+        stamp=run.stamp,
+        columns=columns("made on", "useful tokens", "wasted", MARGINAL, AMORTIZED, FULLY_LOADED),
+        rows=tuple(cells),
+        notes=("Marginal, dedicated: what the borrowed tokens would have added to the bill there.",),
+    )
+
+
+def _fates(run: PricedRun) -> Table:
+    """A token counts once, where it was made: generated = accepted + rejected + stale + lost + open."""
+    make = run.make
+    lost = run.tokens["unallocated"].generated
+    return Table(
+        title="What became of the rollout tokens",
+        view="tokens",
+        stamp=run.stamp,
+        columns=columns("made on", "generated", *FATES),
+        rows=tuple(
+            (
+                placement,
+                make.number(made.generated, "tokens"),
+                *(make.number(made.by_fate[fate], "tokens") for fate in FATES),
+            )
+            for placement, made in run.tokens.items()
+        ),
+        notes=notes(
+            f"{lost:,} tokens were made on a device that the ledger does not know: not priced." if lost else ""
+        ),
+    )
+
+
+def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
+    """Requests that arrived while the device was lent, while it was not, and all. A budget is one figure or none."""
+    make = run.make
+    by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
+    by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}
+    percentiles = ("ttft_p50_ns", "ttft_p99_ns", "tpot_p50_ns", "tpot_p99_ns")
+
+    def cells(name: str) -> Row:
+        row = by_name[name]
+        return (
+            name,
+            make.number(row["requests"], "count"),
+            make.part(row.get("violations"), row["requests"]),
+            *(make.number(row.get(column), "ns") for column in percentiles),
+        )
+
+    def budget(kind: str) -> Figure:
+        least, most = (by_name["all"].get(f"{kind}_budget_{end}_ns", 0) for end in ("min", "max"))
+        differs = None if least == most else f"differs between requests: {least / 1e6:g} to {most / 1e6:g} ms"
+        return make.number(None if differs else least or None, "ns", why=differs)
+
+    few = ", ".join(
+        name
+        for name, row in by_name.items()
+        if row["requests"] and min(row["ttft_samples"], row["tpot_samples"]) < P99_SAMPLES
+    )
+    facts = run.run
+    return Table(
+        title="Serving latency",
+        view=f"trace {facts.trace}, {_scales(facts)}" if facts.trace else "no trace",
+        stamp=run.stamp,
+        columns=columns("device", "requests", "missed budget", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
+        rows=(cells("lent"), cells("not lent")),
+        footer=(cells("all"), ("budget", None, None, None, budget("ttft"), None, budget("tpot"))),
+        notes=notes(f"Fewer than {P99_SAMPLES} samples ({few}): p99 is the largest value measured." if few else ""),
+    )
+
+
+def _events(
+    make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
+) -> Table:
+    """Leases by closing, and syncs; bytes of failed ones count, since they were sent.
+
+    Raises PricingError for a closing that no lease can have.
+    """
+    counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
+    if unknown := counts.keys() - CLOSINGS:
+        raise PricingError(f"leases closed by {', '.join(sorted(unknown))}, which is not one of {', '.join(CLOSINGS)}")
+    good, bad = (
+        next((row for row in syncs if row["name"] == name), {"number": 0, "wire_bytes": 0, "dense_bytes": 0, "ns": 0})
+        for name in ("ok", "failed")
+    )
+    figures = {
+        "leases granted": make.number(sum(counts.values()), "count"),
+        **{f"leases {closing}": make.number(number, "count") for closing, number in counts.items()},
+        "time leased": make.number(leased_ns, "ns"),
+        "weight syncs": make.number(good["number"] + bad["number"], "count"),
+        "weight syncs failed": make.number(bad["number"], "count"),
+        "bytes sent": make.number(good["wire_bytes"] + bad["wire_bytes"], "bytes"),
+        "dense over sent": make.part(int(good["dense_bytes"]), int(good["wire_bytes"]), unit="ratio"),
+        "paused for syncs": make.number(good["ns"] + bad["ns"], "ns"),
+    }
+    return Table(
+        title="Leases and weight syncs",
+        view="counts",
+        stamp=make.stamp,
+        columns=columns("what", "how many"),
+        rows=(*figures.items(),),
+        notes=("Dense over sent: of syncs that succeeded.",),
+    )
+
+
+def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
+    """By action, the three that exist always there."""
+    by_action = {row["name"]: row for row in totals}
+    units = {"number": "count", "ns": "ns", "requests": "count", "tokens_kept": "tokens", "tokens_lost": "tokens"}
+    return Table(
+        title="What serving took back",
+        view="counts",
+        stamp=make.stamp,
+        columns=columns("action", "how many", "waited", "requests", "tokens kept", "tokens lost"),
+        rows=tuple(
+            (
+                action,
+                *(
+                    make.number(by_action.get(action, {name: 0})[name], unit, why=_NOT_RECORDED)
+                    for name, unit in units.items()
+                ),
+            )
+            for action in ("yield", "cut", "revoke")
+        ),
+    )
+
+
+def _engines(stamp: Stamp, ends: Sequence[Mapping[str, Any]]) -> Table:
+    """Engines that ended although nobody stopped them, in the order in which they did."""
+
+    def when(ns: int | None, never: str) -> str:
+        return never if ns is None else utc(ns)
+
+    restarted = sum(row["restarted_ns"] is not None for row in ends)
+    return Table(
+        title=f"Engines that died: {len(ends):,}, of which {restarted:,} were started again",
+        view="counts",
+        stamp=stamp,
+        columns=columns("engine", "died", "back", "reason", text=("died", "back", "reason")),
+        rows=tuple(
+            (
+                row["engine_id"],
+                when(row["ended_ns"], "not seen"),
+                when(row["restarted_ns"], "not started again"),
+                row["reason"],
+            )
+            for row in ends
+        ),
+    )

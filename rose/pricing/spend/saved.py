@@ -1,6 +1,6 @@
 """What borrowing saved in a period: cash saved and capacity avoided, the fleet and by team and run; never added.
 
-Both are figures of whole runs (`rose.pricing.borrowing.report.savings`), so a run counts in the period in which it
+Both are figures of whole runs (`rose.pricing.borrowing.report`), so a run counts in the period in which it
 ended, and one that goes on in the period that does too, as it stands. The runs of consecutive periods are then all
 runs, each once.
 """
@@ -16,8 +16,7 @@ from rose.clock import utc, utc_us
 from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
 from rose.ledger.examine import Seen
-from rose.pricing.borrowing.report import alternatives
-from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
+from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH, WOULD, WOULD_NOT, saved_in_run
 from rose.pricing.charges import NothingChargedError, preconditions
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
@@ -240,7 +239,7 @@ def _of_run(
     try:
         if let_go_alone:
             return _let_go(root, row, book, seen, allow_unverified=allow_unverified)
-        made = alternatives.build(root, row["run_id"], book, allow_unverified, seen=seen)
+        table = saved_in_run(root, row["run_id"], book, allow_unverified, seen=seen)
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
@@ -257,8 +256,9 @@ def _of_run(
             verified=None,
             book=None,
         )
-    capacity, cash, added = made.capacity_avoided, made.cash_saved, made.added
-    ends = [made.cash_saved_if[end] for end in (WOULD, WOULD_NOT)] if made.cash_saved_if else [cash, cash]
+    figures: dict[str, Figure] = {name: figure for name, figure, _ in table.rows}
+    capacity, cash, added = figures[CAPACITY], figures[CASH], figures[ADDED]
+    ends = [figures.get(f"{CASH} {end}", cash) for end in (WOULD, WOULD_NOT)]
     amounts = [int(end.value) for end in ends if end.value is not None]
     return RunSaved(
         run_id=row["run_id"],
@@ -291,7 +291,7 @@ def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None,
             cash_interval=None,
             added_interval=None,
             verified=run.stamp.verified,
-            book=run.book_facts,
+            book=run.stamp.book,
             no_interval="it is a price, and known exactly",
         )
 

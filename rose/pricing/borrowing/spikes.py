@@ -17,23 +17,27 @@ In a window, what does not fit, x = max(S + Q - 1, 0), is rollout time that is l
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, pi, sin, sqrt
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing.provision import NO_PENALTY
+from rose.pricing.borrowing.terms import Row
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.money import NS_PER_S
 from rose.pricing.query import rows, set_variables
-from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Floats, Ints, rounded
-from rose.pricing.table import Paragraph, Row, Section, Table, columns, values
+from rose.pricing.table import Paragraph, Section, Table, columns, values
+from rose.pricing.table import Row as Cells
+
+if TYPE_CHECKING:
+    from rose.pricing.run.priced import PricedRun
 
 COUPLINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Fewest windows to pair.
@@ -156,16 +160,20 @@ def spikes(run: PricedRun) -> Section:
     load, demand, requests = (
         np.array([float(row[name]) for row in windows]) for name in ("load", "demand", "requests")
     )
-    enough = fleet is not None and len(windows) >= WINDOWS_MIN
-    points = coupled(load, demand, requests, fleet) if fleet is not None and enough else ()
+    points = coupled(load, demand, requests, fleet) if fleet is not None and len(windows) >= WINDOWS_MIN else ()
     make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
     dedicated = run.cost.by_line["dedicated"]
     r_star = None if dedicated is None else crossing(points, float(dedicated))
-    says = _says(points, dedicated, r_star) if enough else _too_little(fleet, window_s, windows)
+    if fleet is None:
+        says = "not enough data: no token was made on borrowed devices"
+    elif not points:
+        says = f"not enough data: need {WINDOWS_MIN} windows of {window_s} s, have {len(windows)}"
+    else:
+        says = _says(points, dedicated, r_star)
     figures = {
         WINDOWS: make.number(len(windows), "count"),
         WINDOW: make.number(window_s * NS_PER_S, "ns"),
-        OBSERVED: make.measure(observed(load, demand) if enough else None, why="load or demand never changed"),
+        OBSERVED: make.measure(observed(load, demand) if points else None, why="load or demand never changed"),
         ON_DEDICATED: run.make.money(
             None if dedicated is None else dedicated * _MILLION,
             MARGINAL,
@@ -193,11 +201,12 @@ def spikes(run: PricedRun) -> Section:
     return Section(parts)
 
 
-def _windows(run: PricedRun) -> tuple[int, Sequence[Mapping[str, Any]]]:
+def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
     """The longest windows there are enough of, else the shortest. One that is hardly covered is left out."""
-    kept: Sequence[Mapping[str, Any]] = ()
+    kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
+        rows(run.connection, "borrowing/window_pieces")
         covered = rows(run.connection, "borrowing/load_and_demand")
         most = max((row["ns"] for row in covered), default=0)
         kept = [row for row in covered if 2 * row["ns"] >= most]
@@ -206,13 +215,7 @@ def _windows(run: PricedRun) -> tuple[int, Sequence[Mapping[str, Any]]]:
     return WINDOWS_S[-1], kept
 
 
-def _too_little(fleet: Fleet | None, window_s: int, windows: Sequence[Mapping[str, Any]]) -> str:
-    if fleet is None:
-        return "not enough data: no token was made on borrowed devices"
-    return f"not enough data: {len(windows)} windows of {window_s} s, and it takes {WINDOWS_MIN}"
-
-
-def _fleet(run: PricedRun, window_s: int, windows: Sequence[Mapping[str, Any]]) -> Fleet | None:
+def _fleet(run: PricedRun, window_s: int, windows: Sequence[Row]) -> Fleet | None:
     borrowed = run.tokens["borrowed"]
     if not run.borrow.borrowed_ns or not borrowed.generated or not windows:
         return None
@@ -228,10 +231,10 @@ def _fleet(run: PricedRun, window_s: int, windows: Sequence[Mapping[str, Any]]) 
 
 
 def _penalty(run: PricedRun) -> Fraction:
-    return Fraction(run.book.lending_at(run.began_ns).violation_usd)
+    return Fraction(run.book.lending_at(run.run.began_ns).violation_usd)
 
 
-def _row(make: Figures, run: PricedRun, point: Coupled) -> Row:
+def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
     """The run at one coupling; C3 is with rollouts at that price, the borrowed share held."""
     cost = None if point.usd_per_token is None else Fraction(point.usd_per_token)
     c3 = _c3(run, cost)

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from rose.pricing.borrowing import alternatives
-from rose.pricing.borrowing.alternatives import Comparison
+from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.made import Made
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report.marginal import plain
-from rose.pricing.borrowing.report.savings import NO_TOKENS
+from rose.pricing.borrowing.marginal import Marginal, plain
+from rose.pricing.borrowing.report import NO_TOKENS
 from rose.pricing.borrowing.terms import Term
-from rose.pricing.charges.allocation import Allocation
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, format_usd, nano_usd_of, rounded
-from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Mark, Paragraph, Row, Section, Table, columns, values
+
+if TYPE_CHECKING:
+    from rose.pricing.run.priced import PricedRun
 
 DEDICATED, BORROWED, ADDED = "on dedicated devices", "borrowed, amortized", "what borrowing added to the bill"
 PRICE, SPEED, WASTE = "price of a device-hour", "speed of the devices", "tokens that came to nothing"
@@ -37,19 +37,17 @@ def waterfall(run: PricedRun) -> Section:
 
     A step whose cost is not known has no value. A run that borrowed no useful token has `missing` alone.
     """
-    compared = alternatives.compare(
-        run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads, market=False
-    )
+    compared = compare(run, market=False)
     if not compared.alternatives:
         return Section({"missing": Paragraph(NO_TOKENS)})
-    tokens = {TOKENS: run.make.number(compared.tokens, "tokens")}
+    tokens = {TOKENS: run.make.number(compared.borrowed.useful, "tokens")}
     parts: dict[str, Table | Paragraph] = {
         "steps": steps(run.make, compared, run.borrow),
         "tokens": values("What it is about", tokens, run.stamp, "counts"),
     }
     if unknown := [*_unknown(run.borrow)]:
         parts["unknown"] = Paragraph.of_lines(unknown)
-    if loaded := loaded_factors(compared, run.allocation):
+    if loaded := loaded_factors(compared):
         parts["loaded"] = Paragraph(loaded_says(loaded))
     return Section(parts)
 
@@ -76,7 +74,7 @@ def steps(make: Figures, comparison: Comparison, m: Marginal) -> Table:
 
     whole(DEDICATED, [DEDICATED], AMORTIZED, way.basis, f"hypothetical: {way.explained}")
     for name, why in (
-        (PRICE, "an hour of the device that is lent costs another amount than one of a dedicated device"),
+        (PRICE, "lent and dedicated hours have different prices"),
         (SPEED, "tokens that a device makes in an hour of rollouts"),
         (WASTE, "tokens that were stale, lost or made again; their cost is in the price of the others"),
     ):
@@ -98,17 +96,16 @@ def steps(make: Figures, comparison: Comparison, m: Marginal) -> Table:
     )
 
 
-def loaded_factors(comparison: Comparison, allocation: Allocation) -> dict[str, Fraction]:
+def loaded_factors(comparison: Comparison) -> dict[str, Fraction]:
     """What a fully loaded useful token costs, borrowed over dedicated, by factor; empty where a place made none."""
     borrowed, dedicated = comparison.borrowed, comparison.dedicated
-    own = allocation.in_pools("rollout", "train")
-    loaded_usd = Fraction(own.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
-    if not (_whole(borrowed) and _whole(dedicated) and loaded_usd and comparison.borrowed_loaded_usd):
+    loaded, loaded_there = comparison.borrowed_loaded_usd, comparison.dedicated_loaded_usd
+    if not (_whole(borrowed) and _whole(dedicated) and loaded and loaded_there):
         return {}
     ours, theirs = _per_token(borrowed, borrowed.usd), _per_token(dedicated, dedicated.usd)
     names = ("price of a device-hour", "device time for a token", "tokens made for a useful one")
-    more = (comparison.borrowed_loaded_usd / borrowed.usd) / (loaded_usd / dedicated.usd)
     factors = {name: one / other for name, one, other in zip(names, ours, theirs, strict=True)}
+    more = (loaded / borrowed.usd) / (loaded_there / dedicated.usd)
     return {**factors, "idle time and overhead on top": more}
 
 

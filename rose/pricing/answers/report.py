@@ -27,11 +27,11 @@ def sections(
 
     Raises PricingError for probes that cannot be used, and where only verifiers are asked for and there are no probes.
     """
-    from rose.pricing.answers.report import cost_per_correct, frontier, verifiers
+    from rose.pricing.answers import cost, frontier, verifiers
 
     made = {}
     if only in (None, "cost"):
-        made["cost"] = cost_per_correct.cost(run, by)
+        made["cost"] = cost.cost(run, by)
     if only in (None, "frontier"):
         made["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):

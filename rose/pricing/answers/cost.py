@@ -1,0 +1,281 @@
+"""What a correct answer of one run cost, as tables: price lines, C3 with its interval, levers, and a breakdown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from rose.pricing.answers import breakdown, cost_per_correct, levers
+from rose.pricing.answers.breakdown import By
+from rose.pricing.answers.cost_per_correct import Resamples
+from rose.pricing.answers.levers import Lever, Move
+from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
+from rose.pricing.stats import bootstrap
+from rose.pricing.table import Paragraph, Row, Section, Table, columns
+
+if TYPE_CHECKING:
+    from rose.pricing.run.priced import PricedRun
+
+_MILLION = 10**6
+_PER = "million answer tokens"
+_VIEW_OF_LINE = {"serving": AMORTIZED, "dedicated": AMORTIZED, "opportunistic": MARGINAL, "blended": BLENDED}
+#: The factors of C3 in words.
+FACTORS = {
+    "cpm": "price of a million serving tokens (CPM)",
+    "r": "output tokens for each answer token (R)",
+    "rho": "rollouts beyond the one that is kept (rho)",
+    "alpha": "share of groups with an accepted answer (alpha)",
+    "accept_rate": "share of single trajectories accepted",
+    "phi": "share of rollout tokens made on borrowed devices (phi)",
+    "ppv": "correct among audited accepted ones (PPV)",
+}
+C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct ones"
+#: Factors that are a share of trials, as `cost_per_correct.share_interval` counts them.
+_SHARES = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
+NO_VERDICT = "not enough data: no verdict yet"
+_UNKNOWN = "not enough data: a factor of the formula is not known"
+_BELOW = "does not apply: the borrow lowered the bill, and the formula takes a price"
+_NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
+
+
+def cost(run: PricedRun, by: By | None = None) -> Section:
+    """Return the cost of a run's answers, with a breakdown if `by` names one."""
+    drawn = cost_per_correct.resample(run.groups)
+    tables = lines_and_c3(run, drawn)
+    parts: dict[str, Table | Paragraph] = {**tables}
+    at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
+    if at is None or not at.cost:
+        parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
+    else:
+        ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
+        parts |= _levers(run, ranked)
+        parts["says"] = Paragraph(levers.in_words(ranked))
+    if by is not None:
+        parts["parts"] = _parts(run, by, tables["lines"].row("blended")["per accepted"])
+    return Section(parts)
+
+
+def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
+    """What a correct answer cost at each price of a rollout token, `lines`; and C3 with its factors, `c3`."""
+    factors = _factors(run, drawn)
+    c3, c3_per_correct = _formula(run, "blended", drawn, None)
+    return {
+        "lines": Table(
+            title="By what rollout tokens are priced at; the formula is hypothetical, at list price",
+            view="view by line",
+            stamp=run.stamp,
+            columns=columns(
+                "rollout tokens priced at",
+                "a million of them",
+                "pi",
+                "per accepted",
+                "per correct",
+                "formula",
+                "view",
+                text=("view",),
+            ),
+            rows=tuple(_line(run, line, drawn) for line in cost_per_correct.LINES),
+        ),
+        "c3": Table(
+            title="C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price",
+            view=BLENDED,
+            stamp=run.stamp,
+            columns=columns("what", "value"),
+            rows=tuple((words, factors[name]) for name, words in FACTORS.items()),
+            footer=(
+                (C3, c3),
+                (C3_PER_CORRECT, c3_per_correct),
+                ("useful tokens", run.make.number(int(run.cost.useful), "tokens")),
+            ),
+        ),
+    }
+
+
+def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
+    """The factors by name; CPM at the token prices in force when the run began."""
+    make, groups = run.make, run.groups
+    figures = {
+        "rho": make.part(groups.rho, unit="ratio", why=NO_VERDICT),
+        "alpha": make.part(groups.alpha, why=NO_VERDICT),
+        "accept_rate": make.part(groups.accept_rate, why=NO_VERDICT),
+        "r": make.part(groups.r, unit="ratio", why="not enough data: no trajectory ended with an answer"),
+        "cpm": make.money(Fraction(run.cpm_usd), AMORTIZED, per="million tokens", basis="price book"),
+        "phi": make.part(run.cost.borrowed_share, why="not enough data: no useful token was made"),
+        "ppv": make.part(groups.ppv, why="not enough data: no accepted trajectory was audited"),
+    }
+    for name, figure in figures.items():
+        if name == "cpm" or drawn is None or figure.value is None:
+            continue
+        if name in _SHARES:
+            interval = cost_per_correct.share_interval(groups, *_SHARES[name])
+        else:
+            interval = bootstrap.interval(getattr(drawn, name), drawn.units)
+        figures[name] = (
+            replace(figure, no_interval=bootstrap.TOO_FEW)
+            if interval is None
+            else replace(figure, low=interval.low, high=interval.high)
+        )
+    return figures
+
+
+def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
+    """One price line: of a token, per accepted and per audited correct trajectory, and the formula.
+
+    The formula is dollars per million answer tokens.
+    """
+    make, cost, groups, view = run.make, run.cost, run.groups, _VIEW_OF_LINE[line]
+    basis = "measured" if view == AMORTIZED else run.borrow.basis
+    usd = cost.by_line[line]
+    why = None if groups.accepted else "not enough data: nothing was accepted yet"
+    if usd is None:
+        where = {"dedicated": "dedicated", "blended": "any"}.get(line, "borrowed")
+        why = f"not enough data: no useful token was made on {where} devices"
+    accepted, correct = cost_per_correct.measured_interval(cost, run.tokens, groups, drawn, line)
+    per_accepted = cost_per_correct.measured(cost, groups)[line]
+    per_correct = per_accepted / groups.ppv if per_accepted is not None and groups.ppv else None
+    no_interval = cost.no_interval(line) or bootstrap.TOO_FEW
+    return (
+        line,
+        make.money(None if usd is None else usd * _MILLION, view, per="million tokens", basis=basis, why=why),
+        make.part(
+            cost.pi(line), unit="ratio", why=why or "not enough data: serving's own price of a token is not known"
+        ),
+        make.money(
+            per_accepted,
+            view,
+            per="accepted trajectory",
+            basis=basis,
+            why=why,
+            interval=accepted,
+            no_interval=no_interval,
+        ),
+        make.money(
+            per_correct,
+            view,
+            per="correct trajectory",
+            basis=basis,
+            why=why or _NOT_AUDITED,
+            interval=correct,
+            no_interval=no_interval,
+        ),
+        _formula(run, line, drawn, why)[0],
+        view,
+    )
+
+
+def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
+    """CPM * R * (1 + pi * rho) / alpha on a line, and the same over PPV; on `blended` it is C3."""
+    pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
+    usd = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
+    interval, over_ppv = cost_per_correct.formula_interval(run.cpm_usd, run.cost, drawn, line)
+    no_interval = cost_per_correct.no_formula_interval(run.cost, line) or bootstrap.TOO_FEW
+    why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN
+    per_correct = Fraction(usd) / ppv if usd is not None and ppv else None
+    return (
+        run.make.money(
+            None if usd is None else Fraction(usd),
+            view,
+            per=_PER,
+            basis="price book",
+            why=why,
+            interval=interval,
+            no_interval=no_interval,
+        ),
+        run.make.money(
+            per_correct,
+            view,
+            per="million correct answer tokens",
+            basis="price book",
+            why=why if usd is None else _NOT_AUDITED,
+            interval=over_ppv,
+            no_interval=no_interval,
+        ),
+    )
+
+
+def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> dict[str, Table | Paragraph]:
+    """What each factor moved alone would save, the one that saves most first, and how well each factor is known."""
+    saves, errors = zip(*(_lever(run, lever) for lever in ranked), strict=True)
+    return {
+        "levers": Table(
+            title="Which lever moves it most, dollars per million answer tokens",
+            view=BLENDED,
+            stamp=run.stamp,
+            columns=columns("lever", "value", "elasticity", "a tenth better", "saves"),
+            rows=saves,
+            notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
+        ),
+        "errors": Table(
+            title="The same levers, by one standard error of each",
+            view=BLENDED,
+            stamp=run.stamp,
+            columns=columns("lever", "derivative", "standard error", "moved by it", "saves then"),
+            rows=errors,
+        ),
+    }
+
+
+def _lever(run: PricedRun, lever: Lever) -> tuple[Row, Row]:
+    unit = "share" if lever.name in ("alpha", "phi", "waste") else "ratio"
+    no_error = "does not apply: a price" if lever.name == "cpm" else "none: it did not vary between groups"
+
+    def value(amount: float | None, why: str | None = None) -> Figure:
+        if lever.name != "cpm":
+            return run.make.measure(amount, unit, why=why)
+        usd = None if amount is None else Fraction(amount)
+        return run.make.money(usd, AMORTIZED, per="million tokens", basis="price book", why=why)
+
+    def saves(move: Move | None) -> Figure:
+        usd = None if move is None else Fraction(bootstrap.rounded(move.saves))
+        return run.make.money(usd, BLENDED, per=_PER, basis="price book", why=no_error)
+
+    words = levers.WORDS[lever.name]
+    derivative = run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book")
+    moved = value(None if lever.error is None else lever.error.to, no_error)
+    return (
+        (
+            words,
+            value(lever.value),
+            run.make.measure(bootstrap.rounded(lever.elasticity)),
+            value(lever.tenth.to),
+            saves(lever.tenth),
+        ),
+        (words, derivative, value(lever.standard_error, no_error), moved, saves(lever.error)),
+    )
+
+
+def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
+    """What the run is divided into; dollars and accepted trajectories sum to the run's."""
+    make, parts = run.make, breakdown.by(run.connection, run.run.run_id, by, run.cost)
+    nothing, nobodys = "not enough data: nothing was accepted", "does not apply: belongs to no row"
+    return Table(
+        title=f"By {by}",
+        view=BLENDED,
+        stamp=run.stamp,
+        columns=columns(by, "cost", "accepted", "per accepted"),
+        rows=tuple(
+            (
+                part.key,
+                make.amount(part.cost_nano_usd, BLENDED),
+                make.number(part.accepted, "trajectories"),
+                make.money(
+                    part.usd_per_accepted,
+                    BLENDED,
+                    per="accepted trajectory",
+                    why=nobodys if part.key == breakdown.UNALLOCATED else nothing,
+                    interval=part.interval,
+                    no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
+                ),
+            )
+            for part in parts
+        ),
+        footer=(
+            (
+                "run",
+                make.amount(sum(part.cost_nano_usd for part in parts), BLENDED),
+                make.number(sum(part.accepted for part in parts), "trajectories"),
+                whole,
+            ),
+        ),
+    )

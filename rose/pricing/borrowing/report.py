@@ -1,0 +1,381 @@
+"""What borrowing costs, question by question, as tables and sentences of one run of a ledger.
+
+The same ledger and price book give the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rose.pricing import formulas
+from rose.pricing.borrowing.alternatives import Comparison, compare
+from rose.pricing.borrowing.marginal import Marginal, price
+from rose.pricing.borrowing.provision import BREAK_EVEN_CASH, BREAK_EVEN_TIME, provision
+from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, Saving
+from rose.pricing.borrowing.terms import basis_of
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
+from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.table import Paragraph, Row, Section, Table, columns
+
+if TYPE_CHECKING:
+    from rose.ledger.examine import Seen
+    from rose.pricing.run.priced import PricedRun
+
+#: The questions, in the order in which they are answered.
+QUESTIONS = ("risk", "price", "provision", "compare", "spikes")
+NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
+#: What cash saved depends on where the price book is silent.
+WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
+#: Rows of the savings.
+CAPACITY, CASH, ADDED, ADDED_THERE = (
+    "capacity avoided",
+    "cash saved",
+    "added by borrowing",
+    "added on dedicated devices",
+)
+NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
+#: Names of what is moved until borrowing stops paying, beside the provision.
+PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
+PER_GB = "price of a GB sent"
+_NOT_BOTH = "not enough data: need useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
+_MILLION = 10**6
+
+
+def sections(run: PricedRun, only: str | None = None) -> dict[str, Section]:
+    """Return the answers to QUESTIONS, or to one of them, by name."""
+    from rose.pricing.borrowing.risk import risk
+    from rose.pricing.borrowing.spikes import spikes
+
+    answers: Mapping[str, Callable[[PricedRun], Section]] = {
+        "risk": risk,
+        "price": price,
+        "provision": provision,
+        "compare": comparison,
+        "spikes": spikes,
+    }
+    return {name: answers[name](run) for name in QUESTIONS if only in (None, name)}
+
+
+def saved_in_run(
+    root: Path,
+    run_id: str | None = None,
+    price_book: str | Path | PriceBook | None = None,
+    allow_unverified: bool = False,
+    *,
+    seen: Seen | None = None,
+) -> Table:
+    """Return what borrowing saved in a run. Raises what `rose.pricing.run.priced.priced` raises."""
+    from rose.pricing.run.priced import priced
+
+    with priced(root, run_id, price_book, allow_unverified, seen) as run:
+        return savings_table(run.make, compare(run), run.borrow)
+
+
+def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
+    """Cash saved and capacity avoided against dedicated devices, each with what it rests on; they are never added.
+
+    Where the price book does not say whether the fleet would have been there anyway, cash saved has a row for each.
+    """
+    way = compared.way
+    bought, cash = (None, None) if way is None else (way.bought, way.cash)
+    basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
+    there = "measured" if way is None else way.basis
+    capacity = (
+        None
+        if way is None or way.usd is None
+        else Saving(usd=way.usd, interval=way.interval, no_interval=way.no_interval)
+    )
+    rests_on = NO_TOKENS
+    if bought is not None:
+        rests_on = f"{purchase(bought)}; {_let_go(m)}; less {_usd(m.charged_usd)} that borrowing added to the bill"
+        rests_on += condition(m)
+    rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), rests_on)]
+    if cash is not None and m.unstated_usd:
+        far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the far end of what is possible")
+        rows += [
+            (f"{CASH} {WOULD}", _saving(make, cash, MARGINAL, basis), ""),
+            (f"{CASH} {WOULD_NOT}", _saving(make, far, MARGINAL, basis), ""),
+        ]
+    added_there = make.money(None if way is None else way.added_usd, MARGINAL, basis=there, why=NO_TOKENS)
+    rows += [
+        (CAPACITY, _saving(make, capacity, AMORTIZED, there, NO_TOKENS), _capacity(way)),
+        (ADDED_THERE, added_there, ""),
+        (ADDED, _charged(make, m), ""),
+        (NEEDED, make.number(None if bought is None else round(bought.needed_ns), "ns", why=NO_TOKENS), ""),
+        (IDLE, make.number(None if bought is None else bought.idle_ns, "ns", why=NO_TOKENS), ""),
+        ("useful tokens borrowed", make.number(compared.borrowed.useful, "tokens"), ""),
+    ]
+    return Table(
+        title="What borrowing saved; the two figures are never added",
+        view="marginal, but capacity avoided amortized and hypothetical",
+        stamp=make.stamp,
+        columns=columns("what", "value", "rests on", text=("rests on",)),
+        rows=tuple(rows),
+    )
+
+
+def comparison(run: PricedRun) -> Section:
+    """Return the borrow against its alternatives: was it worth it, and what would change that."""
+    m, make, compared = run.borrow, run.make, compare(run)
+    tokens, ways = compared.borrowed.useful, compared.alternatives
+    title = f"The same {tokens:,} useful tokens otherwise"
+    borrowed_usd = compared.borrowed.usd
+    parts: dict[str, Table | Paragraph] = {
+        "savings": savings_table(make, compared, m),
+        "bill": Table(
+            title=f"{title}: on the bill",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns("way", "added to the bill", CASH),
+            rows=tuple(
+                (
+                    way.name,
+                    make.money(way.added_usd, MARGINAL, basis=way.basis, why=way.why),
+                    _cash_figure(make, way.cash, m, basis_of([way.basis, m.basis]), way.why),
+                )
+                for way in ways
+                if way.name != LOADED
+            ),
+            footer=(("borrowed", _charged(make, m), None),),
+            notes=(f"Borrowed: what borrowing added to the bill{condition(m)}.",),
+        ),
+        "device_time": Table(
+            title=f"{title}: device time",
+            view="amortized; hypothetical but for what was borrowed",
+            stamp=run.stamp,
+            columns=columns("way", "cost", "per million", "less by borrowing"),
+            rows=tuple(_device_time(make, way, tokens) for way in ways if way.name != NOTHING),
+            footer=(
+                (
+                    "borrowed",
+                    make.money(borrowed_usd, AMORTIZED),
+                    _per_million(make, borrowed_usd, tokens, AMORTIZED, "measured"),
+                    None,
+                ),
+            ),
+            notes=("The first row is the capacity avoided; it is no saving.",),
+        ),
+        "how": Table(
+            title="How each was worked out",
+            view="both views",
+            stamp=run.stamp,
+            columns=columns("way", "how", text=("how",)),
+            rows=tuple(
+                (
+                    way.name,
+                    f"{way.explained}; {purchase(way.bought)}"
+                    if way.bought is not None and way.name == DEDICATED
+                    else way.explained,
+                )
+                for way in ways
+            ),
+        ),
+        "multiplier": Table(
+            title="M = (1 + cost ratio) / throughput gain",
+            view="ratios",
+            stamp=run.stamp,
+            columns=columns("what", "value"),
+            rows=multiplier(make, tokens, compared.dedicated.useful, m.charged_usd, compared.dedicated.usd),
+        ),
+        "says": Paragraph(in_short(compared, m)),
+    }
+    if flips := _flips(make, m, compared):
+        parts["flips"] = Table(
+            title="Where borrowing stops paying: break-even against cash",
+            view=MARGINAL,
+            stamp=run.stamp,
+            columns=columns("what", "now", "stops paying at"),
+            rows=flips,
+            notes=(
+                "Each moved alone until cash saved is nothing. Device time that would not have been bought otherwise "
+                f"is nothing here; in the {BREAK_EVEN_TIME} it has its amortized price.",
+            ),
+        )
+    return Section(parts)
+
+
+def multiplier(
+    make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
+) -> tuple[Row, ...]:
+    """M of a run with its two factors: x is all useful tokens over the dedicated ones.
+
+    No figures without both kinds of tokens, or where the bill fell.
+    """
+    gain = ratio = m = None
+    if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
+        gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
+        m = formulas.cost_multiplier(float(gain), float(ratio))
+    known = {"throughput gain": gain, "cost ratio": ratio, "M": m}
+    return tuple((name, make.measure(value, why=_NOT_BOTH)) for name, value in known.items())
+
+
+def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
+    """Amortized, but fully loaded for `LOADED`: the borrow is compared with a way in the same view."""
+    view = FULLY_LOADED if way.name == LOADED else AMORTIZED
+    return (
+        way.name,
+        make.money(way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval),
+        _per_million(make, way.usd, tokens, view, way.basis),
+        _saving(make, way.less, view, way.basis, way.why or "does not apply: none would be made"),
+    )
+
+
+def _flips(make: Figures, m: Marginal, compared: Comparison) -> tuple[Row, ...]:
+    """Each figure as it is, and where borrowing would add as much to the bill as dedicated devices.
+
+    One is changed at a time. None where that is not known.
+    """
+    borrowed, way = compared.borrowed, compared.way
+    if way is None or (there := way.added_usd) is None or not m.borrowed_ns or not borrowed.useful:
+        return ()
+    charged, hours = m.charged_usd, Fraction(m.borrowed_ns, NS_PER_HOUR)
+    spare, sent_gb = there - charged, Fraction(m.sent_bytes, 10**9)
+    # With waste w the borrow makes generated * (1 - w) useful tokens, worth the way's price of one each.
+    wasted = 1 - charged * borrowed.useful / (borrowed.generated * there) if there else None
+    wasted = wasted if wasted is not None and 0 <= wasted < 1 else None
+    sent_usd, provision_term = m.terms["transfer"].usd, m.terms["provision"]
+    per_gb = (sent_usd + spare) / sent_gb if sent_gb else None
+
+    def money(usd: Fraction | None, per: str, why: str | None = None) -> Figure:
+        return make.money(usd, MARGINAL, per=per, basis=m.basis, why=why)
+
+    unsent = None if sent_gb else "nothing was sent"
+    return (
+        (
+            PER_MILLION,
+            _per_million(make, charged, borrowed.useful, MARGINAL, m.basis),
+            money(there * _MILLION / borrowed.useful, "million useful tokens"),
+        ),
+        (PER_HOUR, money(charged / hours, "device-hour"), money(there / hours, "device-hour")),
+        (WASTED, make.part(borrowed.wasted_share), make.part(wasted, why="no share of waste by itself")),
+        (
+            PER_GB,
+            money(sent_usd / sent_gb if sent_gb else None, "GB", unsent),
+            money(None if per_gb is None or per_gb < 0 else per_gb, "GB", unsent or "no price of a GB by itself"),
+        ),
+        (
+            f"{BREAK_EVEN_CASH}, a device-hour",
+            money(
+                None if provision_term.unknown else provision_term.usd / hours,
+                "device-hour",
+                provision_term.missing or NOT_SET,
+            ),
+            money((provision_term.usd + spare) / hours, "device-hour"),
+        ),
+    )
+
+
+def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, basis: str) -> Figure:
+    per_million = None if usd is None or not tokens else usd * _MILLION / tokens
+    return make.money(per_million, view, per="million useful tokens", basis=basis, why=NO_TOKENS)
+
+
+def _charged(make: Figures, m: Marginal) -> Figure:
+    """What borrowing added to the bill, with the device time that it kept from being avoided."""
+    return make.money(m.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval)
+
+
+def _cash_figure(make: Figures, cash: Saving | None, m: Marginal, basis: str, why: str | None) -> Figure:
+    """Cash saved; where it has two ends no figure, but why."""
+    return _saving(make, None if m.unstated_usd else cash, MARGINAL, basis, both_ends(cash, m) or why)
+
+
+def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: str | None = None) -> Figure:
+    if saving is None:
+        return make.money(None, view, basis=basis, why=why)
+    return make.money(saving.usd, view, basis=basis, interval=saving.interval, no_interval=saving.no_interval)
+
+
+# In words ------------------------------------------------------------------------------------------------------------
+
+
+def in_short(compared: Comparison, m: Marginal) -> str:
+    """Whether borrowing saved cash against dedicated devices, in a sentence, and in another what that leaves out."""
+    way = compared.way
+    if way is None or way.cash is None:
+        return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
+    judged = _judged(way.cash, m)
+    cash, ending = both_ends(way.cash, m), ""
+    if cash is None:
+        cash, ending = _usd(way.cash.usd), condition(m)
+        if (interval := way.cash.interval) is not None and interval.high is not None:
+            cash += f", 95% {_usd(Fraction(interval.low))} to {_usd(Fraction(interval.high))}"
+    left_out = ", ".join(name.replace("_", " ") for name in (*m.missing, *m.absent))
+    without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
+    return f"{judged[0].upper()}{judged[1:]}, against {way.name}: cash saved {cash}{ending}.{without}"
+
+
+def _judged(cash: Saving, m: Marginal) -> str:
+    """The verdict, said only where the interval, or both ends, exclude the other one."""
+    if m.unstated_usd:
+        if cash.usd - m.unstated_usd > 0:
+            return "borrowing came out cheaper whether or not the fleet would have been there anyway"
+        if cash.usd < 0:
+            return "borrowing came out dearer whether or not the fleet would have been there anyway"
+        return "whether borrowing saved cash depends on whether the fleet would have been there anyway"
+    if cash.interval is None or cash.interval.high is None:
+        side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
+        return f"borrowing came out {side}, without an interval ({cash.no_interval})"
+    # A draw without any borrowed token saves nothing, and speaks for neither side.
+    if cash.interval.low >= 0 < cash.usd:
+        return "borrowing was worth it"
+    if cash.interval.high <= 0 > cash.usd:
+        return "borrowing was NOT worth it"
+    return "borrowing was neither better nor worse as far as can be told"
+
+
+def both_ends(cash: Saving | None, m: Marginal) -> str | None:
+    """Why cash saved is no single figure, with its ends; None where it is one."""
+    if cash is None or not m.unstated_usd:
+        return None
+    ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"
+    return f"{ends}: the price book states no idle_anyway"
+
+
+def condition(m: Marginal) -> str:
+    """What the charge of the borrow holds under, as the end of a sentence."""
+    if m.idle_anyway is None:
+        return f", {WOULD}: the price book does not say"
+    if m.idle_anyway == 1:
+        return ", as the price book states that the fleet would have been there anyway"
+    return f", as the price book gives the fleet {float(m.idle_anyway):.0%} to have been there anyway"
+
+
+def purchase(bought: Bought) -> str:
+    """What the tokens would have made the fleet buy, in words."""
+    needed, idle, beyond = (format_ns(round(ns)) for ns in (bought.needed_ns, bought.idle_ns, bought.beyond_ns))
+    text = f"dedicated devices would have taken {needed} and sat idle for {idle}"
+    if not bought.bought_ns:
+        return f"{text}, so nothing would have been bought"
+    units = ""
+    if bought.increment_ns is not None and bought.increment_hours is not None:
+        hours = f"{bought.increment_hours.normalize():f}"
+        units = f", {bought.bought_ns / bought.increment_ns} x {hours} device-hour{'' if hours == '1' else 's'}"
+    return (
+        f"{text}; the other {beyond} would have been bought{units}, at {_usd(bought.usd_per_device_hour)} an hour, "
+        f"{_usd(bought.usd)}"
+    )
+
+
+def _let_go(m: Marginal) -> str:
+    if m.on_fleet:
+        return "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
+    if not m.let_go_usd:
+        return "no recorded decision of the run let a dedicated device go"
+    return f"{_usd(m.let_go_usd)} of dedicated devices that recorded decisions let go"
+
+
+def _capacity(way: Alternative | None) -> str:
+    if way is None or way.bought is None:
+        return NO_TOKENS
+    took, price_text = format_ns(round(way.bought.needed_ns)), _usd(way.bought.usd_per_device_hour)
+    assumed = " (assumed as fast as borrowed ones)" if way.basis == "assumed" else ""
+    return f"{took} of dedicated devices{assumed} at {price_text} an hour; hypothetical: nobody would have been billed"
+
+
+def _usd(usd: Fraction) -> str:
+    return format_usd(nano_usd_of(usd))
