@@ -9,12 +9,12 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+from rose.pricing.borrowing.cash import Bought
 
 from benchmarks.coverage import groups, lending
 from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown, within_range
 from rose.pricing.borrowing import savings
-from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative
 from rose.pricing.money import NS_PER_HOUR

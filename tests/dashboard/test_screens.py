@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from rose.pricing.borrowing.report.waterfall import waterfall
 
 from dashboard import format as words
 from dashboard.data import ROLLOUT_BUCKETS
@@ -20,7 +21,6 @@ from rose.pricing.answers import report as answers_report
 from rose.pricing.answers.report import changes
 from rose.pricing.borrowing import report as borrowing_report
 from rose.pricing.borrowing.report import alternatives, risk
-from rose.pricing.borrowing.report.waterfall import waterfall
 from rose.pricing.closing import close, period, restate, store
 from rose.pricing.document import Report
 from rose.pricing.money import format_usd

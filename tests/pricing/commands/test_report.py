@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from rose import events
-from rose.pricing.commands import report_command
+from rose.pricing.commands.report import report_command
 
 app = typer.Typer()
 app.command("report")(report_command)
@@ -20,9 +20,10 @@ runner = CliRunner()
 def test_report_prints_tables_and_json(sample_kept: Path) -> None:
     shown = runner.invoke(app, ["report", "--ledger", str(sample_kept)])
     assert shown.exit_code == 0, shown.output
-    assert "Cost per correct answer" in shown.output
+    assert "Where the fleet's time and money went" in shown.output
     as_json = runner.invoke(app, ["report", "--json", "--run", "run"], env={"ROSE_LEDGER": str(sample_kept)})
-    assert json.loads(as_json.output)["amortized"]["total"]["value"] == 4_740_000_000  # devices $4.70, sync $0.04
+    glance = json.loads(as_json.output)["report"]["glance"]["rows"]
+    assert glance[0]["value"]["value"] == 4_740_000_000  # devices $4.70, sync $0.04
 
 
 def test_report_names_what_is_wrong_and_fails(sample_kept: Path, tmp_path: Path) -> None:
