@@ -115,8 +115,8 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
         _chip(known_trust(ledger), ledger)
     try:
         runs = data.runs(ledger, bar.requested_run())
-        for sentence in bar.show(ledger, runs, uses) if runs else []:
-            st.warning(sentence)
+        if runs and (ignored := bar.show(ledger, runs, uses)):
+            st.warning(f"Unknown in this ledger, and left out: {', '.join(ignored)}.")
     except UserError as error:
         st.error(escape.prose(str(error)))
         yield None
@@ -249,28 +249,11 @@ def banner(provenance: str) -> None:
         st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
 
 
-def priced(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
-    """What `ask` gives; of a ledger that does not verify only at the reader's explicit wish, and marked.
-
-    `ask` is told whether an unverified ledger will do; `key` tells the wish apart from others.
-    """
-    answer = ask(False)
-    if answer.value is not None:
-        return answer.value
-    failed(answer)
-    if not data.problems(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
-        return None
-    answer = ask(True)
+def value_of(answer: Priced[T]) -> T | None:
+    """The answer; None, and why there is none on the page."""
     if answer.value is None:
-        failed(answer)
-    else:
-        st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
+        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     return answer.value
-
-
-def failed(answer: Priced[Any]) -> None:
-    """Say why there is no answer."""
-    st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
 
 
 def stamp(stamped: Stamp) -> None:
@@ -296,11 +279,8 @@ def scope(ledger: Path) -> Scope | None:
     if provenance is None:
         return None
     banner(provenance)
-    book = data.price_book(ledger, period=period)
-    if book.value is None:
-        failed(book)
-        return None
-    return Scope(ledger=ledger, period=period, book=book.value, provenance=provenance)
+    book = value_of(data.price_book(ledger, period=period))
+    return None if book is None else Scope(ledger=ledger, period=period, book=book, provenance=provenance)
 
 
 def _one_of(present: list[str], chosen: str | None) -> str | None:
@@ -377,21 +357,19 @@ def query(
     ledger: Path, name: str, nothing: str, columns: Sequence[str] = (), **variables: object
 ) -> pl.DataFrame | None:
     """The rows of a named query as a table, with how to read it; `nothing` is the text where there are none."""
-    answer = data.named_rows(ledger, name, columns, **variables)
-    if answer.value is None:
-        failed(answer)
-        return None
-    if answer.value.is_empty():
-        st.info(nothing)
-        return answer.value
-    more = f" The first {data.ROWS_MAX:,} rows." if answer.value.height == data.ROWS_MAX else ""
+    rows = value_of(data.named_rows(ledger, name, columns, **variables))
+    if rows is None or rows.is_empty():
+        if rows is not None:
+            st.info(nothing)
+        return rows
+    more = f" The first {data.ROWS_MAX:,} rows." if rows.height == data.ROWS_MAX else ""
     reading = named.load(name).reading.replace("_ns`", "`")
     # The columns of this table say their units.
     reading = reading.replace(", in nanoseconds", "").replace(", nanoseconds", "")
-    shares = [column.replace("_", " ") for column in answer.value.columns if column.endswith("_share")]
+    shares = [column.replace("_", " ") for column in rows.columns if column.endswith("_share")]
     percent = dict.fromkeys(shares, st.column_config.NumberColumn(format="percent"))
-    table(answer.value, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
-    return answer.value
+    table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
+    return rows
 
 
 def table(

@@ -183,21 +183,17 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
 
 def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
     st.header("Why was more not lent?")
-    answer = data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times)
-    if answer.value is None:
-        frame.failed(answer)
+    rows = frame.value_of(data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times))
+    if rows is None:
         return
-    if answer.value.is_empty():
+    if rows.is_empty():
         st.info("No refusal was recorded in this time: rollouts had no work that waited, or the engines record none.")
         return
-    (held,) = [name for name in answer.value.columns if name.startswith("held (")]
-    seconds = pl.col(held) / (1 if held.endswith("(s)") else 1000)
-    why = pl.col("reason").replace(_REASONS)
-    longest = answer.value.group_by("reason", why=why).agg(seconds=seconds.sum()).sort("seconds", descending=True)
-    display.chart(charts.holds(longest), about="Time that rollouts were refused devices, by reason")
-    st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. `rose query holds_by_reason`.")
-    with st.expander("By device"):
-        frame.table(answer.value, "`rose query holds_by_reason`", name="holds")
+    frame.table(
+        rows.with_columns(why=pl.col("reason").replace(_REASONS)),
+        f"`rose query holds_by_reason`, {run.provenances[0]}: time that rollouts with work were refused",
+        name="holds",
+    )
 
 
 def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:
