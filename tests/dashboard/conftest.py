@@ -14,8 +14,8 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.document import Report
 from rose.pricing.run import report
+from rose.pricing.run.report import Report
 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
