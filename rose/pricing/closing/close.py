@@ -141,7 +141,7 @@ def make_posting(
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
-            "unit of the prices (`rose price show`), or close a shorter period"
+            "unit of the prices (`rose price`), or close a shorter period"
         )
     contents = {rows_file: store.parquet(frame), **more_files}
     posting = Posting(

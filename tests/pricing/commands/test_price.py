@@ -40,7 +40,7 @@ def test_everything_that_is_wrong_is_named(tmp_path: Path) -> None:
     wrong = file(tmp_path, ('currency = "USD"', 'currency = "DKK"'), ("pue = 1.25", "pue = 0"))
     output = printed(wrong, code=2)
     assert "currency: Input should be 'USD' (got 'DKK')" in output
-    assert "electricity.0.pue: must be 1 or more" in output
+    assert "electricity.0.pue: Input should be greater than or equal to 1" in output
     assert "Did you mean `example`?" in printed("exampel", code=2)
 
 
