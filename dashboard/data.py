@@ -60,8 +60,6 @@ T = TypeVar("T")
 TTL_S = 600
 #: A changed file is found out after so many seconds; new files at once.
 CHECKED_S = 10
-#: A run without an end to which nothing was added for this long was probably killed.
-QUIET_S = 300
 #: Rows of a named query that a screen shows.
 ROWS_MAX = 1000
 #: What rollouts cost: their time, and what exists for rollouts only.
@@ -323,12 +321,6 @@ def _current(ledger: Path) -> str:
             _keep.clear()
         _newest[ledger] = now
     return now
-
-
-def quiet_s(ledger: Path) -> float:
-    """Seconds since an event was last added to the ledger."""
-    written = [head.stat().st_mtime for head in (ledger / "heads").glob("[!.]*.json")]
-    return time.time() - max(written, default=0.0)
 
 
 def kept(make: Callable[[], T], ledger: Path, *key: object) -> Priced[T]:

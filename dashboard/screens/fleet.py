@@ -75,8 +75,7 @@ def show(ledger: Path, run: Run) -> None:
         st.info("No device has joined this run yet.")
         return
     _verdict(ledger, fleet, last_ns)
-    going_on = run.going_on and data.quiet_s(ledger) < data.QUIET_S
-    _counts(run, devices.filter(~pl.col("has_left")) if going_on else devices, now=going_on)
+    _counts(run, devices.filter(~pl.col("has_left")) if run.going_on else devices, now=run.going_on)
     st.header("What happened, and when?")
     window = frame.window(run)
     leases = _timeline(ledger, run, window)
@@ -109,7 +108,7 @@ def _verdict(ledger: Path, fleet: str, last_ns: int) -> None:
         f"within their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
     )
     text = "Serving is safe" if share >= data.SERVING_TARGET else "Serving is NOT safe"
-    if frame.known_trust(ledger).problems:
+    if frame.look(ledger).problems:
         st.error(f"**{text}, by a ledger that does not verify.** {why}")
     else:
         (st.success if share >= data.SERVING_TARGET else st.error)(f"**{text}.** {why}")

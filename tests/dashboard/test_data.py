@@ -89,7 +89,6 @@ def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
         ledger.record(events.Run(action="ended", name="first"))
         assert data.mark(root) != before
         assert [run.status for run in data.runs(root)] == ["ended"]
-        assert data.quiet_s(root) < 60
 
 
 class Made:
