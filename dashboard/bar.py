@@ -9,7 +9,7 @@ from typing import cast
 
 import streamlit as st
 
-from dashboard import data, escape, link
+from dashboard import data, link
 from dashboard import format as words
 from dashboard.data import Run
 from dashboard.link import Link
@@ -18,7 +18,7 @@ from rose.pricing.spend.calendar import FORMS
 from rose.terminal import visible
 
 #: What the bar has; the other fields of a link are chosen in the page itself.
-CHOICES = ("period", "view", "run", "team", "tag", "provenance")
+CHOICES = ("period", "view", "run", "team", "provenance")
 #: As `sql/dashboard/runs.sql` has it.
 RUNS_MAX = 200
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
@@ -61,14 +61,13 @@ def redraw() -> None:
 
 
 def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
-    """Draw the choices that the page `uses`. Returns a sentence on everything of the address that was left out."""
+    """Draw the choices that the page `uses`. Returns the names of what was left out, for Markdown."""
     st.session_state.pop(_CHANGED, None)
     choices = _choices(ledger, runs, uses)
     now, ignored = _from_address()
-    for name in ("run", "team", "tag"):
-        value = getattr(now, name)
-        if value is not None and value not in choices[name].texts:
-            ignored.append(f"There is no {name} “{escape.markdown(value)}” in this ledger: it was left out.")
+    for name in ("run", "team"):
+        if getattr(now, name) not in choices[name].texts:
+            ignored.append(name)
             now = link.with_choices(now, {name: None})
     picked = {}
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="bar"):
@@ -77,8 +76,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
                 picked[name] = _box(name, choices[name], getattr(now, name))
     written = str(picked.get("period", now.period))
     if not link.is_period(written):
-        text = escape.markdown(f"“{written}” is not a period: write {FORMS}")
-        ignored.append(f"{text}. The newest month with data is shown.")
+        ignored.append("period")
         picked["period"] = link.NEWEST
     _keep(link.with_choices(now, picked))
     return ignored
@@ -122,7 +120,6 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
     count = data.run_count(ledger)
     listed: dict[str | None, str] = {run.run_id: f"{run.name}, {words.minute(run.started_at)}" for run in runs}
     every = "every run" if "period" in uses else "the newest"
-    tags = {f"{name}:{value}" for run in runs for name, value in run.tags.items() if value and ":" not in name}
     provenances = " ".join(f"{name}: {text}" for name, text in words.PROVENANCE_WORDS.items())
     return {
         "period": _Choice("Period, UTC", _periods(ledger), f"Or write one: {FORMS}"),
@@ -137,9 +134,6 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
             "`run=ID` in the address opens an older one." if count > RUNS_MAX else None,
         ),
         "team": _Choice("Team", {None: "every team", **{team: team for team in data.teams(ledger, runs)}}),
-        "tag": _Choice(
-            "Tag of runs", {None: "any", **{tag: tag for tag in sorted(tags)}}, "`name:value`, as runs began with it."
-        ),
         "provenance": _Choice(
             "Provenance", {None: "the only one", **{name: name for name in link.PROVENANCES}}, provenances
         ),

@@ -15,7 +15,6 @@ import streamlit as st
 
 from dashboard import format as words
 from rose.events import BUCKETS
-from rose.pricing.figures import Figure
 from rose.terminal import visible
 
 #: Bucket to colour, in the order in which buckets are stacked.
@@ -43,14 +42,12 @@ _PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", 
 #: Kinds of the steps of a waterfall.
 WHOLE, MORE, LESS, UNKNOWN = "sum so far", "costs more", "costs less", "not known"
 _STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
-_END_COLOURS: Mapping[str, str] = {"worse": "#882255", "better": "#117733"}
 #: By whether the page is dark: both stand out from shaded time too.
 _LINE_COLOURS: Mapping[bool, Mapping[str, str]] = {
     False: {"p99": "#004C7A", "p50": "#0080C7"},
     True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
 }
 _BLUE = "#0072B2"
-_ROW_PX = 40
 _LANE_PX, _LANE_MIN_PX = 30, 40
 #: More points than these would run into each other.
 _POINTS_MAX = 40
@@ -151,50 +148,6 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     return bars + ends.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="total:Q", text="text of total:N")
 
 
-def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
-    """Spent as a bar, the forecast as a point with its 95% interval, the budget as a tick.
-
-    Columns: team, spent, budget, forecast, low, high, text.
-    """
-    base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 60)
-    y = _labels(frame, "team")
-    title = f"{currency} in the month: bar spent, point forecast with its 95% interval, tick budget"
-    domain = _from_zero([*frame["spent"], *frame["budget"], *frame["high"]])
-    x = alt.X("spent:Q", title=title, scale=alt.Scale(domain=domain))
-    tooltip = ["team:N", alt.Tooltip("text:N", title="spent, forecast, budget")]
-    return (
-        base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_rule(strokeWidth=2, color=_ink()).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=80, color=_ink(), opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
-        + base.mark_tick(color=_limit(), thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
-    )
-
-
-def intervals(figures: Mapping[str, Figure], title: str) -> alt.LayerChart:
-    """Amounts as points with their 95% intervals; a figure without a value is left out."""
-    listed = []
-    for name, figure in figures.items():
-        if figure.value is None:
-            continue
-        ends = {"usd": figure.value, "low": figure.low, "high": figure.high}
-        spread = figure.interval_text or figure.no_interval or "no interval"
-        text = words.amount(round(figure.value), figure.stamp.currency)
-        listed.append(
-            {"name": name, "text": text, "range": spread}
-            | {key: None if nano is None else nano / 1e9 for key, nano in ends.items()}
-        )
-    frame = pl.DataFrame(listed, schema_overrides=dict.fromkeys(("usd", "low", "high"), pl.Float64))
-    base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 100)
-    y = _labels(frame, "name")
-    x = alt.X("usd:Q", title=title, scale=alt.Scale(domain=_from_zero([*frame["usd"], *frame["high"], *frame["low"]])))
-    tooltip = ["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("range:N", title="95% interval")]
-    return (
-        base.mark_rule(strokeWidth=3, color="#9fb3c8").encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
-        + base.mark_point(filled=True, size=110, color=_BLUE, opacity=1).encode(y=y, x=x, tooltip=tooltip)
-        + base.mark_text(align="left", dx=4, dy=-12, color=_ink()).encode(y=y, x=x, text="text:N")
-    )
-
-
 def waterfall(steps: Sequence[tuple[str, int | None, bool, str]], currency: str, title: str) -> alt.LayerChart:
     """Steps below each other, each from where the one before ended: name, nano-units, whether it is a sum, and why.
 
@@ -225,25 +178,6 @@ def waterfall(steps: Sequence[tuple[str, int | None, bool, str]], currency: str,
     return bars + base.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="right:Q", text="text:N")
 
 
-def depends(frame: pl.DataFrame, now: float, currency: str) -> alt.LayerChart:
-    """Cash saved at either end of each range, from what it is now. Columns: name, end, value, text."""
-    y, title = _labels(frame, "name"), f"cash saved ({currency})"
-    base = alt.Chart(frame.with_columns(now=pl.lit(now)), height=_ROW_PX * frame["name"].n_unique() + 90)
-    line = alt.Chart(pl.DataFrame({"at": [now, 0.0], "what": ["as it is", "saves nothing"]}))
-    dash = alt.StrokeDash(
-        "what:N",
-        legend=alt.Legend(title=None, orient="top"),
-        scale=alt.Scale(domain=["as it is", "saves nothing"], range=[[1, 0], [6, 4]]),
-    )
-    return base.mark_bar(height=18).encode(
-        y=y,
-        x=alt.X("value:Q", title=title),
-        x2="now:Q",
-        color=_coloured("end", _END_COLOURS, frame["end"]),
-        tooltip=["name:N", "end:N", alt.Tooltip("text:N", title="cash saved")],
-    ) + line.mark_rule(color=_ink(), strokeWidth=1.5).encode(x="at:Q", strokeDash=dash)
-
-
 def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     """A share with its 95% interval over steps or versions. Columns: place, share, low, high, name, text."""
     base = alt.Chart(frame, height=300)
@@ -257,19 +191,6 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
         + base.mark_rule(color=_BLUE, opacity=0.45 if few else 0).encode(x=x, y=low, y2="high:Q")
         + base.mark_line(color=_BLUE, strokeWidth=2).encode(x=x, y=y)
         + base.mark_point(color=_BLUE, filled=True, size=45 if few else 12, opacity=1).encode(x=x, y=y, tooltip=tooltip)
-    )
-
-
-def holds(frame: pl.DataFrame) -> alt.Chart:
-    """Why rollouts were refused devices, the longest at the top. Columns: reason, why, seconds."""
-    return (
-        alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 80)
-        .mark_bar(color=BUCKET_COLOURS["headroom"], stroke="#7A8794", strokeWidth=0.5)
-        .encode(
-            y=_labels(frame, "why"),
-            x=alt.X("seconds:Q", title="seconds that rollouts were refused"),
-            tooltip=["reason:N", alt.Tooltip("seconds:Q", format=",.1f")],
-        )
     )
 
 

@@ -42,7 +42,6 @@ from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows as pricing_rows
 from rose.pricing.query import set_variables
 from rose.pricing.run import heard
 from rose.pricing.run.priced import PricedRun, priced
@@ -59,8 +58,6 @@ T = TypeVar("T")
 TTL_S = 600
 #: A changed file is found out after so many seconds; new files at once.
 CHECKED_S = 10
-#: A run without an end to which nothing was added for this long was probably killed.
-QUIET_S = 300
 #: Rows of a named query that a screen shows.
 ROWS_MAX = 1000
 #: What rollouts cost: their time, and what exists for rollouts only.
@@ -72,7 +69,7 @@ _AMOUNT = {False: "cost_nano", True: "loaded_nano"}
 #: Tags that name who pays.
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
-    "there is no price book, so nothing can be priced. `rose price adopt FILE` puts one on record for the ledger; or "
+    "there is no price book, so nothing can be priced. `rose price FILE --adopt` puts one on record for the ledger; or "
     f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
 )
 #: The newest state of each ledger of which anything was cached.
@@ -159,23 +156,22 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What a bill is of; `unverified`: also of a ledger that does not verify."""
+    """What a bill is of."""
 
     ledger: Path
     period: Period
     book: PriceBook
     provenance: str
-    unverified: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """Names it for a cache, with all it depends on beside the ledger."""
-        return self.period, *book_key(self.book), self.provenance, self.unverified, frozen(self.ledger)
+        return self.period, *book_key(self.book), self.provenance, frozen(self.ledger)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """Charges of a period by view, team and tag: `frame` has `amount_nano` of the view, and `rollout` (Boolean)."""
+    """Charges of a period by view and team: `frame` has `amount_nano` of the view, and `rollout` (Boolean)."""
 
     period: Period
     frame: pl.DataFrame
@@ -319,37 +315,24 @@ def _current(ledger: Path) -> str:
     with _newest_lock:
         now = mark(ledger)
         if _newest.get(ledger, now) != now:
-            for cache in (_read, _keep, _keep_few):
-                cache.clear()
+            _read.clear()
+            _keep.clear()
         _newest[ledger] = now
     return now
 
 
-def quiet_s(ledger: Path) -> float:
-    """Seconds since an event was last added to the ledger."""
-    written = [head.stat().st_mtime for head in (ledger / "heads").glob("[!.]*.json")]
-    return time.time() - max(written, default=0.0)
-
-
-def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False) -> Priced[T]:
+def kept(make: Callable[[], T], ledger: Path, *key: object) -> Priced[T]:
     """What `make` returns, or the message of the error it raises for its user; `key` names it and all it depends on.
 
-    It is made once for all sessions and never changes, until the ledger gains an event. `large`: few are kept at once.
+    It is made once for all sessions and never changes, until the ledger gains an event.
     """
-    keep = _keep_few if large else _keep
-    answer: Priced[T] = keep((str(ledger), _current(ledger), *map(repr, key)), make)
+    answer: Priced[T] = _keep((str(ledger), _current(ledger), *map(repr, key)), make)
     return answer
 
 
-# Two functions, since that is how Streamlit tells caches apart. What begins with an underscore is no part of the key.
-@st.cache_resource(ttl=TTL_S, max_entries=64, show_spinner=False)
+# What begins with an underscore is no part of the key. Bills of a large fleet are among what is kept: few fit.
+@st.cache_resource(ttl=TTL_S, max_entries=24, show_spinner=False)
 def _keep(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
-    return attempt(_make)
-
-
-# A view of a period, and what it is compared with, take three.
-@st.cache_resource(ttl=TTL_S, max_entries=8, show_spinner=False)
-def _keep_few(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
     return attempt(_make)
 
 
@@ -406,17 +389,17 @@ def book_key(book: PriceBook) -> tuple[str, str]:
     return book.sha256, book.chosen
 
 
-def of_run(ledger: Path, run: Run, make: Callable[[PricedRun], T], *, unverified: bool) -> Priced[tuple[T, Stamp]]:
+def of_run(ledger: Path, run: Run, make: Callable[[PricedRun], T]) -> Priced[tuple[T, Stamp]]:
     """What `make`, a function of a module, makes of a run at its price book's prices, or why there is nothing."""
     chosen = price_book(ledger, run)
     if (book := chosen.value) is None:
         return Priced(None, chosen.error)
 
     def build() -> tuple[T, Stamp]:
-        with priced(ledger, run.run_id, book, unverified, seen(str(ledger))) as priced_run:
+        with priced(ledger, run.run_id, book, seen=seen(str(ledger))) as priced_run:
             return make(priced_run), priced_run.stamp
 
-    return kept(build, ledger, make.__module__, make.__qualname__, run.run_id, *book_key(book), unverified)
+    return kept(build, ledger, make.__module__, make.__qualname__, run.run_id, *book_key(book))
 
 
 def period(ledger: Path, chosen: Link) -> Period | None:
@@ -451,14 +434,7 @@ def months(days: Period) -> list[Period]:
 def provenances(ledger: Path, within: Period) -> list[str]:
     """What the runs and the closes of a period are: live, replay or simulated. Raises ReadError."""
 
-    def read() -> list[str]:
-        with catalog.connect(ledger) as connection:
-            set_variables(connection, from_ns=within.from_ns, to_ns=within.to_ns)
-            found = {str(row["provenance"]) for row in pricing_rows(connection, "closing/provenances")}
-        closed = (posted[0] for posted in records.postings(ledger).values())
-        return sorted(found | {first.provenance for first in closed if first.period.overlaps(within)})
-
-    answer = kept(read, ledger, "provenances", within)
+    answer = kept(lambda: bills.provenances(ledger, within), ledger, "provenances", within)
     if answer.value is None:
         raise ReadError(answer.error)
     return answer.value
@@ -472,32 +448,27 @@ def bill(scope: Scope) -> Priced[Bill]:
             scope.period,
             scope.book,
             provenance=scope.provenance,
-            allow_unverified=scope.unverified,
             seen=seen(str(scope.ledger)),
         ),
         scope.ledger,
         "bill",
         *scope.key,
-        large=True,
     )
 
 
-def spent(scope: Scope, billed: Bill, part: Period, chosen: Link, listed: list[Run]) -> Spent:
-    """The charges of a part of a bill by what the bar chooses: view, team and tag."""
+def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
+    """The charges of a part of a bill by what the bar chooses: view and team."""
     loaded = chosen.view == FULLY_LOADED
     frame = _loaded(replace(scope, period=billed.period), billed) if loaded else billed.frame
     rollout = pl.col("work") == "rollout" if loaded else pl.col("bucket").is_in(ROLLOUT_BUCKETS)
     frame = charge_algebra.within(frame, part)
     if chosen.team is not None:
         frame = frame.filter(pl.col("team") == chosen.team)
-    if chosen.tag is not None:
-        name, _, value = chosen.tag.partition(":")
-        frame = frame.filter(pl.col("run_id").is_in([run.run_id for run in listed if run.tags.get(name) == value]))
     return Spent(period=part, frame=frame.with_columns(amount_nano=pl.col(_AMOUNT[loaded]), rollout=rollout))
 
 
 def _loaded(scope: Scope, billed: Bill) -> pl.DataFrame:
-    answer = kept(lambda: charges.fully_load(billed.frame), scope.ledger, "loaded", *scope.key, large=True)
+    answer = kept(lambda: charges.fully_load(billed.frame), scope.ledger, "loaded", *scope.key)
     assert answer.value is not None, answer.error
     return answer.value
 
@@ -527,7 +498,7 @@ def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link)
         was, is_now = (changes.side(part.frame, "team") for part in (before, now))
         return changes.changes(was, is_now, by="team", before_stamp=stamps[0], stamp=stamps[1])
 
-    return kept(compare, scope.ledger, "changed", before.period, chosen.team, chosen.tag, *scope.key)
+    return kept(compare, scope.ledger, "changed", before.period, chosen.team, *scope.key)
 
 
 def budgets(scope: Scope) -> Priced[list[TeamBudget]]:
@@ -540,9 +511,7 @@ def budgets(scope: Scope) -> Priced[list[TeamBudget]]:
     def compare() -> list[TeamBudget]:
         if not budget.budgets(scope.ledger, month):
             return []
-        return budget.show(
-            scope.ledger, month, scope.book, provenance=scope.provenance, allow_unverified=scope.unverified
-        )
+        return budget.show(scope.ledger, month, scope.book, provenance=scope.provenance)
 
     return kept(compare, scope.ledger, "budgets", *scope.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
 
@@ -563,13 +532,7 @@ def saved(scope: Scope) -> Priced[Saved | None]:
 
     def sum_up() -> Saved | None:
         try:
-            return savings.saved(
-                scope.ledger,
-                scope.period,
-                provenance=scope.provenance,
-                allow_unverified=scope.unverified,
-                seen=seen(str(scope.ledger)),
-            )
+            return savings.saved(scope.ledger, scope.period, provenance=scope.provenance, seen=seen(str(scope.ledger)))
         except NothingChargedError:
             return None
 

@@ -32,7 +32,6 @@ LIVE_S, QUIET_S = 3.0, 30.0
 #: Tables of so many rows are shown whole; longer ones scroll.
 _ROWS_SHOWN = 20
 _PROBLEMS_SHOWN = 5
-_TRUST = "trust"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +72,14 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
             now = next((other for other in data.runs(ledger, run.run_id) if other.run_id == run.run_id), run)
             if (now.status, now.going_on) != stood:
                 st.rerun()
-            _status(ledger, now)
+            _status(now)
             if len(now.provenances) > 1:
                 mix = " and ".join(now.provenances)
                 st.error(f"This run mixes events of different provenance ({mix}): no figure may be made of both.")
             else:
                 show(ledger, now)
 
-        _follow(body, _every(ledger, [run], live_s))
+        _follow(body, live_s if run.going_on else None)
 
 
 def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) -> None:
@@ -91,15 +90,13 @@ def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) 
     with _opened(title, asks, uses=uses) as opened:
         if opened is not None:
             ledger, runs = opened
-            _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), _every(ledger, runs, QUIET_S))
+            every = QUIET_S if any(run.going_on for run in runs) else None
+            _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), every)
 
 
 @contextmanager
 def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[Path, list[Run]] | None]:
-    """The heading, the trust chip and the bar; then the ledger and its runs, or None and a message.
-
-    The ledger is verified last: what was known of it stands there until then.
-    """
+    """The heading and the bar; then the ledger and its runs, or None and a message; the trust chip last."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
@@ -110,13 +107,10 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
         st.error(escape.prose(str(error)))
         yield None
         return
-    # As deep as the fragment that takes its place, or what is below the chip would stay beside the fragment's.
-    with chip.container(), st.container():
-        _chip(known_trust(ledger), ledger)
     try:
         runs = data.runs(ledger, bar.requested_run())
-        for sentence in bar.show(ledger, runs, uses) if runs else []:
-            st.warning(sentence)
+        if runs and (ignored := bar.show(ledger, runs, uses)):
+            st.warning(f"Unknown in this ledger, and left out: {', '.join(ignored)}.")
     except UserError as error:
         st.error(escape.prose(str(error)))
         yield None
@@ -128,14 +122,6 @@ def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[P
             yield None
     with chip.container():
         _follow_trust(ledger)
-
-
-def known_trust(ledger: Path) -> Trust:
-    """What this session knows of the ledger; it is verified after all else of a page."""
-    if _TRUST not in st.session_state:
-        st.session_state[_TRUST] = Trust(until=_verified_until(ledger), problems=None)
-    trust: Trust = st.session_state[_TRUST]
-    return trust
 
 
 def look(ledger: Path) -> Trust:
@@ -155,12 +141,7 @@ def _verified_until(ledger: Path) -> datetime | None:
 def _follow_trust(ledger: Path) -> None:
     @st.fragment(run_every=QUIET_S)
     def verify() -> None:
-        found, before = look(ledger), known_trust(ledger)
-        st.session_state[_TRUST] = found
-        if found.problems and not before.problems:
-            # What the page says of itself above does not hold as it stands.
-            st.rerun()
-        _chip(found, ledger)
+        _chip(look(ledger), ledger)
 
     verify()
 
@@ -178,12 +159,6 @@ def _chip(trust: Trust, ledger: Path) -> None:
         st.error(f"**This ledger does not verify.** Figures of it may be wrong.\n\n{listed}{rest}")
     elif trust.why:
         st.error(f"**This ledger could not be verified.** {escape.prose(trust.why)}")
-
-
-def _every(ledger: Path, runs: list[Run], live_s: float) -> float | None:
-    if not any(run.status == "running" for run in runs):
-        return None
-    return live_s if data.quiet_s(ledger) < data.QUIET_S else QUIET_S
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
@@ -214,7 +189,7 @@ def _wait_for_a_run(ledger: Path) -> None:
     wait()
 
 
-def _status(ledger: Path, run: Run) -> None:
+def _status(run: Run) -> None:
     """Which run, how it stands, and, for what was not measured, a banner that says so."""
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
     last = words.when(run.last_event_at)
@@ -227,15 +202,7 @@ def _status(ledger: Path, run: Run) -> None:
         )
         st.warning(f"The run has probably stopped: {allowed}. Figures are as of its last event.")
     elif run.status == "running":
-        quiet_s = data.quiet_s(ledger)
-        if quiet_s < data.QUIET_S:
-            st.markdown(f"Run {name}, going on. Last event {last}. This page follows it.")
-        else:
-            st.markdown(f"Run {name} has no end in the ledger. Last event {last}.")
-            st.warning(
-                f"Nothing was written for {words.duration(quiet_s)}: the run was probably killed. "
-                "Figures are as of its last event."
-            )
+        st.markdown(f"Run {name}, going on. Last event {last}. This page follows it.")
     else:
         why = f" ({escape.markdown(run.reason)})" if run.reason else ""
         st.markdown(f"Run {name}, {run.status}{why}, {words.when(run.ended_at)}.")
@@ -249,28 +216,11 @@ def banner(provenance: str) -> None:
         st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
 
 
-def priced(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
-    """What `ask` gives; of a ledger that does not verify only at the reader's explicit wish, and marked.
-
-    `ask` is told whether an unverified ledger will do; `key` tells the wish apart from others.
-    """
-    answer = ask(False)
-    if answer.value is not None:
-        return answer.value
-    failed(answer)
-    if not data.problems(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
-        return None
-    answer = ask(True)
+def value_of(answer: Priced[T]) -> T | None:
+    """The answer; None, and why there is none on the page."""
     if answer.value is None:
-        failed(answer)
-    else:
-        st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
+        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     return answer.value
-
-
-def failed(answer: Priced[Any]) -> None:
-    """Say why there is no answer."""
-    st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
 
 
 def stamp(stamped: Stamp) -> None:
@@ -292,30 +242,14 @@ def scope(ledger: Path) -> Scope | None:
     if not present:
         st.info(f"No run lies in {words.period(period)}, so nothing is charged.")
         return None
-    provenance = _one_of(present, chosen.provenance)
-    if provenance is None:
+    if chosen.provenance not in (None, *present) or (chosen.provenance is None and len(present) > 1):
+        mix = " and ".join(present)
+        st.error(f"Runs of this period are {mix}; no figure may be made of both. Choose one in the bar: Provenance.")
         return None
+    provenance = chosen.provenance or present[0]
     banner(provenance)
-    book = data.price_book(ledger, period=period)
-    if book.value is None:
-        failed(book)
-        return None
-    return Scope(ledger=ledger, period=period, book=book.value, provenance=provenance)
-
-
-def _one_of(present: list[str], chosen: str | None) -> str | None:
-    """The one provenance of a period, or the one that is chosen in the bar; None, and a message, without any."""
-    if chosen in present or (chosen is None and len(present) == 1):
-        return chosen or present[0]
-    mix = " and ".join(present)
-    if chosen is not None:
-        st.info(f"No run of this period is {chosen}: it has {mix}. Choose it in the bar.")
-    else:
-        st.error(
-            f"This period has runs of different provenance ({mix}): no figure may be made of both. Choose one in the "
-            "bar, under Provenance."
-        )
-    return None
+    book = value_of(data.price_book(ledger, period=period))
+    return None if book is None else Scope(ledger=ledger, period=period, book=book, provenance=provenance)
 
 
 def figures(*cards: tuple[str, str, str]) -> None:
@@ -377,21 +311,19 @@ def query(
     ledger: Path, name: str, nothing: str, columns: Sequence[str] = (), **variables: object
 ) -> pl.DataFrame | None:
     """The rows of a named query as a table, with how to read it; `nothing` is the text where there are none."""
-    answer = data.named_rows(ledger, name, columns, **variables)
-    if answer.value is None:
-        failed(answer)
-        return None
-    if answer.value.is_empty():
-        st.info(nothing)
-        return answer.value
-    more = f" The first {data.ROWS_MAX:,} rows." if answer.value.height == data.ROWS_MAX else ""
+    rows = value_of(data.named_rows(ledger, name, columns, **variables))
+    if rows is None or rows.is_empty():
+        if rows is not None:
+            st.info(nothing)
+        return rows
+    more = f" The first {data.ROWS_MAX:,} rows." if rows.height == data.ROWS_MAX else ""
     reading = named.load(name).reading.replace("_ns`", "`")
     # The columns of this table say their units.
     reading = reading.replace(", in nanoseconds", "").replace(", nanoseconds", "")
-    shares = [column.replace("_", " ") for column in answer.value.columns if column.endswith("_share")]
+    shares = [column.replace("_", " ") for column in rows.columns if column.endswith("_share")]
     percent = dict.fromkeys(shares, st.column_config.NumberColumn(format="percent"))
-    table(answer.value, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
-    return answer.value
+    table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
+    return rows
 
 
 def table(

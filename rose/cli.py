@@ -14,14 +14,21 @@ from typer.core import TyperGroup
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
-from rose.pricing.commands import borrow_command, correct_command, price_app, report_command
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
-from rose.pricing.commands.changes import changes_command
-from rose.pricing.commands.export import export_app
-from rose.pricing.commands.reconcile import reconcile_command
-from rose.pricing.commands.spend import cost_command, forecast_command, saved_command
+from rose.pricing.commands.borrow import borrow_command
+from rose.pricing.commands.correct import correct_command
+from rose.pricing.commands.export import export_command
+from rose.pricing.commands.price import price_command
+from rose.pricing.commands.report import report_command
+from rose.pricing.commands.spend import (
+    changes_command,
+    cost_command,
+    forecast_command,
+    reconcile_command,
+    saved_command,
+)
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
 from rose.runtime.service.commands import (
@@ -76,12 +83,12 @@ app.command("saved", rich_help_panel=_COST)(saved_command)
 app.command("forecast", rich_help_panel=_COST)(forecast_command)
 app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
-app.add_typer(price_app, name="price", rich_help_panel=_COST)
+app.command("price", rich_help_panel=_COST)(price_command)
 app.command("borrow", rich_help_panel=_COST)(borrow_command)
 app.command("correct", rich_help_panel=_COST)(correct_command)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
 app.command("alerts", rich_help_panel=_COST)(alerts_command)
-app.add_typer(export_app, name="export", rich_help_panel=_COST)
+app.command("export", rich_help_panel=_COST)(export_command)
 app.command("api", rich_help_panel=_COST)(api_command)
 app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)

@@ -438,7 +438,7 @@ class FleetConfig(Section):
     price_book: PriceBookText | None = Field(
         default=None,
         description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the book that "
-        "the ledger adopted (`rose price adopt`), or that ROSE_PRICE_BOOK names.",
+        "the ledger adopted (`rose price FILE --adopt`), or that ROSE_PRICE_BOOK names.",
     )
     tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},

@@ -54,7 +54,7 @@ with wire.StoreServer(VersionStore(folder / "store")) as server:
 API = """
 from rose.ledger import layout
 from rose.pricing.api import app
-from rose.pricing.api.ledgers import named
+from rose.pricing.api.questions import named
 with app.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
     print(url.rpartition(":")[2], flush=True)
     signal.pause()
@@ -131,7 +131,7 @@ def is_gone(connection: socket.socket) -> bool:
 
 #: What strangers send, one after another.
 SENT = (HEAD, BODY, b"", b"\r\n")
-BODIES_TO = {"controller": b"heartbeat", "store": b"v1/pins", "api": b"allocation"}
+BODIES_TO = {"controller": b"heartbeat", "store": b"v1/pins", "api": b"cost"}
 
 
 @pytest.mark.parametrize("kind", ["controller", "store", "api"])

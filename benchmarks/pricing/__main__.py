@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from benchmarks import traffic
-from benchmarks.pricing import naive, vendor, year
+from benchmarks.pricing import naive, year
 from benchmarks.shared import answer, arguments, measured, timed
 from benchmarks.traffic import Fleet
 from rose.accept.report import Report, phase
@@ -81,26 +81,25 @@ def measure(report: Report, folder: Path) -> None:
     with phase("closing, and FOCUS rows"):
         report.detail["books"] = _child("books", root, folder)
     year.measure(report, folder)
-    vendor.measure(report, folder, folder / "year", year.DEVICES_QUICK if report.quick else year.DEVICES)
 
 
 def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:
     """Both ways, twice, in turns: a slow moment of the machine falls on both. The faster time of each counts."""
-    told: dict[str, list[dict[str, Any]]] = {"charges": [], "naive": []}
+    timings: dict[str, list[dict[str, Any]]] = {"charges": [], "naive": []}
     for number in range(1 if report.quick else 2):
         (root / KEPT).unlink(missing_ok=True)
-        for way, each in told.items():
+        for way, rounds in timings.items():
             with phase(f"pricing {events:,} events from nothing, {way}"):
-                each.append(_child(way, root, folder / f"{way}-{number}.parquet"))
-    ours, theirs = (min(each, key=lambda one: float(one["seconds"])) for each in told.values())
-    assert len({one["sha256"] for one in told["charges"]}) == 1, "the same ledger and book give the same bytes"
-    apart = naive.differences(*(pl.read_parquet(folder / f"{way}-0.parquet") for way in told))
+                rounds.append(_child(way, root, folder / f"{way}-{number}.parquet"))
+    ours, theirs = (min(rounds, key=lambda one: float(one["seconds"])) for rounds in timings.values())
+    assert len({one["sha256"] for one in timings["charges"]}) == 1, "the same ledger and book give the same bytes"
+    apart = naive.differences(*(pl.read_parquet(folder / f"{way}-0.parquet") for way in timings))
     assert not apart, "\n".join(["the charges differ from those of pandas:", *apart])
     assert ours["total_nano"] == theirs["total_nano"]
     report.claim(f"pricing {events:,} events from nothing", ours["seconds"], "s", 15, "lower")
     report.claim("  against pandas", theirs["seconds"] / ours["seconds"], "x", 1, "higher")
     report.claim("  memory against pandas", ours["rss_peak_bytes"] / theirs["rss_peak_bytes"], "x", 1, "lower")
-    report.detail["from_nothing"] = told
+    report.detail["from_nothing"] = timings
 
 
 if __name__ == "__main__":

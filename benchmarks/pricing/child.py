@@ -19,15 +19,11 @@ from rose.pricing.price_books import pricebook
 def main() -> None:
     """Do what the command line names, and print what came of it."""
     way, root, *rest = sys.argv[1:]
-    from benchmarks.pricing import vendor
-
     ways: dict[str, Callable[..., dict[str, Any]]] = {
         "charges": charges,
         "naive": naive,
         "increments": increments,
         "books": books,
-        "reconcile": vendor.reconcile,
-        "pandas": vendor.pandas,
     }
     print(json.dumps({**ways[way](Path(root), *rest), "rss_peak_bytes": peak_bytes()}))
 
@@ -81,8 +77,9 @@ def books(root: Path, folder: str) -> dict[str, Any]:
     """Close all there is, and write it as FOCUS rows: seconds of each."""
     from rose.pricing import charges as of_rose
     from rose.pricing.closing import close
+    from rose.pricing.closing.bill import of_close
     from rose.pricing.closing.period import Period
-    from rose.pricing.export import bill, focus
+    from rose.pricing.export import focus
     from rose.pricing.money import NS_PER_HOUR
 
     # Made-up prices under a name of their own: the books refuse the example's.
@@ -92,7 +89,7 @@ def books(root: Path, folder: str) -> dict[str, Any]:
     priced = of_rose.price(root, book)
     period = Period(priced.from_ns // NS_PER_HOUR * NS_PER_HOUR, -(-priced.to_ns // NS_PER_HOUR) * NS_PER_HOUR)
     closed, close_s = timed(lambda: close.close(root, period, book, with_open_runs=True, now_us=period.to_ns // 1000))
-    exported, bill_s = timed(lambda: bill.of_close(root, closed.close_id))
+    exported, bill_s = timed(lambda: of_close(root, closed.close_id))
     written, focus_s = timed(lambda: focus.write(exported, Path(folder) / "focus.parquet"))
     return {"close_s": close_s, "bill_s": bill_s, "focus_s": focus_s, "focus_rows": written.rows}
 

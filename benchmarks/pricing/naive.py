@@ -77,9 +77,9 @@ def price(root: Path, book: str) -> pd.DataFrame:
             return ledger.sql(select).to_arrow_table().to_pandas()
 
         stays = _stays(read)
-        made = [*_capacity(stays, _time(read), _tokens(read, prices), prices)]
-        made += [*_transfer(read, prices), *_energy(read, stays, prices)]
-    return pd.DataFrame(made, columns=[*KEY, *AMOUNTS]).sort_values([*KEY], ignore_index=True)
+        charges = [*_capacity(stays, _time(read), _tokens(read, prices), prices)]
+        charges += [*_transfer(read, prices), *_energy(read, stays, prices)]
+    return pd.DataFrame(charges, columns=[*KEY, *AMOUNTS]).sort_values([*KEY], ignore_index=True)
 
 
 class Prices:
@@ -88,9 +88,9 @@ class Prices:
     def __init__(self, text: str) -> None:
         self._tables = tomllib.loads(text, parse_float=Decimal)
 
-    def entry(self, table: str, hour: int, **wanted: str | None) -> dict[str, Any]:
-        """The one entry of a table that holds in an hour and has the `wanted` values."""
-        (entry,) = self._entries(table, hour, wanted)
+    def entry(self, table: str, hour: int, **values: str | None) -> dict[str, Any]:
+        """The one entry of a table that holds in an hour and has these values."""
+        (entry,) = self._entries(table, hour, values)
         return entry
 
     def device(self, hour: int, device_class: str, pool: str) -> dict[str, Any]:
@@ -98,14 +98,14 @@ class Prices:
         own = self._entries("device", hour, {"class": device_class, "pool": pool})
         return own[0] if own else self.entry("device", hour, **{"class": device_class, "pool": None})
 
-    def _entries(self, table: str, hour: int, wanted: dict[str, str | None]) -> list[dict[str, Any]]:
+    def _entries(self, table: str, hour: int, values: dict[str, str | None]) -> list[dict[str, Any]]:
         day = datetime.fromtimestamp(hour * 3600, UTC).date()
-        found = self._tables[table]
+        entries = self._tables[table]
         return [
-            each
-            for each in (found if isinstance(found, list) else [found])
-            if all(each.get(key) == value for key, value in wanted.items())
-            and each.get("valid_from", date.min) <= day < each.get("valid_to", date.max)
+            entry
+            for entry in (entries if isinstance(entries, list) else [entries])
+            if all(entry.get(key) == value for key, value in values.items())
+            and entry.get("valid_from", date.min) <= day < entry.get("valid_to", date.max)
         ]
 
 
@@ -176,13 +176,13 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
             if not count:
                 continue
             rates = prices.entry("tokens", key[2])
-            rate = {each: Fraction(rates[f"{each}_usd_per_million"]) for each in ("input", "output")}
+            rate = {name: Fraction(rates[f"{name}_usd_per_million"]) for name in ("input", "output")}
             # Any scale on which both prices are whole gives the same shares.
             scale = rate["input"].denominator * rate["output"].denominator
-            found = places[tuple(key[:4])][tuple(key[4:])]
-            found[0] += int(count) if kind == "output" else 0
-            found[1] += int(count) * int(rate[kind] * scale)
-    return {place: {fate: (out, weight) for fate, (out, weight) in each.items()} for place, each in places.items()}
+            sums = places[tuple(key[:4])][tuple(key[4:])]
+            sums[0] += int(count) if kind == "output" else 0
+            sums[1] += int(count) * int(rate[kind] * scale)
+    return {place: {fate: (out, weight) for fate, (out, weight) in fates.items()} for place, fates in places.items()}
 
 
 def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
@@ -192,25 +192,27 @@ def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
         "coalesce(policy_version, -1) AS version, trajectory_id, turn, attempt, outcome, output_tokens, "
         "prompt_tokens - cached_tokens AS uncached FROM turn"
     )
-    mine = ["run_id", "trajectory_id"]
-    turns = turns.merge(_last(read, "trajectory", "task, outcome AS ended"), how="left", on=mine)
-    turns = turns.merge(_last(read, "verdict", "accepted, stale"), how="left", on=mine)
+    keys = ["run_id", "trajectory_id"]
+    turns = turns.merge(_last(read, "trajectory", "task, outcome AS ended"), how="left", on=keys)
+    turns = turns.merge(_last(read, "verdict", "accepted, stale"), how="left", on=keys)
     turns["task"] = turns["task"].fillna("")
     turns["fate"], turns["cause"] = _fates(turns)
-    turns = turns.sort_values([*mine, "turn", "attempt"])
-    before = turns[[*mine, "turn", "outcome"]].shift(1)
-    again = (before[[*mine, "turn"]] == turns[[*mine, "turn"]]).all(axis=1) & (before["outcome"] == "preempted")
+    turns = turns.sort_values([*keys, "turn", "attempt"])
+    before = turns[[*keys, "turn", "outcome"]].shift(1)
+    again = (before[[*keys, "turn"]] == turns[[*keys, "turn"]]).all(axis=1) & (before["outcome"] == "preempted")
     turns["again"] = turns["uncached"].where(again, 0)
     return turns
 
 
 def _last(read: Callable[[str], pd.DataFrame], view: str, columns: str) -> pd.DataFrame:
     """The last event of a kind on each trajectory."""
-    found = read(
+    events = read(
         f"SELECT run_id, trajectory_id, event_time, writer, seq, {columns} FROM {view} WHERE trajectory_id IS NOT NULL"
     )
-    found = found.sort_values(["event_time", "writer", "seq"]).drop_duplicates(["run_id", "trajectory_id"], keep="last")
-    return found.drop(columns=["event_time", "writer", "seq"])
+    events = events.sort_values(["event_time", "writer", "seq"]).drop_duplicates(
+        ["run_id", "trajectory_id"], keep="last"
+    )
+    return events.drop(columns=["event_time", "writer", "seq"])
 
 
 def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
@@ -250,21 +252,21 @@ def _capacity(
         for hour, provisioned in hours.items():
             rate = prices.device(hour, stay["device_class"], stay["pool"])["usd_per_hour"]
             charge = round(Fraction(rate) * 10**9 * provisioned / HOUR_NS)
-            found = used[stay["run_id"], stay["device_id"], hour]
-            if unaccounted := provisioned - sum(found.values()):
-                found["", len(BUCKETS)] = unaccounted
-            weights = {key: found[key] for key in sorted(found)}
+            spent = used[stay["run_id"], stay["device_id"], hour]
+            if unaccounted := provisioned - sum(spent.values()):
+                spent["", len(BUCKETS)] = unaccounted
+            weights = {key: spent[key] for key in sorted(spent)}
             for (lease_id, rank), cost in split(charge, weights).items():
                 place, ns = (stay["run_id"], stay["device_id"], hour, lease_id), weights[lease_id, rank]
-                made = (
+                fates = (
                     left.pop(place, None)
                     if ALL[rank] == "rollout"
                     else {(-1, "", "", _cause(stay, *place[3:], rank)): (0, 1)}
                 )
-                yield from _divided(place, ALL[rank], ns, cost, made)
+                yield from _divided(place, ALL[rank], ns, cost, fates)
     # What was made where no rollout time is left to divide.
-    for place, made in left.items():
-        yield from _divided(place, "rollout", 0, 0, made)
+    for place, fates in left.items():
+        yield from _divided(place, "rollout", 0, 0, fates)
 
 
 def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
@@ -277,15 +279,15 @@ def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
 
 
 def _divided(
-    place: Place, bucket: str, ns: int, cost: int, made: dict[Fate, tuple[int, int]] | None
+    place: Place, bucket: str, ns: int, cost: int, fates: dict[Fate, tuple[int, int]] | None
 ) -> Iterator[tuple[Any, ...]]:
     """Time and its cost by what became of the tokens made in it."""
     run_id, device_id, hour, lease_id = place
-    made = made or {(-1, "", "no tokens", ""): (0, 1)}
-    weights = {fate: made[fate][1] for fate in sorted(made)}
+    fates = fates or {(-1, "", "no tokens", ""): (0, 1)}
+    weights = {fate: fates[fate][1] for fate in sorted(fates)}
     times, costs = split(ns, weights), split(cost, weights)
     for fate in weights:
-        amounts = (times[fate], made[fate][0], 0, 0, costs[fate])
+        amounts = (times[fate], fates[fate][0], 0, 0, costs[fate])
         if any(amounts):
             yield (run_id, hour, device_id, lease_id, "capacity", bucket, *fate, "", *amounts)
 
@@ -302,13 +304,13 @@ def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[t
         "WHERE action = 'granted' ORDER BY at_us"
     ).itertuples(index=False):
         granted[run_id, device_id].append((at_us, lease_id))
-    mine = ["run_id", "device_id"]
-    for number, *device, at_us in sync[sync["lease_id"] == ""][[*mine, "at_us"]].itertuples():
+    keys = ["run_id", "device_id"]
+    for number, *device, at_us in sync[sync["lease_id"] == ""][[*keys, "at_us"]].itertuples():
         leases = granted[tuple(device)]
         after = bisect_left(leases, (at_us, ""))
         sync.loc[number, "lease_id"] = leases[after][1] if after < len(leases) else ""
     sync["hour"] = sync["at_us"] * 1000 // HOUR_NS
-    moved = sync.groupby([*mine, "hour", "lease_id", "route", "version"])["wire_bytes"].sum().reset_index()
+    moved = sync.groupby([*keys, "hour", "lease_id", "route", "version"])["wire_bytes"].sum().reset_index()
     for run_id, device_id, hour, lease_id, route, version, size in moved.itertuples(index=False):
         # Dollars a billion bytes are nano-dollars a byte.
         cost = round(Fraction(prices.entry("transfer", hour, route=route)["usd_per_gb"]) * size)
@@ -342,12 +344,12 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
 
 def of_charges(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame of the product's `Charges` as `of_naive` has it: hours as numbers, "" or -1 for what is missing."""
-    made = frame.with_columns(
+    rows = frame.with_columns(
         pl.col("hour").dt.epoch("s") // 3600,
         pl.col("policy_version").fill_null(-1),
         *(pl.col(name).fill_null("") for name in _TEXTS),
     )
-    return _sorted(made)
+    return _sorted(rows)
 
 
 def of_naive(frame: pd.DataFrame) -> pl.DataFrame:
@@ -357,16 +359,16 @@ def of_naive(frame: pd.DataFrame) -> pl.DataFrame:
 
 def differences(one: pl.DataFrame, other: pl.DataFrame) -> list[str]:
     """Return at most ten differences between the two, in words; empty if every row is the same."""
-    found = []
+    faults = []
     for by in (["kind"], [*_PARTS_OF_HOUR], [*KEY]):
-        sums = [each.group_by(by).agg(pl.col(name).sum() for name in AMOUNTS) for each in (one, other)]
+        sums = [side.group_by(by).agg(pl.col(name).sum() for name in AMOUNTS) for side in (one, other)]
         joined = sums[0].join(sums[1], on=by, how="full", suffix="_other", coalesce=True)
         apart = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in AMOUNTS)
-        found += [str(row) for row in joined.filter(apart).sort(by).head(10).to_dicts()]
-    return found[:10]
+        faults += [str(row) for row in joined.filter(apart).sort(by).head(10).to_dicts()]
+    return faults[:10]
 
 
 def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
     types = dict.fromkeys(KEY, pl.String) | dict.fromkeys(("hour", "policy_version", *AMOUNTS), pl.Int64)
-    made = frame.select(*KEY, *AMOUNTS).cast(types)  # type: ignore[arg-type]
-    return made.filter(pl.any_horizontal(pl.col(name) != 0 for name in AMOUNTS)).sort(KEY)
+    rows = frame.select(*KEY, *AMOUNTS).cast(types)  # type: ignore[arg-type]
+    return rows.filter(pl.any_horizontal(pl.col(name) != 0 for name in AMOUNTS)).sort(KEY)

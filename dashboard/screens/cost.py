@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,11 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if scope is None:
         return
     with st.spinner("Adding up the charges …"):
-        billed = frame.priced(ledger, lambda unverified: data.bill(replace(scope, unverified=unverified)), "cost")
+        billed = frame.value_of(data.bill(scope))
     if billed is None:
         return
     frame.stamp(billed.stamp)
-    spent = data.spent(scope, billed, scope.period, chosen, runs).frame
+    spent = data.spent(scope, billed, scope.period, chosen).frame
     if run is not None:
         spent = spent.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run.run_id))
     if chosen.work == link.ROLLOUTS:
@@ -61,15 +60,13 @@ def show(ledger: Path, runs: list[Run]) -> None:
 
 def _of_run(ledger: Path, run: Run) -> Scope | None:
     """The whole hours from a run's beginning to its last event."""
-    book = data.price_book(ledger, run)
-    if book.value is None:
-        frame.failed(book)
-    if book.value is None or len(run.provenances) > 1:
+    book = frame.value_of(data.price_book(ledger, run))
+    if book is None or len(run.provenances) > 1:
         return None
     frame.banner(run.provenances[0])
     from_ns, to_ns = nanoseconds(run.started_at or run.last_event_at), run.whole.to_ns
     hours = Period(from_ns // NS_PER_HOUR * NS_PER_HOUR, (to_ns // NS_PER_HOUR + 1) * NS_PER_HOUR)
-    return Scope(ledger=ledger, period=hours, book=book.value, provenance=run.provenances[0])
+    return Scope(ledger=ledger, period=hours, book=book, provenance=run.provenances[0])
 
 
 def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> None:
@@ -219,5 +216,5 @@ frame.ledger_page(
     "Cost",
     "What was charged, to whom, and for what? Click down from a team to a run, a lease, and its events.",
     show,
-    uses=("period", "view", "run", "team", "tag", "provenance"),
+    uses=("period", "view", "run", "team", "provenance"),
 )

@@ -9,11 +9,9 @@ import polars as pl
 import streamlit as st
 
 from dashboard import charts, data, display, frame
-from dashboard.data import Priced, Run
+from dashboard.data import Run
 from rose.pricing.answers import learned, report
 from rose.pricing.answers.learned import Learned, Stretch
-from rose.pricing.figures import Stamp
-from rose.pricing.table import Section
 
 _STRETCHES_MAX = 200
 _SOURCE = "`turn`, `trajectory`, `verdict`, `device_slice` and the price book"
@@ -32,11 +30,8 @@ def show(ledger: Path, run: Run) -> None:
         return
     _course(course, run)
 
-    def ask(unverified: bool) -> Priced[tuple[dict[str, Section], Stamp]]:
-        return data.of_run(ledger, run, report.sections, unverified=unverified)
-
     with st.spinner("Pricing the run …"):
-        answer = frame.priced(ledger, ask, f"correct-{run.run_id}")
+        answer = frame.value_of(data.of_run(ledger, run, report.sections))
     if answer is None:
         return
     sections, stamp = answer

@@ -75,8 +75,7 @@ def show(ledger: Path, run: Run) -> None:
         st.info("No device has joined this run yet.")
         return
     _verdict(ledger, fleet, last_ns)
-    going_on = run.going_on and data.quiet_s(ledger) < data.QUIET_S
-    _counts(run, devices.filter(~pl.col("has_left")) if going_on else devices, now=going_on)
+    _counts(run, devices.filter(~pl.col("has_left")) if run.going_on else devices, now=run.going_on)
     st.header("What happened, and when?")
     window = frame.window(run)
     leases = _timeline(ledger, run, window)
@@ -109,7 +108,7 @@ def _verdict(ledger: Path, fleet: str, last_ns: int) -> None:
         f"within their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
     )
     text = "Serving is safe" if share >= data.SERVING_TARGET else "Serving is NOT safe"
-    if frame.known_trust(ledger).problems:
+    if frame.look(ledger).problems:
         st.error(f"**{text}, by a ledger that does not verify.** {why}")
     else:
         (st.success if share >= data.SERVING_TARGET else st.error)(f"**{text}.** {why}")
@@ -183,21 +182,17 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
 
 def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
     st.header("Why was more not lent?")
-    answer = data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times)
-    if answer.value is None:
-        frame.failed(answer)
+    rows = frame.value_of(data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times))
+    if rows is None:
         return
-    if answer.value.is_empty():
+    if rows.is_empty():
         st.info("No refusal was recorded in this time: rollouts had no work that waited, or the engines record none.")
         return
-    (held,) = [name for name in answer.value.columns if name.startswith("held (")]
-    seconds = pl.col(held) / (1 if held.endswith("(s)") else 1000)
-    why = pl.col("reason").replace(_REASONS)
-    longest = answer.value.group_by("reason", why=why).agg(seconds=seconds.sum()).sort("seconds", descending=True)
-    display.chart(charts.holds(longest), about="Time that rollouts were refused devices, by reason")
-    st.caption(f"Time that rollouts with work were refused, {run.provenances[0]}. `rose query holds_by_reason`.")
-    with st.expander("By device"):
-        frame.table(answer.value, "`rose query holds_by_reason`", name="holds")
+    frame.table(
+        rows.with_columns(why=pl.col("reason").replace(_REASONS)),
+        f"`rose query holds_by_reason`, {run.provenances[0]}: time that rollouts with work were refused",
+        name="holds",
+    )
 
 
 def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:

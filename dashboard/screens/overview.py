@@ -80,12 +80,10 @@ def show(ledger: Path, runs: list[Run]) -> None:
     )
     _serving_card(slots["serving"], requests)
     _trust_card(slots["trust"], ledger)
-    billed = frame.priced(
-        ledger, lambda unverified: data.bill_with_history(replace(scope, unverified=unverified)), "overview"
-    )
+    billed = frame.value_of(data.bill_with_history(scope))
     if billed is None:
         return
-    shown = _read(replace(scope, unverified=not billed.verified), billed, requests, chosen, runs)
+    shown = _read(scope, billed, requests, chosen)
     sentence.markdown(_sentence(shown, None))
     _cost_card(slots["cost"], shown, chosen)
     _harvest_card(slots["harvest"], shown)
@@ -101,16 +99,16 @@ def show(ledger: Path, runs: list[Run]) -> None:
     sentence.markdown(_sentence(shown, _saved_text(shown, answer, chosen)))
 
 
-def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link, runs: list[Run]) -> _Shown:
+def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link) -> _Shown:
     earlier, before = data.period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
-        before = data.spent(scope, billed, earlier, chosen, runs)
+        before = data.spent(scope, billed, earlier, chosen)
     count = int(requests["requests"].sum())
     budgets = data.budgets(scope)
     return _Shown(
         scope=scope,
         bill=billed,
-        now=data.spent(scope, billed, scope.period, chosen, runs),
+        now=data.spent(scope, billed, scope.period, chosen),
         before=None if before is None or before.frame.is_empty() else before,
         kept=Fraction(int(requests["kept"].sum()), count) if count else None,
         requests=count,
@@ -166,7 +164,7 @@ def _budget_card(place: st.delta_generator.DeltaGenerator, shown: _Shown, chosen
     month = month_at(shown.scope.period.to_ns - 1).label
     if not shown.budgets:
         whose = "" if chosen.team is None else f" for {chosen.team}"
-        about = f"No budget is set{whose} in {month}: `rose books budget set TEAM USD` sets one."
+        about = f"No budget is set{whose} in {month}: `rose books budget TEAM USD` sets one."
         _card(place, "Budget", "not set", about)
         return
     over = [row.team for row in shown.budgets if int(row.left.value or 0) < 0]
@@ -236,9 +234,6 @@ def _saved_text(shown: _Shown, answer: Priced[Saved | None], chosen: link.Link) 
     if answer.value is None:
         return None
     runs = answer.value.of_team(chosen.team)
-    if chosen.tag is not None:
-        charged = set(shown.now.frame["run_id"].unique())
-        runs = [run for run in runs if run.run_id in charged]
     summed = savings.summed(runs)
     ends = summed["cash_saved_nano"]
     if ends is None:
@@ -290,7 +285,7 @@ def _days(shown: _Shown, chosen: link.Link) -> None:
     month = month_at(shown.scope.period.to_ns - 1)
     # A budget is amortized, and of a whole team.
     of_day = None
-    if chosen.team is not None and shown.budgets and chosen.view == link.AMORTIZED and chosen.tag is None:
+    if chosen.team is not None and shown.budgets and chosen.view == link.AMORTIZED:
         of_day = int(shown.budgets[0].budget.value or 0) / 1e9 / ((month.to_ns - month.from_ns) // NS_PER_DAY)
     display.chart(charts.cost_by_day(rows, of_day, shown.currency), about="Cost by UTC day")
     view = chosen.view.replace("-", " ")
@@ -307,11 +302,9 @@ def _drivers(shown: _Shown, chosen: link.Link) -> None:
     if chosen.view != link.AMORTIZED:
         st.info("The parts of a change are amortized: choose that view to see them.")
         return
-    answer = data.changed(shown.scope, shown.bill, shown.before, shown.now, chosen)
-    if answer.value is None:
-        frame.failed(answer)
+    change = frame.value_of(data.changed(shown.scope, shown.bill, shown.before, shown.now, chosen))
+    if change is None:
         return
-    change = answer.value
     before, now = (words.period(part.period) for part in (shown.before, shown.now))
     text = changes.sentence(change, lambda nano: signed_money(nano, shown.currency))
     st.markdown(words.plain(f"{now}, compared with {before}: {text}"))
@@ -400,12 +393,12 @@ def _listed(shown: _Shown) -> Iterator[str]:
             yield f"**Alert not delivered**: {escape.markdown(f'{entry.title} to {entry.to}: {entry.error}')}"
     for month in data.not_closed(ledger, shown.scope.provenance):
         label = month.label
-        yield f"**{label} is not closed**: its cost may still change. `rose books close --month {label}` closes it."
+        yield f"**{label} is not closed**: its cost may still change. `rose books close --period {label}` closes it."
 
 
 frame.ledger_page(
     "Overview",
     "What did the rollouts cost, what did borrowing save, and what needs a look?",
     show,
-    uses=("period", "view", "team", "tag", "provenance"),
+    uses=("period", "view", "team", "provenance"),
 )

@@ -47,11 +47,8 @@ def show(ledger: Path, runs: list[Run]) -> None:
     tags = ", ".join(f"{name} {value}" for name, value in run.tags.items()) or "no tags"
     st.caption(f"{escape.markdown(tags)}. {words.trace(run)}")
 
-    def ask(unverified: bool) -> Priced[Report]:
-        return _report(ledger, run, unverified=unverified)
-
     with st.spinner("Pricing the run …"):
-        made = frame.priced(ledger, ask, f"run-{run.run_id}")
+        made = frame.value_of(_report(ledger, run))
     if made is None:
         return
     frame.stamp(made.stamp)
@@ -60,15 +57,11 @@ def show(ledger: Path, runs: list[Run]) -> None:
 
 
 def _list(ledger: Path) -> bool:
-    answer = data.named_rows(ledger, "run_overview", _COLUMNS)
-    if answer.value is None:
-        frame.failed(answer)
+    table = frame.value_of(data.named_rows(ledger, "run_overview", _COLUMNS))
+    if table is None or table.is_empty():
+        if table is not None:
+            st.info("No run has begun yet.")
         return False
-    table = answer.value
-    if table.is_empty():
-        st.info("No run has begun yet.")
-        return False
-
     for provenance in table["provenance"].unique().sort().to_list():
         frame.banner(str(provenance))
 
@@ -88,18 +81,17 @@ def _list(ledger: Path) -> bool:
     return True
 
 
-def _report(ledger: Path, run: Run, *, unverified: bool) -> Priced[Report]:
+def _report(ledger: Path, run: Run) -> Priced[Report]:
     """The cost report of a run at its price book's prices, or why there is none."""
     chosen = data.price_book(ledger, run)
     if (book := chosen.value) is None:
         return Priced(None, chosen.error)
     return data.kept(
-        lambda: report.build(ledger, run.run_id, book, unverified, data.seen(str(ledger))),
+        lambda: report.build(ledger, run.run_id, book, seen=data.seen(str(ledger))),
         ledger,
         "report",
         run.run_id,
         *data.book_key(book),
-        unverified,
     )
 
 

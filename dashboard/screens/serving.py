@@ -75,13 +75,12 @@ def show(ledger: Path, run: Run) -> None:
 def _harm(ledger: Path, fleet: str, provenance: str) -> None:
     """What lending does to serving, by leases that were withheld at random; it takes no prices."""
     st.header("What does lending do to serving?")
-    measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)
-    if measured.value is None:
-        frame.failed(measured)
+    measured = frame.value_of(data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet))
+    if measured is None:
         return
-    harmful = risk.harmful(measured.value)
+    harmful = risk.harmful(measured)
     tell = st.warning if harmful is None else st.error if harmful else st.success
-    tell(escape.prose(risk.says(measured.value)))
+    tell(escape.prose(risk.says(measured)))
     if harmful is None:
         st.markdown(
             "Late requests of lent devices and of others are not comparable: leases follow load, and a late request "
@@ -89,7 +88,7 @@ def _harm(ledger: Path, fleet: str, provenance: str) -> None:
             "set `coserving.holdout_share` in the fleet file."
         )
     st.caption(
-        f"{measured.value.withheld:,} of {measured.value.windows:,} windows were withheld at random, {provenance}, the "
+        f"{measured.withheld:,} of {measured.windows:,} windows were withheld at random, {provenance}, the "
         "whole run. Source: `holdout`, `request`, `lease`. The page Borrowing has the harm as money."
     )
 

@@ -49,14 +49,13 @@ def _verified(ledger: Path) -> None:
 
 def _jobs(ledger: Path) -> None:
     st.header("Do its jobs run?")
-    last = data.kept(lambda: jobs.history(ledger), ledger, "jobs")
-    if last.value is None:
-        frame.failed(last)
+    last = frame.value_of(data.kept(lambda: jobs.history(ledger), ledger, "jobs"))
+    if last is None:
         return
-    if not last.value:
+    if not last:
         st.info("No job has run on this ledger. `rose jobs serve` compacts, verifies and reports on it.")
         return
-    failed = sorted(name for name, job in last.value.items() if not job.ok)
+    failed = sorted(name for name, job in last.items() if not job.ok)
     if failed:
         st.error(f"**Failed last**: {escape.markdown(', '.join(failed))}.")
     rows = [
@@ -69,7 +68,7 @@ def _jobs(ledger: Path) -> None:
             "last success": None if job.success_ended_us is None else naive(job.success_ended_us * 1000),
             "error": job.error,
         }
-        for name, job in sorted(last.value.items())
+        for name, job in sorted(last.items())
     ]
     types: dict[str, pl.DataType] = {"last success": pl.Datetime("us"), "error": pl.String()}
     frame.table(pl.DataFrame(rows, schema_overrides=types), "`rose jobs list`, times in UTC", name="jobs")

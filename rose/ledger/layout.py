@@ -12,7 +12,6 @@ verified/                                up to when the ledger was verified, and
 rollup/                                  sums by day, made from the events, and the ids of these
 pricing.duckdb                           what pricing has added up so far; can be removed at any time
 closes/                                  charges of closed periods, frozen
-costs/                                   sums of those, which can be removed at any time
 alerts.json                              the alerts that hold and were sent
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """

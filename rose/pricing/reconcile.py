@@ -17,13 +17,13 @@ import polars as pl
 
 import sql
 from rose.ledger import database
+from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.money import PricingError, format_ns, format_usd
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import records
-from rose.pricing.spend.gather import gather
 from rose.pricing.table import Column, Element, Table
 
 _REQUIRED = ("BilledCost", "BillingCurrency", "ChargeCategory", "ChargePeriodEnd", "ChargePeriodStart", "EffectiveCost")
@@ -62,7 +62,7 @@ def reconcile(
 ) -> dict[str, Any]:
     """Return both sides as plain values: in all, by line, and the days on which a line differs beyond the tolerance.
 
-    Raises PricingError for a file or period that cannot be compared, and as `gather` does.
+    Raises PricingError for a file or period that cannot be compared, and as `bill` does.
     """
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
@@ -78,17 +78,15 @@ def reconcile(
         except duckdb.Error as error:
             text = str(error).splitlines()[0].replace(f"{folder}/invoice", path.name)
             raise PricingError(f"{path} is no FOCUS file in CSV or Parquet: {text}") from None
-        gathered = gather(
-            root, period, price_book, grain="day", provenance=provenance, allow_unverified=allow_unverified
-        )
+        billed = bill(root, period, price_book, provenance=provenance, allow_unverified=allow_unverified)
         beside = pl.col("bucket").is_in(("transfer", "energy"))
         keys = ("hardware_id", "device_id", "device_class", "bucket")
-        charged = gathered.by(*keys, amounts=("ns", "cost_nano")).with_columns(
+        charged = billed.by(*keys, amounts=("ns", "cost_nano"), every="1d").with_columns(
             item=pl.when(beside).then("bucket").otherwise(pl.lit("device time")),
             ns=pl.when(beside).then(0).otherwise("ns"),
         )
         connection.register("charged", charged.rename({"hour": "day"}))
-        connection.register("mapping", _mapping(root, period, price_book, gathered.stamp.provenance))
+        connection.register("mapping", _mapping(root, period, price_book, billed.stamp.provenance))
         for name, ns in (("from_day", period.from_ns), ("to_day", period.to_ns)):
             connection.execute(f"SET VARIABLE {name} = $value::TIMESTAMP", {"value": naive(ns)})
         connection.execute(sql.read("reconcile/compare.sql"))
@@ -107,7 +105,7 @@ def reconcile(
         disagreement = sum(abs(line["difference_nano"]) for line in lines)
         return {
             "view": AMORTIZED,
-            **gathered.stamp.to_json(),
+            **billed.stamp.to_json(),
             "file": path.name,
             "tolerance": float(tolerance),
             "within": disagreement <= tolerance * abs(total["ledger_nano"]),

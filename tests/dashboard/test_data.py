@@ -15,7 +15,6 @@ from rose.events import BUCKETS
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
-from rose.pricing.run.report import Report
 
 DRAWN = {"device_states": "idle", "latency": "requests", "preemptions": "preemptions"}
 
@@ -31,15 +30,15 @@ def drawn(ledger: Path, query: str, window: Window) -> pl.DataFrame:
     return data.rows(ledger, f"dashboard/{query}", run_id="run", **whole)
 
 
-def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, built: Report, run: data.Run) -> None:
+def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, run: data.Run) -> None:
     states, latency = (drawn(ended, query, run.whole) for query in ("device_states", "latency"))
+    frame = charges.price(ended, pricebook.load("example")).frame
+    charged = dict(frame.filter(kind="capacity").group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     for bucket in BUCKETS:
-        assert states[bucket].sum() == built.section.figure("time", bucket, "time").value
+        assert states[bucket].sum() == charged.get(bucket, 0)
     assert states.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
     assert states["lent"].sum() == 8 * 23 * 10**9
-    assert latency["requests"].sum() == built.section.figure("latency", "all", "requests").value
-    kept = latency["kept"].sum() / latency["requests"].sum()
-    assert kept == pytest.approx(1 - (built.section.figure("latency", "all", "missed budget").value or 0))
+    assert (latency["requests"].sum(), latency["kept"].sum()) == (240, 232)
     shown = charts.most_of_each_bin(states)
     shares = shown.select(pl.sum_horizontal(f"{bucket}_share" for bucket in BUCKETS)).to_series()
     assert shares.to_list() == pytest.approx([1.0] * len(shares))
@@ -90,7 +89,6 @@ def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
         ledger.record(events.Run(action="ended", name="first"))
         assert data.mark(root) != before
         assert [run.status for run in data.runs(root)] == ["ended"]
-        assert data.quiet_s(root) < 60
 
 
 class Made:
@@ -103,15 +101,14 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
     with LedgerWriter.open(root, "w", "run", "live") as ledger:
         for head in range(4):
             ledger.record(events.Run(action="started", name=f"{head}"))
-            for large in (False, True):
-                # A key that no later state asks for again, as the window of a run that goes on.
-                made = data.kept(Made, root, "made", head, large=large)
-                assert made is data.kept(Made, root, "made", head, large=large)
-                assert made.value is not None
-                kept.append((head, weakref.ref(made.value)))
+            # A key that no later state asks for again, as the window of a run that goes on.
+            made = data.kept(Made, root, "made", head)
+            assert made is data.kept(Made, root, "made", head)
+            assert made.value is not None
+            kept.append((head, weakref.ref(made.value)))
             del made
     gc.collect()
-    assert [head for head, made in kept if made() is not None] == [3, 3]
+    assert [head for head, made in kept if made() is not None] == [3]
 
 
 def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(

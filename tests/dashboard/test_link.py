@@ -16,7 +16,6 @@ LINKS = st.builds(
     provenance=st.none() | st.sampled_from(link.PROVENANCES),
     run=st.none() | _names,
     team=st.none() | _names,
-    tag=st.none() | st.builds("{}:{}".format, _names.filter(lambda name: ":" not in name), _names),
     lease=st.none() | _names,
     window=st.sampled_from([*link.WINDOWS_S]),
     by=st.sampled_from(link.GROUPS),
@@ -40,9 +39,8 @@ def test_anything_else_is_left_out_and_said(query: dict[str, list[str]]) -> None
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("period", text) for text in ("2026-13", "2026-11-03T05", "9999", "1..2", "")),
+        *(("period", text) for text in ("2026-13", "1..2", "9999", "")),
         *(("run", text) for text in ("", "a\nb")),
-        *(("tag", text) for text in ("project", ":x")),
         ("view", "marginal"),
         ("provenance", "Live"),
         ("team", "x" * 201),
@@ -55,15 +53,12 @@ def test_anything_else_is_left_out_and_said(query: dict[str, list[str]]) -> None
 def test_a_value_that_is_none_is_named(name: str, value: str) -> None:
     read, ignored = link.parse({name: [value], "work": [link.EVERYTHING]})
     assert read == Link(work=link.EVERYTHING)
-    assert len(ignored) == 1
-    assert "left out" in ignored[0]
+    assert ignored == [name]
 
 
-def test_a_hostile_value_is_shown_as_text_and_short_and_a_second_value_is_none() -> None:
-    _, (sentence,) = link.parse({"view": ["![x](http://evil.example/p.png)" + "a" * 500]})
-    assert "![" not in sentence
-    assert "://" not in sentence
-    assert len(sentence) < 200
-    read, ignored = link.parse({"team": ["a", "b"]})
-    assert read.team is None
-    assert "“a” and “b”" in ignored[0]
+def test_a_hostile_name_is_shown_as_text_and_short_and_a_second_value_is_none() -> None:
+    _, (name,) = link.parse({"![x](http://evil.example/p.png)" + "a" * 500: ["x"]})
+    assert "![" not in name
+    assert "://" not in name
+    assert len(name) < 200
+    assert link.parse({"team": ["a", "b"]}) == (Link(), ["team"])

@@ -26,10 +26,8 @@ from rose.errors import UserError, did_you_mean
 from rose.http_limits import ACCEPTS, Connections, LimitedProtocol
 from rose.ledger import access, address
 from rose.ledger.layout import LedgerError
-from rose.pricing.api import allocation, ledgers, metrics, summary
-from rose.pricing.api.ledgers import Ledger
-from rose.pricing.api.parameters import AllocationQuery, LedgerQuery, PeriodQuery, RequestError
-from rose.pricing.spend.cost import QuestionError
+from rose.pricing.api import metrics, questions
+from rose.pricing.api.questions import CostQuery, ForecastQuery, Ledger, LedgerQuery, PeriodQuery, ReportQuery
 from rose.terminal import echo
 
 #: Metrics are made anew after so long.
@@ -37,21 +35,19 @@ KEPT_S = 60.0
 #: Monitoring of the process needs no token, and learns nothing.
 _OPEN_PATH = "/healthz"
 _QUERIES: dict[str, type[LedgerQuery]] = {
-    "/allocation": AllocationQuery,
-    "/summary": PeriodQuery,
-    "/runs": PeriodQuery,
+    "/cost": CostQuery,
+    "/saved": PeriodQuery,
+    "/forecast": ForecastQuery,
+    "/report": ReportQuery,
     "/trust": LedgerQuery,
 }
 _TEXT_MAX = 500
-Make = Callable[[Sequence[Ledger], Any, int], dict[str, Any]]
+Make = Callable[[Ledger, Any, int], dict[str, Any]]
 
 
-def trust(served: Sequence[Ledger], asked: LedgerQuery, now_ns: int) -> dict[str, Any]:
-    """Return whether each ledger is sound, up to when it was verified, and what is wrong."""
-    return {"code": 200, "data": [ledger.trust() for ledger in served]}
-
-
-def application(served: Sequence[Ledger], *, token: str | None = None, clock: ledgers.Clock = ledgers.now) -> FastAPI:
+def application(
+    served: Sequence[Ledger], *, token: str | None = None, clock: questions.Clock = questions.now
+) -> FastAPI:
     """Return the ASGI application of these ledgers; `clock` gives UTC nanoseconds, for windows such as `today`."""
     app = FastAPI(
         title="ROSE: what rollouts cost",
@@ -74,15 +70,13 @@ def application(served: Sequence[Ledger], *, token: str | None = None, clock: le
     making = threading.Lock()
     kept: list[tuple[float, bytes]] = []
 
-    def answer(path: str, asked: LedgerQuery, make: Make) -> dict[str, Any]:
-        chosen = ledgers.chosen(served, asked.ledger)
+    def answer(path: str, query: LedgerQuery, make: Make) -> dict[str, Any]:
+        ledger = questions.chosen(served, query.ledger)
         with making:
-            made = make(chosen, asked, clock())
-        for ledger in chosen:
-            # An event in the access log, where the ledger's rules ask for one.
-            with access.logged(ledger.root, "report", f"api {path} {asked.model_dump_json(exclude_defaults=True)}"):
-                pass
-        return made
+            data = make(ledger, query, clock())
+        # An event in the access log, where the ledger's rules ask for one.
+        with access.logged(ledger.root, "report", f"api {path} {query.model_dump_json(exclude_defaults=True)}"):
+            return {"ledger": ledger.name, **data}
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -95,25 +89,30 @@ def application(served: Sequence[Ledger], *, token: str | None = None, clock: le
         echo(line, err=True)
         return response
 
-    @app.get("/allocation")
-    def get_allocation(asked: Annotated[AllocationQuery, Query()]) -> dict[str, Any]:
+    @app.get("/cost")
+    def get_cost(query: Annotated[CostQuery, Query()]) -> dict[str, Any]:
         """What a period cost, divided by team, run, task ..."""
-        return answer("/allocation", asked, allocation.answer)
+        return answer("/cost", query, questions.answer_cost)
 
-    @app.get("/summary")
-    def get_summary(asked: Annotated[PeriodQuery, Query()]) -> dict[str, Any]:
-        """The main figures of a period."""
-        return answer("/summary", asked, summary.summary)
+    @app.get("/saved")
+    def get_saved(query: Annotated[PeriodQuery, Query()]) -> dict[str, Any]:
+        """What borrowing saved in a period, of the fleet, and by team and run."""
+        return answer("/saved", query, questions.answer_saved)
 
-    @app.get("/runs")
-    def get_runs(asked: Annotated[PeriodQuery, Query()]) -> dict[str, Any]:
-        """The runs of a period and what each cost in it."""
-        return answer("/runs", asked, summary.runs)
+    @app.get("/forecast")
+    def get_forecast(query: Annotated[ForecastQuery, Query()]) -> dict[str, Any]:
+        """What a month will have cost when it is over."""
+        return answer("/forecast", query, questions.answer_forecast)
+
+    @app.get("/report")
+    def get_report(query: Annotated[ReportQuery, Query()]) -> dict[str, Any]:
+        """The cost report of a run."""
+        return answer("/report", query, questions.answer_report)
 
     @app.get("/trust")
-    def get_trust(asked: Annotated[LedgerQuery, Query()]) -> dict[str, Any]:
-        """Whether the ledgers are sound, and up to when they were verified."""
-        return answer("/trust", asked, trust)
+    def get_trust(query: Annotated[LedgerQuery, Query()]) -> dict[str, Any]:
+        """Whether a ledger is sound, and up to when it was verified."""
+        return answer("/trust", query, questions.answer_trust)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def get_metrics() -> Response:
@@ -128,16 +127,16 @@ def application(served: Sequence[Ledger], *, token: str | None = None, clock: le
         return Response(kept[0][1], headers={"Content-Type": metrics.CONTENT_TYPE})
 
     @app.get(_OPEN_PATH)
-    async def get_health() -> dict[str, int | str]:
+    async def get_health() -> dict[str, int]:
         """Whether the server answers; it needs no token."""
-        return {"code": 200, "data": "ok"}
+        return {"code": 200}
 
     return app
 
 
 @contextmanager
 def serve(
-    served: Sequence[Ledger], host: str, port: int, *, token: str | None = None, clock: ledgers.Clock = ledgers.now
+    served: Sequence[Ledger], host: str, port: int, *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL.
 
@@ -197,18 +196,15 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
     fault = error.errors()[0]
     name = str(fault["loc"][1])[:_TEXT_MAX]
     if fault["type"] == "extra_forbidden":
-        fields = _QUERIES[request.scope["path"]].model_fields
-        known = {field.alias or field_name for field_name, field in fields.items()}
+        known = _QUERIES[request.scope["path"]].model_fields.keys()
         return _error(400, f"there is no parameter {name!r}{did_you_mean(name, known)}")
     text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return _error(400, f"parameter {name} is {request.query_params.get(name, '')[:_TEXT_MAX]!r}: {text}")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestError):
-        return _error(error.status, str(error))
-    # What the ledger or its prices lack is no fault of the request.
-    return _error(400 if isinstance(error, QuestionError) else 503, str(error))
+    assert isinstance(error, UserError)
+    return _error(questions.status_of(error), str(error))
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:

@@ -16,7 +16,6 @@ from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.money import PricingError
-from rose.pricing.spend import sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         problems += _files(root, posting)
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
-    problems += sums.faults(root, posted)
     closes = sum(posting.number == 0 for posting in posted)
     return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
 
@@ -62,7 +60,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
 def _files(root: Path, posting: Posting) -> Iterator[str]:
     for name in posting.files:
         try:
-            store.content(root, posting, name)
+            store.file(root, posting, name)
         except PricingError as error:
             yield str(error)
 

@@ -28,5 +28,5 @@ def refuse_too_large(frame: pl.DataFrame) -> None:
         if size >= _BOUND:
             raise PricingError(
                 f"{amount} of the period comes to {size:,}, and sums are kept exactly below {_BOUND:,}: check the unit "
-                "of the prices (`rose price show`), or price a shorter period"
+                "of the prices (`rose price`), or price a shorter period"
             )

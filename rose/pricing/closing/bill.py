@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -12,93 +13,91 @@ import polars as pl
 from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges import Charges, NothingChargedError, preconditions
+from rose.pricing.charges import NothingChargedError, preconditions
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import Period
+from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
-from rose.pricing.money import PricingError
+from rose.pricing.money import PricingError, nano_usd_of
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
+#: What a charge is: as it was closed, corrected since, or priced now.
+STATES: tuple[str, ...] = ("closed", "correction", "open")
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """What a period of one provenance is made of: the closes that overlap it, and the time that is not closed."""
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Charges that are invoiced together: hours of a close, one correction of them, or open hours priced now."""
+
+    #: The frozen file, or the rows themselves; hours outside `period` do not count.
+    source: Path | pl.DataFrame
     period: Period
-    provenance: str
-    #: By close, in order of closing: the close and its corrections.
-    posted: dict[str, list[Posting]]
-    open: list[Period]
+    #: What froze them; None for open hours.
+    posting: Posting | None
+    book: PriceBook
+    #: Only charges of this run, or of this fleet.
+    run_id: str | None = None
 
-    def priced_by(self, book: PriceBook | None) -> tuple[tuple[Period, Posting | PriceBook], ...]:
-        """Each part of the period in order, with what priced it last; `book` priced the open ones."""
-        closed = [(own[0].period.within(self.period), own[-1]) for own in self.posted.values()]
-        priced: list[tuple[Period, Posting | PriceBook]] = [*closed]
-        if book is not None:
-            priced += [(gap, book) for gap in self.open]
-        return tuple(sorted(priced, key=lambda part: part[0]))
+    @property
+    def state(self) -> str:
+        """One of STATES."""
+        return "open" if self.posting is None else STATES[min(self.posting.number, 1)]
 
+    @property
+    def correction(self) -> bool:
+        return self.state == "correction"
 
-def parts(root: Path, period: Period, provenance: str | None = None, close_id: str | None = None) -> Parts:
-    """Return the parts of a period; with `close_id` that close alone counts.
+    @property
+    def invoice_id(self) -> str | None:
+        """The close, or the close and the number of its correction; None for open hours."""
+        if self.posting is None or not self.correction:
+            return self.posting and self.posting.close_id
+        return f"{self.posting.close_id}/{self.posting.number}"
 
-    Raises PricingError for more than one provenance (unless one is chosen), or none; LedgerError.
-    """
-    every = postings(root)
-    if close_id is not None:
-        every = {close_id: every[close_id]}
-    known = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
-    present = {own[0].provenance for own in known.values()}
-    if period.without(own[0].period for own in known.values()):
-        with catalog.connect(root) as connection:
-            set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
-            present |= {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-    provenance = one_provenance(root, present, provenance, period)
-    posted = {name: own for name, own in known.items() if own[0].provenance == provenance}
-    return Parts(
-        period=period,
-        provenance=provenance,
-        posted=posted,
-        open=period.without(own[0].period for own in posted.values()),
-    )
+    @property
+    def billing_period(self) -> Period:
+        """When it is billed: a correction in the month in which it was posted."""
+        if self.posting is None:
+            return self.period
+        return month_at(self.posting.posted_ns) if self.correction else self.posting.period
 
+    @property
+    def rows(self) -> pl.LazyFrame:
+        """The charges, with the columns of `Charges.frame`."""
+        source = self.source
+        scan = pl.scan_parquet(source, hive_partitioning=False) if isinstance(source, Path) else source.lazy()
+        kept = scan.filter(charge_algebra.in_period(self.period)).select(charge_algebra.COLUMNS)
+        return kept if self.run_id is None else kept.filter(charge_algebra.of_run(self.run_id))
 
-def open_charges(
-    root: Path, made_of: Parts, book: PriceBook, *, allow_unverified: bool = False, seen: Seen | None = None
-) -> Iterator[Charges]:
-    """Yield the charges of each open part that has some, priced now. Raises what `charges.price` raises."""
-    seen = seen or Seen()
-    for gap in made_of.open:
-        try:
-            yield charges.price(
-                root,
-                book,
-                from_ns=gap.from_ns,
-                to_ns=gap.to_ns,
-                provenance=made_of.provenance,
-                allow_unverified=allow_unverified,
-                seen=seen,
-            )
-        except NothingChargedError:
-            continue
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        return self.rows.collect()
+
+    @property
+    def total_nano(self) -> int:
+        """Nano-dollars; of a correction, what it changes the bill by."""
+        return charge_algebra.total(self.frame)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Bill:
-    """Charges of a period: columns of the charges and `closed` (Boolean), whether the row's hour is closed."""
+    """The parts of a period of one provenance: closes with their corrections, then open hours, each in order."""
 
-    frame: pl.DataFrame
+    root: Path
     period: Period
     provenance: str
-    #: What prices open hours; an example where any hour was priced by one.
+    parts: tuple[Part, ...]
+    #: What priced the newest part; an example where any part was priced by one.
     book: BookFacts
     verified: bool
-    #: Closes that have a part of the period.
-    closes: tuple[str, ...]
-    #: Its parts in their order, each with what it was last priced by: a posting, or a book for what is open.
-    priced_by: tuple[tuple[Period, Posting | PriceBook], ...] = ()
+    #: Parts of the period that are not closed.
+    open: tuple[Period, ...] = ()
+    #: Closes that have a part of the period, with the number of corrections posted to each.
+    closes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    #: What borrowing added to the bill of a whole run, nano-dollars; None where the bill is none.
+    marginal_nano: int | None = None
 
     @property
     def stamp(self) -> Stamp:
@@ -110,50 +109,183 @@ class Bill:
             verified=self.verified,
         )
 
+    @property
+    def charges(self) -> tuple[Part, ...]:
+        """The charges as they were closed, or are priced now."""
+        return tuple(part for part in self.parts if not part.correction)
+
+    @property
+    def corrections(self) -> tuple[Part, ...]:
+        """What was posted after the closes."""
+        return tuple(part for part in self.parts if part.correction)
+
+    @property
+    def close_id(self) -> str | None:
+        """The close, where the bill is one whole close."""
+        first = self.parts[0].posting
+        whole = len(self.closes) == 1 and not self.open and first is not None and first.period == self.period
+        return first.close_id if whole and first is not None else None
+
+    @property
+    def total_nano(self) -> int:
+        """The bill with its corrections, nano-dollars."""
+        return sum(part.total_nano for part in self.parts)
+
+    @property
+    def rows(self) -> pl.LazyFrame:
+        """The charges and rows of corrections, each with its `state`."""
+        return pl.concat([part.rows.with_columns(state=pl.lit(part.state)) for part in self.parts])
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The charges, corrections added to them: columns of the charges and `closed`, whether the hour is closed."""
+        frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
+        summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
+        opened = pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open))
+        return summed.with_columns(closed=~opened)
+
+    def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",), every: str = "1h") -> pl.DataFrame:
+        """Return amounts by hour, or by day (`every` 1d), and other columns: `hour`, those, the amounts, `closed`."""
+        times = (pl.col("hour").dt.truncate(every), *keys, (pl.col("state") != "open").alias("closed"))
+        return self.rows.group_by(times).agg(pl.col(amounts).sum()).collect(engine="streaming")
+
+    @cached_property
+    def loaded(self) -> pl.DataFrame:
+        """The charges fully loaded, without corrections: with idle time on what it is there for."""
+        whole = pl.concat([replace(part, run_id=None).frame for part in self.charges])
+        loaded, run_id = charges.fully_load(charge_algebra.canonical(whole)), self.parts[0].run_id
+        return loaded if run_id is None else loaded.filter(charge_algebra.of_run(run_id))
+
+    @property
+    def hours(self) -> pl.DataFrame:
+        """Cost of each hour and team: `hour`, `team`, `cost_nano` and `closed`."""
+        return self.by("team")
+
+    @property
+    def newest_book(self) -> PriceBook:
+        """The book that the last hours were last priced by."""
+        return max(self.parts, key=lambda part: (part.period.to_ns, part.posting.number if part.posting else 0)).book
+
 
 def bill(
     root: Path,
     period: Period,
-    book: PriceBook,
+    price_book: str | PriceBook | None = None,
     *,
     provenance: str | None = None,
     allow_unverified: bool = False,
     seen: Seen | None = None,
+    close_id: str | None = None,
+    as_of_ns: int | None = None,
 ) -> Bill:
-    """The charges of a period; `book` prices its open hours, `seen` is for `verify`.
+    """The bill of a period; `price_book` prices its open hours, and is not read where all are closed.
 
-    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), and for
-    open hours that cannot be priced; PriceBookError; LedgerError.
+    With `close_id`, that close alone counts; with `as_of_ns`, what was posted until then. `seen` is for `verify`.
+
+    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for
+    frozen files that were changed, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
-    made_of = parts(root, period, provenance)
-    closed = [store.read(root, close_id) for close_id in made_of.posted]
-    priced = list(open_charges(root, made_of, book, allow_unverified=allow_unverified, seen=seen))
-    frames = [charge_algebra.within(close.frame, period).with_columns(closed=pl.lit(True)) for close in closed]
-    frames += [part.frame.with_columns(closed=pl.lit(False)) for part in priced]
-    if not frames:
-        raise nothing_charged(made_of)
-    example = any(close.posted[-1].book.example for close in closed) or (bool(made_of.open) and book.example)
+    every = postings(root) if close_id is None else {close_id: store.of_close(root, close_id, as_of_ns)}
+    overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
+    provenance = _provenance(root, period, overlapping, provenance)
+    posted = {name: own for name, own in overlapping.items() if own[0].provenance == provenance}
+    gaps = period.without(own[0].period for own in posted.values())
+    parts = [
+        Part(
+            source=store.file(root, posting, posting.rows_file),
+            period=posting.period.within(period),
+            posting=posting,
+            book=store.book_of(root, posting),
+        )
+        for own in posted.values()
+        for posting in own
+    ]
+    verified, books = all(part.posting.verified for part in parts if part.posting), [part.book for part in parts]
+    if gaps:
+        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        books.append(book)
+    seen = seen or Seen()
+    for gap in gaps:
+        try:
+            priced = charges.price(
+                root,
+                book,
+                from_ns=gap.from_ns,
+                to_ns=gap.to_ns,
+                provenance=provenance,
+                allow_unverified=allow_unverified,
+                seen=seen,
+            )
+        except NothingChargedError:
+            continue
+        verified &= priced.verified
+        parts.append(Part(source=priced.frame, period=gap, posting=None, book=book))
+    if not parts:
+        raise NothingChargedError(
+            f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged"
+        )
     return Bill(
-        frame=charge_algebra.canonical(pl.concat(frames)),
+        root=root,
         period=period,
-        provenance=made_of.provenance,
-        book=dataclasses.replace(BookFacts.from_book(book), example=example),
-        verified=all(close.verified for close in closed) and all(part.verified for part in priced),
-        closes=tuple(made_of.posted),
-        priced_by=made_of.priced_by(book),
+        provenance=provenance,
+        parts=tuple(parts),
+        open=tuple(gaps),
+        closes={name: len(own) - 1 for name, own in posted.items()},
+        book=replace(BookFacts.from_book(books[-1]), example=any(book.example for book in books)),
+        verified=verified,
     )
 
 
-def nothing_charged(made_of: Parts) -> NothingChargedError:
-    return NothingChargedError(
-        f"no device time was provisioned in {made_of.period.label} ({made_of.provenance}), so nothing is charged"
+def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> Bill:
+    """A whole close with its corrections. Raises PricingError for a close that there is none of; LedgerError."""
+    first, *_ = store.of_close(root, close_id, as_of_ns)
+    return bill(root, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
+
+
+def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
+    """The bill of one run, or of a fleet's with all RL runs on it, and what borrowing added to it. Raises as `bill`."""
+    from rose.pricing.run.priced import priced as priced_run
+
+    book = choice.choose(root, price_book, run_id=run_id)
+    priced = charges.price(root, book, run_id=run_id)
+    hours = [nanoseconds(hour) for hour in priced.frame["hour"].unique()]
+    whole = bill(root, of_hours(min(hours), max(hours)), book, provenance=priced.provenance)
+    with priced_run(root, run_id, book) as run:
+        marginal_nano = nano_usd_of(run.borrow.usd)
+    parts = (replace(part, run_id=run_id) for part in whole.parts)
+    return replace(
+        whole,
+        parts=tuple(part for part in parts if not part.frame.is_empty()),
+        marginal_nano=marginal_nano,
     )
+
+
+def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]], chosen: str | None) -> str:
+    """The provenance that is chosen, or the only one of the period. Raises PricingError for several, or none."""
+    present = {own[0].provenance for own in posted.values()}
+    if period.without(own[0].period for own in posted.values()):
+        present |= _of_runs(root, period)
+    return one_provenance(root, present, chosen, period)
+
+
+def provenances(root: Path, period: Period) -> list[str]:
+    """The provenances of the runs that had a device in a period, and of its closes. Raises LedgerError."""
+    closed = {own[0].provenance for own in postings(root).values() if own[0].period.overlaps(period)}
+    return sorted(closed | _of_runs(root, period))
+
+
+def _of_runs(root: Path, period: Period) -> set[str]:
+    with catalog.connect(root) as connection:
+        set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
+        return {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
 
 
 def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:
-    """The one that is chosen, or the only one present. Raises PricingError for several, or none, which is another thing
-    where events of the period were archived."""
+    """The one that is chosen, or the only one present.
+
+    Raises PricingError for several, and for none, saying where events of the period were archived.
+    """
     if chosen is not None:
         return chosen
     if len(present) > 1:

@@ -39,6 +39,8 @@ DIMENSIONS: tuple[str, ...] = (
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 #: The ledger events a row was made from. They tell nothing apart: a row is known by its dimensions.
 REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
+#: The columns of `Charges.frame`, in its order.
+COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
@@ -67,26 +69,19 @@ _BY: Mapping[str, pl.Expr] = {
 BY: tuple[str, ...] = tuple(_BY)
 
 
-def with_hardware(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows that were frozen before charges said which hardware they are of: that of the run's device alone."""
-    return _with(frame, "hardware_id", "device_id", pl.col("run_id") + "/" + pl.col("device_id"))
+def of_run(run_id: str) -> pl.Expr:
+    """Whether a charge is of a run, or of a fleet's run with all RL runs on it."""
+    return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
 
 
-def with_every_dimension(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows that were frozen before charges said of which hardware, and of whose fleet they are: of the run alone."""
-    return _with(with_hardware(frame), "fleet_run_id", "run_id", pl.col("run_id"))
-
-
-def _with(frame: pl.DataFrame, name: str, before: str, value: pl.Expr) -> pl.DataFrame:
-    """The frame with a column `name` after `before`, if it has none."""
-    if name in frame.columns:
-        return frame
-    return frame.insert_column(frame.columns.index(before) + 1, frame.select(value.alias(name)).to_series())
+def in_period(period: Period) -> pl.Expr:
+    """Whether a charge is of a period's hours."""
+    return pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left")
 
 
 def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
     """The charges of a period's hours."""
-    return frame.filter(pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left"))
+    return frame.filter(in_period(period))
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -94,8 +89,7 @@ def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
     A row's reference is that of the first frame that has it. Rows whose every amount is 0 are left out.
     """
-    columns = [*DIMENSIONS, *AMOUNTS, *REFERENCES]
-    joined = pl.concat([frame.select(columns) for frame in frames])
+    joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
     )

@@ -18,7 +18,7 @@ from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges, NothingChargedError, Stay
 from rose.pricing.charges.sums import exact
-from rose.pricing.closing import charge_algebra, statement, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -83,8 +83,6 @@ def close(
             by=by,
             open_runs=open_runs,
         )
-        # What cannot be stated is not frozen.
-        statement.state(store.of_charges(posting, priced))
         store.post(root, posting, contents)
     return store.read(root, posting.close_id)
 
@@ -143,7 +141,7 @@ def make_posting(
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
-            "unit of the prices (`rose price show`), or close a shorter period"
+            "unit of the prices (`rose price`), or close a shorter period"
         )
     contents = {rows_file: store.parquet(frame), **more_files}
     posting = Posting(

@@ -25,7 +25,7 @@ class Period:
         if self.from_ns % NS_PER_HOUR or self.to_ns % NS_PER_HOUR:
             raise PricingError(f"a period is made of whole UTC hours, and {self.label} is not")
         if self.to_ns <= self.from_ns:
-            raise PricingError(f"a period ends after it begins, and {self.label} does not; check --from and --to")
+            raise PricingError(f"a period ends after it begins, and {self.label} does not; check both ends")
 
     @property
     def label(self) -> str:
@@ -56,17 +56,6 @@ class Period:
             at_ns = max(at_ns, cut.to_ns)
         left.append((at_ns, self.to_ns))
         return [Period(from_ns, to_ns) for from_ns, to_ns in left if from_ns < to_ns]
-
-
-def parse(from_text: str | None, to_text: str | None, month: str | None) -> Period:
-    """The period of `--from`, `--to` and `--month`. Raises PricingError naming the option that is wrong."""
-    if month is not None:
-        if from_text is not None or to_text is not None:
-            raise PricingError("give --month, or --from and --to, not both")
-        return of_month(month)
-    if from_text is None or to_text is None:
-        raise PricingError("give --from and --to, such as --from 2026-11-01 --to 2026-12-01, or --month 2026-11")
-    return Period(hour(from_text, "--from"), hour(to_text, "--to"))
 
 
 def of_month(text: str) -> Period:
@@ -127,9 +116,9 @@ def day_of(ns: int) -> date:
     return moment(ns).date()
 
 
-def of_hour(ns: int) -> Period:
-    """The UTC hour that begins at an instant."""
-    return Period(ns, ns + NS_PER_HOUR)
+def of_hours(first_ns: int, last_ns: int) -> Period:
+    """The whole hours from the one that begins at an instant to the one that begins at another."""
+    return Period(first_ns, last_ns + NS_PER_HOUR)
 
 
 def of_day(day: date) -> Period:

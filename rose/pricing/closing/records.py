@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rose.clock import utc
 from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.receipt import canonical
 from rose.ledger.verify import CLOSING_WRITER
@@ -118,21 +119,24 @@ class Posting:
         """Plain values; `from_json` gives back an equal posting."""
         return dataclasses.asdict(self)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the ledger's event says, for a reader: times as text, and without the sums."""
+        times = {"from": utc(self.from_ns), "to": utc(self.to_ns), "posted_at": utc(self.posted_ns)}
+        hidden = ("totals", "from_ns", "to_ns", "posted_us")
+        own = {name: value for name, value in self.to_json().items() if name not in hidden}
+        return times | own | {"sha256": self.sha256}
+
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Raises KeyError or TypeError for details that are none, PricingError for a close that overlaps another."""
-        if fields.get("covers"):
-            raise PricingError(
-                f"{fields['close_id']} has `covers`: it closed hours of another close again, and this version cannot "
-                "read that; price the period from the events with a new ledger folder"
-            )
-        made = {
+        """Raises KeyError or TypeError for details that are none."""
+        typed = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
             "totals": tuple(fields["totals"]),
             "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in fields["watermark"].items()},
         }
-        return cls(**{**{name: value for name, value in fields.items() if name != "covers"}, **made})
+        return cls(**{**fields, **typed})
 
 
 def postings(root: Path) -> dict[str, list[Posting]]:

@@ -13,7 +13,7 @@ import polars as pl
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
-from rose.pricing.closing import charge_algebra, statement, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
@@ -29,12 +29,12 @@ def restate(
     book: PriceBook | None = None,
     *,
     by: str | None = None,
-    allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> Posting | None:
     """Correct a close; returns the correction, or None where no charge differs: then nothing was posted.
 
-    `book` None prices by the book of the last posting. Raises PricingError for a close that there is none of, for a
+    `book` None prices by the book of the last posting. A close that was made from a ledger that did not verify is
+    corrected from one too. Raises PricingError for a close that there is none of, for a
     reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
     """
     if not reason.strip():
@@ -53,7 +53,7 @@ def restate(
             from_ns=last.from_ns,
             to_ns=last.to_ns,
             provenance=last.provenance,
-            allow_unverified=allow_unverified,
+            allow_unverified=not closed.verified,
         )
         number = last.number + 1
         # Never before what is corrected, whatever the clock says.
@@ -81,7 +81,5 @@ def restate(
             by=by,
             reason=reason,
         )
-        # What cannot be stated is not frozen.
-        statement.state(closed.with_correction(posting, frame))
         store.post(root, posting, contents)
     return posting

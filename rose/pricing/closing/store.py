@@ -89,11 +89,6 @@ class Closed:
         newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
         return charge_algebra.add([newest_first, self.charges.frame])
 
-    def with_correction(self, posting: Posting, rows: pl.DataFrame) -> Closed:
-        """The close with one correction more, of these rows."""
-        corrections = pl.concat([self.corrections, rows])
-        return dataclasses.replace(self, corrections=corrections, posted=(*self.posted, posting))
-
     @property
     def verified(self) -> bool:
         """Whether the ledger verified at every posting."""
@@ -119,17 +114,9 @@ def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
     not what the ledger's events say; LedgerError for a folder that is no ledger.
     """
     root = layout.check(root)
-    posted = of_close(root, close_id)
-    if as_of_ns is not None:
-        if posted[0].posted_ns > as_of_ns:
-            raise PricingError(
-                f"{close_id} was closed at {utc(posted[0].posted_ns)}, so nothing of it was known at {utc(as_of_ns)}"
-            )
-        posted = [posting for posting in posted if posting.posted_ns <= as_of_ns]
-    first, *later = posted
-    rows = _frame(root, first, first.rows_file)
+    first, *later = of_close(root, close_id, as_of_ns)
     charges = Charges(
-        frame=rows,
+        frame=_frame(root, first, first.rows_file),
         stays=tuple(Stay(*row) for row in _frame(root, first, STAYS_FILE).iter_rows()),
         from_ns=first.from_ns,
         to_ns=first.to_ns,
@@ -137,24 +124,20 @@ def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
         verified=first.verified,
         book=book_of(root, first),
     )
-    closed = of_charges(first, charges)
-    for posting in later:
-        closed = closed.with_correction(posting, _frame(root, posting, posting.rows_file))
-    return closed
-
-
-def of_charges(posting: Posting, charges: Charges) -> Closed:
-    """A close of these charges without corrections."""
-    corrections = charges.frame.clear().with_columns(
+    none = charges.frame.clear().with_columns(
         pl.lit(None, pl.Int64).alias("correction"),
         pl.lit(None, pl.Datetime("us")).alias("posted_at"),
         pl.lit(None, pl.String).alias("reason"),
     )
-    return Closed(close_id=posting.close_id, charges=charges, corrections=corrections, posted=(posting,))
+    corrections = pl.concat([none, *(_frame(root, posting, posting.rows_file) for posting in later)])
+    return Closed(close_id=close_id, charges=charges, corrections=corrections, posted=(first, *later))
 
 
-def of_close(root: Path, close_id: str) -> list[Posting]:
-    """The postings of a close whose files stand. Raises PricingError for a close that there is none of."""
+def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
+    """The postings of a close up to `as_of_ns`, their files in place.
+
+    Raises PricingError for a close that there is none of, or that was closed later than that.
+    """
     known = postings(root)
     if close_id not in known:
         if folder(root, close_id).exists():
@@ -163,33 +146,37 @@ def of_close(root: Path, close_id: str) -> list[Posting]:
             )
         names = ", ".join(known) or "none yet; `rose books close` makes one"
         raise PricingError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
-    publish(root, known[close_id])
-    return known[close_id]
+    posted = known[close_id]
+    publish(root, posted)
+    if as_of_ns is None:
+        return posted
+    if posted[0].posted_ns > as_of_ns:
+        raise PricingError(
+            f"{close_id} was closed at {utc(posted[0].posted_ns)}, so nothing of it was known at {utc(as_of_ns)}"
+        )
+    return [posting for posting in posted if posting.posted_ns <= as_of_ns]
 
 
-def content(root: Path, posting: Posting, name: str) -> bytes:
-    """The bytes of a frozen file. Raises PricingError if they are gone, or not those that were frozen."""
+def file(root: Path, posting: Posting, name: str) -> Path:
+    """A frozen file. Raises PricingError if it is gone, or not what was frozen."""
     path = folder(root, posting.close_id) / name
     try:
-        stored = path.read_bytes()
+        with path.open("rb") as stored:
+            sha256 = hashlib.file_digest(stored, "sha256").hexdigest()
     except OSError as error:
         raise PricingError(
-            f"{path}, which {posting.close_id} was frozen in, cannot be read ({error.strerror}); put it back"
+            f"{path}, which {posting.close_id} was frozen in, cannot be read ({error.strerror}); restore the original"
         ) from None
-    if hashlib.sha256(stored).hexdigest() != posting.files[name]:
-        raise PricingError(f"{path} was changed after it was frozen; put back what it was, `rose books verify` checks")
-    return stored
+    # The book of a correction may lie in the file of an earlier posting.
+    if sha256 != (posting.book.sha256 if name == posting.book.file else posting.files[name]):
+        raise PricingError(f"{path} was changed after it was frozen; restore the original, `rose books verify` checks")
+    return path
 
 
 def book_of(root: Path, posting: Posting) -> PriceBook:
     """The price book of a posting, from the text frozen with it. Raises PricingError, PriceBookError."""
-    owner = next(
-        earlier
-        for earlier in reversed(postings(root)[posting.close_id][: posting.number + 1])
-        if posting.book.file in earlier.files
-    )
-    book = pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
-    return choice.chosen(book, choice.FROZEN)
+    text = file(root, posting, posting.book.file).read_text("utf-8")
+    return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
 
 def book_stamp(book: PriceBook, file: str) -> BookStamp:
@@ -323,5 +310,4 @@ def _is(path: Path, sha256: str) -> bool:
 
 
 def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
-    frame = pl.read_parquet(io.BytesIO(content(root, posting, name)))
-    return charge_algebra.with_hardware(frame) if name == STAYS_FILE else charge_algebra.with_every_dimension(frame)
+    return pl.read_parquet(file(root, posting, name), hive_partitioning=False)

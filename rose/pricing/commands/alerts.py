@@ -29,7 +29,7 @@ def alerts_command(
         config = alerts.load(file)
         if test is not None:
             error = alerts.send_test(config, test)
-            print_answer(False, None, lambda: [f"{test}: {'sent' if error is None else error}"])
+            print_answer(False, lambda: None, lambda: [f"{test}: {'sent' if error is None else error}"])
             arrived = error is None
         elif dry_run:
             outcomes = alerts.evaluate(ledger_root(ledger), config)
@@ -40,12 +40,12 @@ def alerts_command(
                 {"rule": o.rule.name, "unknown": o.unknown, "alerts": [asdict(alert) for alert in o.alerts]}
                 for o in outcomes
             ]
-            print_answer(as_json, data, lambda: lines)
+            print_answer(as_json, lambda: data, lambda: lines)
             arrived = True
         else:
             done = alerts.check(ledger_root(ledger), config)
             lines = [f"{done.sent} messages sent", *(f"{e.title} -> {e.to}: {e.error}" for e in done.failed)]
-            print_answer(as_json, done.to_json(), lambda: lines)
+            print_answer(as_json, done.to_json, lambda: lines)
             arrived = not done.failed
         if not arrived:
             raise typer.Exit(1)

@@ -10,7 +10,7 @@ import typer
 from rose.http_limits import raise_file_limit
 from rose.ledger.address import is_loopback
 from rose.ledger.commands.common import read_token, until_signal
-from rose.pricing.commands.common import UnverifiedOption, clear_errors
+from rose.pricing.commands.common import BookOption, clear_errors
 from rose.terminal import echo
 
 DEFAULT_PORT = 9470
@@ -25,18 +25,7 @@ def api_command(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the token of callers; else ROSE_API_TOKEN is it.")
     ] = None,
-    price_book: Annotated[
-        str | None,
-        typer.Option(
-            "--price-book",
-            "-b",
-            "--prices",
-            help="A price book TOML file, or `example` for made-up prices; else the adopted one, the runs' own, or "
-            "ROSE_PRICE_BOOK's.",
-        ),
-    ] = None,
-    *,
-    allow_unverified: UnverifiedOption = False,
+    price_book: BookOption = None,
 ) -> None:
     """Serve the figures of ledgers, read-only, until Ctrl-C; every request is a line on stderr."""
     token = read_token(token_file, "ROSE_API_TOKEN")
@@ -44,13 +33,13 @@ def api_command(
     ended = until_signal()
     with clear_errors():
         from rose.pricing.api import app
-        from rose.pricing.api.ledgers import named
+        from rose.pricing.api.questions import named
         from rose.pricing.price_books import pricebook
 
         if price_book is not None:
-            # Found wrong now, not when somebody asks.
+            # A wrong book is refused now, and not at the first request.
             pricebook.load(price_book)
-        served = named(ledgers, price_book, allow_unverified=allow_unverified)
+        served = named(ledgers, price_book)
         with app.serve(served, host, port, token=token) as url:
             if not is_loopback(host):
                 echo("The token and all figures travel in clear: put a proxy with TLS before this.", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,42 +12,38 @@ import typer
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import (
     BookOption,
-    FromOption,
     MonthOption,
     ProvenanceOption,
-    ToOption,
     UnverifiedOption,
     WhoOption,
+    book_of,
     clear_errors,
+    month_of,
+    period_of,
     print_answer,
 )
 from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
-    from rose.pricing.price_books.pricebook import PriceBook
+    from rose.pricing.closing.records import Posting
+    from rose.pricing.table import Element
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 
 CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books show` has them.", metavar="CLOSE")]
-AsOfOption = Annotated[
-    str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")
-]
 ReceiptOption = Annotated[
     Path | None,
     typer.Option("--receipt", help="Write a signed receipt there, to be kept out of reach of the ledger's owner."),
-]
-OptionalBook = Annotated[
-    str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
 ]
 
 
 @books_app.command("close")
 def close(
+    period: Annotated[
+        str, typer.Option("--period", "-p", help="UTC: 2026-10, last-month, 2026-10-03, 2026-10-03T05, FROM..TO.")
+    ],
     ledger: LedgerOption = None,
-    from_text: FromOption = None,
-    to_text: ToOption = None,
-    month: MonthOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     who: WhoOption = None,
@@ -60,30 +57,25 @@ def close(
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
-        from rose.ledger.evidence import receipt as receipts
         from rose.pricing.closing import close as closing
-        from rose.pricing.closing import statement, tables
         from rose.pricing.closing.records import adopted
 
-        root, period = ledger_root(ledger), _period(from_text, to_text, month)
-        if receipt is not None:
-            # Before anything is posted.
-            receipts.check_place(receipt)
+        root, whole = ledger_root(ledger), period_of(period)
+        _check_receipt(receipt)
         made = closing.close(
             root,
-            period,
-            _book(root, price_book, period, provenance=provenance),
+            whole,
+            book_of(root, price_book, whole, provenance),
             provenance=provenance,
             by=who,
             with_open_runs=with_open_runs,
             allow_unverified=allow_unverified,
         )
-        stated, kept = statement.state(made), _receipt(root, receipt)
-        print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
+        _say(root, list(made.posted), receipt, as_json)
         if price_book is not None and adopted(root) is None:
             echo(
-                "Only this close takes its prices from that book: `rose price adopt FILE` has every command price the "
-                "hours that are not closed by it too",
+                "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "
+                "the hours that are not closed by it too",
                 err=True,
             )
 
@@ -93,30 +85,28 @@ def restate(
     close_id: CloseArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why, in words; it stays in the books.")],
     ledger: LedgerOption = None,
-    price_book: OptionalBook = None,
+    price_book: Annotated[
+        str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
+    ] = None,
     who: WhoOption = None,
     receipt: ReceiptOption = None,
     *,
-    allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
     with clear_errors():
-        from rose.ledger.evidence import receipt as receipts
         from rose.pricing.closing import restate as restating
-        from rose.pricing.closing import statement, store, tables
+        from rose.pricing.closing import store
+        from rose.pricing.price_books import choice
 
         root = ledger_root(ledger)
-        if receipt is not None:
-            receipts.check_place(receipt)
-        book = None if price_book is None else _book(root, price_book)
-        made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
-        if made is None:
+        _check_receipt(receipt)
+        book = None if price_book is None else choice.choose(root, price_book)
+        if restating.restate(root, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
-            print_answer(as_json, nothing, lambda: [f"{close_id}: {nothing['why']}"])
+            print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
-        stated, kept = statement.state(store.read(root, close_id)), _receipt(root, receipt)
-        print_answer(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
+        _say(root, store.of_close(root, close_id), receipt, as_json)
 
 
 @books_app.command("show")
@@ -125,33 +115,25 @@ def show(
         str | None, typer.Argument(help="Name of a close; all of them are listed without.", metavar="CLOSE")
     ] = None,
     ledger: LedgerOption = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option("--by", help="Drill down by team, run, device-class, ...; give it again for more."),
-    ] = None,
-    view: Annotated[str, typer.Option("--view", help="amortized or fully-loaded.")] = "amortized",
-    as_of: AsOfOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Every closed period, or one as it is known now, or was at a time; its rows sum to its total exactly."""
+    """Every closed period, or one with its corrections; `rose cost --close` divides it."""
     with clear_errors():
-        from rose.pricing.closing import period, statement, store, tables
-        from rose.pricing.closing.records import postings
+        from rose.pricing.closing import records, store, tables
 
-        if close_id is None:
-            closes = postings(ledger_root(ledger))
-            data = [
-                {"close_id": name, "postings": [statement.posting_json(posting) for posting in posted]}
-                for name, posted in closes.items()
-            ]
-            nothing = ["no period is closed yet; `rose books close` closes one"]
-            print_answer(as_json, data, lambda: tables.closes(closes) if closes else nothing)
+        root = ledger_root(ledger)
+        if close_id is not None:
+            posted = store.of_close(root, close_id)
+            print_answer(as_json, lambda: _facts(posted), lambda: tables.postings(posted))
             return
-        as_of_ns = None if as_of is None else period.instant(as_of, "--as-of")
-        closed = store.read(ledger_root(ledger), close_id, as_of_ns)
-        stated = statement.state(closed, by or ["bucket" if view == "amortized" else "work"], view)
-        print_answer(as_json, stated.to_json(), lambda: tables.statement(stated))
+        closes = records.postings(root)
+        nothing = ["no period is closed yet; `rose books close` closes one"]
+        print_answer(
+            as_json,
+            lambda: [_facts(posted) for posted in closes.values()],
+            lambda: tables.closes(closes) if closes else nothing,
+        )
 
 
 @books_app.command("verify")
@@ -162,27 +144,26 @@ def verify(
         typer.Option("--against", help="A receipt that was kept elsewhere, or a folder of such; may be repeated."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Public key that must have signed the receipts.")] = None,
+    *,
     as_json: JsonOption = False,
 ) -> None:
     """Check the books against the ledger, and the ledger against its chain; exit code 1 if anything is wrong."""
     with clear_errors():
+        import dataclasses
+
         from rose.ledger.evidence import continuation
         from rose.pricing.audit.check import check
 
         receipts = continuation.read(against, key=key) if against else {}
         checked = check(ledger_root(ledger), receipts)
-        data = {
-            "ok": not checked.problems,
-            "closes": checked.closes,
-            "corrections": checked.corrections,
-            "files": checked.files,
-            "against": list(receipts),
-            "problems": list(checked.problems),
-        }
         sound = (
             f"{checked.closes} closes, {checked.corrections} corrections, {checked.files} files: the books are sound"
         )
-        print_answer(as_json, data, lambda: list(checked.problems) or [sound])
+        print_answer(
+            as_json,
+            lambda: {"ok": not checked.problems, **dataclasses.asdict(checked), "against": list(receipts)},
+            lambda: list(checked.problems) or [sound],
+        )
         if checked.problems:
             raise typer.Exit(1)
 
@@ -199,21 +180,18 @@ def budget(
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
-    allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Set a team's budget for a month; or show budgets, what is spent, the forecast and the chance of going over."""
     with clear_errors():
-        from rose.pricing.closing import period
         from rose.pricing.watch import budget, tables
 
-        asked = budget.current_month() if month is None else period.of_month(month)
-        root = ledger_root(ledger)
+        root, whole = ledger_root(ledger), month_of(month)
         if team is not None:
-            _set_budget(root, team, usd, asked, who, as_json)
+            _set_budget(root, team, usd, whole, who, as_json)
             return
-        rows = budget.show(root, asked, price_book, provenance=provenance, allow_unverified=allow_unverified)
-        print_answer(as_json, [row.to_json() for row in rows], lambda: tables.budgets(rows))
+        rows = budget.show(root, whole, price_book, provenance=provenance)
+        print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.budgets(rows))
 
 
 def _set_budget(root: Path, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
@@ -227,7 +205,7 @@ def _set_budget(root: Path, team: str, usd: str | None, month: Period, who: str 
     nano = budget.set_budget(root, team, usd, month, by=who)
     data = {"team": team, "month": month.label, "budget_nano": nano, "replaced_nano": before, "currency": USD}
     replaced = "" if before is None else f", in place of {format_usd(before)}"
-    print_answer(as_json, data, lambda: [f"budget of {team} for {month.label}: {format_usd(nano)}{replaced}"])
+    print_answer(as_json, lambda: data, lambda: [f"budget of {team} for {month.label}: {format_usd(nano)}{replaced}"])
     if (unknown := cost.unknown_team(root, team)) is not None:
         echo(f"warning: {unknown}", err=True, colour=typer.colors.YELLOW)
 
@@ -255,8 +233,9 @@ def explain_command(
     with clear_errors():
         from rose.pricing.audit import explain, tables
         from rose.pricing.closing import period
+        from rose.pricing.price_books import choice
 
-        asked = explain.Question(
+        question = explain.Question(
             hour_ns=None if hour is None else period.hour(hour, "--hour"),
             run_id=run,
             device_id=device,
@@ -269,15 +248,15 @@ def explain_command(
         )
         root = ledger_root(ledger)
         if close_id is None:
-            within = None if asked.hour_ns is None else period.of_hour(asked.hour_ns)
-            book = _book(root, price_book, within, run, provenance)
-            answers = [explain.explain(root, asked, book, provenance=provenance, allow_unverified=allow_unverified)]
+            within = None if question.hour_ns is None else period.of_hours(question.hour_ns, question.hour_ns)
+            ends = (None, None) if within is None else (within.from_ns, within.to_ns)
+            book = choice.choose(root, price_book, run_id=run, from_ns=ends[0], to_ns=ends[1], provenance=provenance)
+            answers = [explain.explain(root, question, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
-            answers = explain.explain_closed(root, asked, close_id)
-        data = [answer.to_json(events) for answer in answers]
+            answers = explain.explain_closed(root, question, close_id)
         print_answer(
             as_json,
-            data,
+            lambda: [answer.to_json(events) for answer in answers],
             lambda: (line for answer in answers for line in tables.explanation(answer, with_events=events)),
         )
         faults = [fault for answer in answers for fault in answer.faults]
@@ -286,41 +265,44 @@ def explain_command(
             raise typer.Exit(1)
 
 
-def _receipt(root: Path, file: Path | None) -> dict[str, Any]:
-    """Write a receipt of the ledger, whose newest posting it fixes with all before; says where, and its SHA-256."""
+def _facts(posted: list[Posting]) -> dict[str, Any]:
+    total_nano = sum(posting.cost_nano for posting in posted)
+    return {
+        "close_id": posted[0].close_id,
+        "total_nano": total_nano,
+        "currency": posted[0].book.currency,
+        "verified": all(posting.verified for posting in posted),
+        "postings": [posting.facts for posting in posted],
+    }
+
+
+def _check_receipt(file: Path | None) -> None:
+    """Raises LedgerError for a place where no receipt can be written, before anything is posted."""
     from rose.ledger.evidence import receipt
 
-    if file is None:
-        return {}
-    content = receipt.take(root).content()
-    receipt.keep(file, content)
-    return {"receipt": {"file": str(file), "sha256": hashlib.sha256(content).hexdigest()}}
+    if file is not None:
+        receipt.check_place(file)
 
 
-def _kept(kept: dict[str, Any]) -> list[str]:
-    if not kept:
-        return ["Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."]
-    where = kept["receipt"]
-    return [
-        f"receipt {where['file']}, SHA-256 {where['sha256']}: keep it where nobody who can write to the ledger can "
-        "change it; `rose books verify --against` takes it"
-    ]
+def _say(root: Path, posted: list[Posting], file: Path | None, as_json: bool) -> None:
+    """Print what was posted, and write a receipt of the ledger, which fixes it, where one is wanted."""
+    from rose.ledger.evidence import receipt
+    from rose.pricing.closing import tables
 
+    content = None if file is None else receipt.take(root).content()
+    sha256 = None if content is None else hashlib.sha256(content).hexdigest()
+    if file is not None and content is not None:
+        receipt.keep(file, content)
 
-def _period(from_text: str | None, to_text: str | None, month: str | None) -> Period:
-    from rose.pricing.closing import period
+    def shown() -> Iterator[Element]:
+        yield from tables.postings(posted)
+        if file is None:
+            yield "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
+        else:
+            yield (
+                f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
+                "`rose books verify --against` takes it"
+            )
 
-    return period.parse(from_text, to_text, month)
-
-
-def _book(
-    root: Path,
-    price_book: str | None,
-    period: Period | None = None,
-    run_id: str | None = None,
-    provenance: str | None = None,
-) -> PriceBook:
-    from rose.pricing.price_books import choice
-
-    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    kept = {} if file is None else {"receipt": {"file": str(file), "sha256": sha256}}
+    print_answer(as_json, lambda: _facts(posted) | kept, shown)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors, print_sections
+from rose.pricing.commands.common import BookOption, RunOption, clear_errors, print_sections
 from rose.terminal import echo
 
 
@@ -34,7 +34,6 @@ def borrow_command(
         ),
     ] = None,
     as_json: JsonOption = False,
-    allow_unverified: UnverifiedOption = False,
 ) -> None:
     """What borrowing costs in a run, whether it harms serving, and whether it was worth it."""
     from rose.pricing.borrowing import report
@@ -44,7 +43,7 @@ def borrow_command(
         root = ledger_root(ledger)
         if decisions is not None:
             _record(root, run, decisions)
-        with priced(root, run, price_book, allow_unverified) as priced_run:
+        with priced(root, run, price_book) as priced_run:
             sections = report.sections(priced_run, only)
     print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 

@@ -1,10 +1,11 @@
-"""What the pricing commands have in common."""
+"""What the pricing commands have in common: options, how they print, how they fail."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +15,10 @@ from rose.ledger.commands.common import unreadable
 from rose.terminal import echo_data, echo_error
 
 if TYPE_CHECKING:
+    from rose.pricing.closing.period import Period
     from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
+    from rose.pricing.price_books.pricebook import PriceBook
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -28,17 +31,13 @@ BookOption = Annotated[
     ),
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest with devices if left out.")]
-FromOption = Annotated[
-    str | None, typer.Option("--from", help="Begin of the period, UTC: a day, or an hour such as 2026-11-01T05.")
-]
-ToOption = Annotated[str | None, typer.Option("--to", help="End of the period, UTC, not in it.")]
 PeriodOption = Annotated[
     str | None,
     typer.Option(
         "--period",
         "-p",
         help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
-        "2026-10-03, or FROM..TO of two of these, both in it. Else this-month.",
+        "2026-10-03, 2026-10-03T05, or FROM..TO of two of these, both in it. Else this-month.",
     ),
 ]
 TzOption = Annotated[
@@ -50,15 +49,37 @@ ProvenanceOption = Annotated[
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
 ]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
-MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11.")]
+MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")]
 WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
 
 
-def print_answer(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]]) -> None:
-    """Either plain values, or what `shown()` gives to a terminal."""
+def period_of(text: str | None, tz: str | None = None) -> Period:
+    """The period of `--period`, else the current month. Raises PricingError."""
+    from rose.clock import utc_us
+    from rose.pricing.spend.calendar import Calendar
+
+    return Calendar(tz or "UTC").period(text or "this-month", utc_us() * 1000)
+
+
+def month_of(text: str | None) -> Period:
+    """The month of `--month`, else the current one. Raises PricingError."""
+    from rose.pricing.closing import period
+    from rose.pricing.watch import budget
+
+    return budget.current_month() if text is None else period.of_month(text)
+
+
+def book_of(root: Path, price_book: str | None, period: Period, provenance: str | None = None) -> PriceBook:
+    """The price book of the runs of a period. Raises what `choice.choose` raises."""
+    from rose.pricing.price_books import choice
+
+    return choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+
+
+def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:
+    """Print an answer: plain values, or what `shown()` gives to a terminal."""
     if as_json:
-        echo_data(json.dumps(data, indent=2, default=str))
+        echo_data(json.dumps(data(), indent=2, default=str))
         return
 
     from rose.pricing import console
@@ -79,35 +100,9 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
     console.show((heading(run, stamp), *parts), spaced=True)
 
 
-def check_format(as_csv: bool, as_json: bool) -> None:
-    """Raises PricingError where two formats are asked for."""
-    from rose.pricing.money import PricingError
-
-    if as_csv and as_json:
-        raise PricingError("give --csv or --json, not both")
-
-
-def print_rows(
-    data: Callable[[], Any],
-    csv_text: Callable[[], str],
-    parts: Callable[[], Iterable[Element]],
-    as_csv: bool,
-    as_json: bool,
-) -> None:
-    """Print an answer in the format that was asked for: plain values, CSV, or tables."""
-    if as_json:
-        echo_data(json.dumps(data(), indent=2))
-    elif as_csv:
-        echo_data(csv_text())
-    else:
-        from rose.pricing import console
-
-        console.show(parts())
-
-
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Say on stderr what is wrong, and exit with 2."""
+    """Say on stderr what is wrong, and exit with 2; with 1 where the ledger cannot be read."""
     try:
         yield
     except UserError as error:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors, print_sections
+from rose.pricing.commands.common import BookOption, clear_errors, print_sections
 
 
 def correct_command(
@@ -43,13 +43,12 @@ def correct_command(
     price_book: BookOption = None,
     *,
     as_json: JsonOption = False,
-    allow_unverified: UnverifiedOption = False,
 ) -> None:
     """What a correct answer of a run cost, what would make it cheaper, and which verifier to buy."""
     from rose.pricing.answers import report
     from rose.pricing.run.priced import priced
 
     with clear_errors():
-        with priced(ledger_root(ledger), run, price_book, allow_unverified, needs="verdict") as priced_run:
+        with priced(ledger_root(ledger), run, price_book, needs="verdict") as priced_run:
             made = report.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

@@ -1,33 +1,37 @@
-"""`rose cost`, `rose saved` and `rose forecast`: what a period cost and saved, and what a month will have cost."""
+"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile`: questions about a period of a whole ledger."""
 
 from __future__ import annotations
 
-import functools
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
+from rose.ledger.commands.output import json_text
 from rose.pricing.commands.common import (
     BookOption,
-    CsvOption,
+    MonthOption,
     PeriodOption,
     ProvenanceOption,
     TzOption,
     UnverifiedOption,
-    check_format,
     clear_errors,
-    print_rows,
+    month_of,
+    period_of,
+    print_answer,
 )
-from rose.terminal import echo
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from rose.pricing.closing.records import Posting
-    from rose.pricing.spend.cost import Cost, Question
+    from fractions import Fraction
+
+    from rose.pricing.spend.cost import Cost
+
+TeamOption = Annotated[str | None, typer.Option("--team", help="One team only.")]
+OneRunOption = Annotated[str | None, typer.Option("--run", help="One run only.")]
 
 
 def cost_command(
@@ -36,202 +40,202 @@ def cost_command(
         list[str] | None,
         typer.Option(
             "--by",
-            help="team, run, device-class, pool, device, hardware, bucket, task, version, tag:NAME, day, week, month, "
-            "quarter or year; give it again for more, six at most. Else team.",
+            help="team, run, device-class, pool, device, hardware, bucket, task, version, lease, fate, cause, route, "
+            "tag:NAME, day, week, month, quarter or year; give it again for more, six at most. Else team.",
         ),
     ] = None,
-    team: Annotated[str | None, typer.Option("--team", help="One team only.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
+    team: TeamOption = None,
+    run: OneRunOption = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
+    view: Annotated[
+        str, typer.Option("--view", help="amortized, or fully-loaded: idle time on the work that it is there for.")
+    ] = "amortized",
     tz: TzOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
-    *,
     close: Annotated[
         str | None, typer.Option("--close", help="One close with its corrections, and no other hour.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write the answer to this .html file: one page to send or print.")
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="The close as known at this UTC time, such as 2026-12-05T10:00Z.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a .csv, or a .html page to send or print.")
+    ] = None,
+    *,
     allow_unverified: UnverifiedOption = False,
-    as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """What a period cost, by one to six dimensions: closed days from the books, open days priced now."""
     with clear_errors():
+        from rose.clock import utc_us
+        from rose.pricing.money import PricingError
+        from rose.pricing.spend import cost, tables
+
         root = ledger_root(ledger)
-        check_format(as_csv, as_json)
-        _check_html(html, force, as_csv or as_json)
-        options: dict[str, Any] = {
-            option: value
-            for option, value in (
-                ("period", period),
-                ("by", by or None),
-                ("team", team),
-                ("run", run),
-                ("tag", tag),
-                ("tz", tz),
-                ("provenance", provenance),
-                ("price_book", price_book),
-                ("close", close),
-            )
-            if value is not None
-        }
-        with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
-            from rose.pricing.spend import cost, tables
+        if out is not None:
+            from rose.pricing.export import out as writing
 
-            asked, book = _question(root, options), options.get("price_book")
-            made = cost.ask(root, asked, book, allow_unverified=allow_unverified)
-        if html is not None:
-            _write_page(root, made, html, force)
-            return
-        print_rows(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json)
-
-
-def _check_html(path: Path | None, force: bool, with_another: bool) -> None:
-    """Raises PricingError for a file that cannot be written, before the work."""
-    from rose.pricing.export import out
-    from rose.pricing.money import PricingError
-
-    if path is None:
-        return
-    if with_another:
-        raise PricingError("--html writes one page: leave out --csv and --json")
-    out.suffix_of(path, (".html",), "a page")
-    out.refuse_existing(path, force)
+            writing.check(out, (".csv", ".html"))
+        if close is not None and price_book is not None:
+            raise PricingError("--close has its own prices: leave out --price-book")
+        question = cost.question(
+            root,
+            now_ns=utc_us() * 1000,
+            period=period,
+            by=by,
+            team=team,
+            run=run,
+            tag=tag,
+            view=view,
+            tz=tz,
+            provenance=provenance,
+            close=close,
+            as_of=as_of,
+        )
+        with logged(root, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
+            answer = cost.ask(root, question, price_book, allow_unverified=allow_unverified)
+        if out is None:
+            print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
+        else:
+            _write(root, answer, out)
 
 
-def _write_page(root: Path, made: Cost, path: Path, force: bool) -> None:
+def _write(root: Path, answer: Cost, path: Path) -> None:
     from rose.pricing.closing.records import postings
     from rose.pricing.export import markup
+    from rose.pricing.export import out as writing
     from rose.pricing.money import format_money
     from rose.pricing.spend import tables
 
-    close_id = made.question.close_id
-    title = f"Cost by {', '.join(made.question.by)}" + (f", close {close_id}" if close_id else "")
-    written = markup.write(
-        path,
-        title,
-        tables.page(made, postings(root)[close_id] if close_id else ()),
-        totals={"total": made.total.cost_nano},
-        warnings=made.stamp.warnings,
-        force=force,
-    )
-    echo(f"{written.path}: {format_money(made.total.cost_nano, made.stamp.currency)}, SHA-256 {written.sha256}")
+    close_id = answer.question.close_id
+    title = f"Cost by {', '.join(answer.question.by)}" + (f", close {close_id}" if close_id else "")
+    if path.suffix == ".csv":
+        text = tables.csv_text(answer)
+    else:
+        posted = postings(root)[close_id] if close_id else ()
+        text = markup.page(title, tables.page(answer, posted), answer.stamp.warnings)
+
+    def make(temporary: Path) -> tuple[int, dict[str, int]]:
+        temporary.write_text(text, encoding="utf-8")
+        return len(answer.lines), {"total": answer.total.cost_nano}
+
+    written = writing.write(path, make)
+    echo(f"{path}: {format_money(answer.total.cost_nano, answer.stamp.currency)}, SHA-256 {written.sha256}")
 
 
-def _question(root: Path, options: dict[str, Any]) -> Question:
-    """The question that options ask. Raises PricingError for one that is wrong."""
-    from rose.clock import utc_us
-    from rose.pricing.money import PricingError
-    from rose.pricing.spend.calendar import Calendar
-    from rose.pricing.spend.cost import Question
-
-    wanted, by = options.get("period", "this-month"), options.get("by", ("team",))
-    first = _first(root, options)
-    calendar = Calendar(options.get("tz") or "UTC")
-    only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
-    if "tag" in options:
-        name, equals, value = options["tag"].partition("=")
-        if not (name and equals and value):
-            raise PricingError(f"--tag {options['tag']!r} is no tag; write NAME=VALUE, such as --tag project=maze")
-        only[f"tag:{name}"] = value
-    return Question(
-        period=first.period if first else calendar.period(wanted, utc_us() * 1000),
-        by=tuple(by),
-        only=only,
-        calendar=calendar,
-        provenance=first.provenance if first else options.get("provenance"),
-        close_id=first.close_id if first else None,
-    )
-
-
-def _first(root: Path, options: dict[str, Any]) -> Posting | None:
-    """The close that is asked about, if one is. Raises PricingError for an unknown one, and for options beside it."""
-    from rose.pricing.closing import store
-    from rose.pricing.money import PricingError
-
-    if "close" not in options:
-        return None
-    if others := options.keys() & {"period", "provenance", "price_book"}:
-        names = (name.replace("_", "-") for name in sorted(others))
-        raise PricingError(f"--close has its own period and prices: leave out --{', --'.join(names)}")
-    return store.of_close(root, options["close"])[0]
-
-
-def saved_command(
+def changes_command(
     period: PeriodOption = None,
-    team: Annotated[str | None, typer.Option("--team", help="Runs of one team only.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", help="The period to compare with; else as long a time just before.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="team, run, device-class, pool, device, bucket, task or version.")
+    ] = "team",
+    top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON has all.")] = 10,
     tz: TzOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
-    allow_unverified: UnverifiedOption = False,
-    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What drove the change of cost between two periods: effects that sum to the difference to the nano-dollar."""
+    with clear_errors():
+        from rose.clock import utc_us
+        from rose.pricing.answers import changes
+        from rose.pricing.spend.calendar import Calendar
+
+        root, now = ledger_root(ledger), period_of(period, tz)
+        was = None if before is None else period_of(before, tz)
+        with logged(root, "report", f"changes {now.label}"), progress_bar("Adding up"):
+            answer = changes.build(root, now, was, by=by, price_book=price_book, provenance=provenance)
+        print_answer(as_json, answer.to_json, lambda: changes.terminal(answer, Calendar(tz or "UTC"), top))
+        if now.to_ns > utc_us() * 1000 and not as_json:
+            echo("The period is not over, so its cost may still grow.", err=True, colour=typer.colors.YELLOW)
+
+
+def saved_command(
+    period: PeriodOption = None,
+    team: TeamOption = None,
+    run: OneRunOption = None,
+    tz: TzOption = None,
+    ledger: LedgerOption = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    *,
     as_json: JsonOption = False,
 ) -> None:
     """What borrowing saved: cash saved and capacity avoided, of the fleet, and by team and run."""
     with clear_errors():
-        from rose.clock import utc_us
         from rose.pricing.spend import tables
         from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
-        check_format(as_csv, as_json)
-        root = ledger_root(ledger)
-        asked = period or "this-month"
-        calendar = Calendar(tz or "UTC")
-        wanted = calendar.period(asked, utc_us() * 1000)
-        with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
-            made = saved(
-                root,
-                wanted,
-                price_book,
-                team=team,
-                run_id=run,
-                provenance=provenance,
-                allow_unverified=allow_unverified,
-                progress=progress,
-            )
-        parts = functools.partial(tables.saved_terminal, made, calendar)
-        print_rows(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json)
+        root, whole = ledger_root(ledger), period_of(period, tz)
+        with logged(root, "report", f"saved {whole.label}"), progress_bar("Comparing runs") as progress:
+            answer = saved(root, whole, price_book, team=team, run_id=run, provenance=provenance, progress=progress)
+        print_answer(as_json, answer.to_json, lambda: tables.saved_terminal(answer, Calendar(tz or "UTC")))
 
 
 def forecast_command(
     ledger: LedgerOption = None,
-    month: Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")] = None,
+    month: MonthOption = None,
     team: Annotated[
         str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
     ] = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
-    allow_unverified: UnverifiedOption = False,
-    as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
     with clear_errors():
-        from rose.pricing.closing import period
-        from rose.pricing.spend import tables
-        from rose.pricing.watch import budget
-        from rose.pricing.watch import tables as watching
+        from rose.pricing.watch import budget, tables
 
-        check_format(as_csv, as_json)
-        root = ledger_root(ledger)
-        wanted = budget.current_month() if month is None else period.of_month(month)
-        with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
-            rows = budget.expected(
-                root, wanted, price_book, team, provenance=provenance, allow_unverified=allow_unverified
-            )
-        print_rows(
-            lambda: [row.to_json() for row in rows],
-            lambda: tables.forecast_csv(rows),
-            lambda: watching.forecasts(rows),
-            as_csv,
-            as_json,
-        )
+        root, whole = ledger_root(ledger), month_of(month)
+        with logged(root, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
+            rows = budget.expected(root, whole, price_book, team, provenance=provenance)
+        print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
+
+
+def reconcile_command(
+    invoice: Annotated[Path, typer.Argument(help="The vendor's FOCUS 1.0 to 1.2 file: CSV, CSV in gzip, or Parquet.")],
+    period: Annotated[
+        str, typer.Option("--period", "-p", help="Whole UTC days: 2026-10, last-month, 2026-10-03, FROM..TO.")
+    ],
+    tolerance: Annotated[
+        str, typer.Option("--tolerance", help="How far both may differ, device by device, in percent of the ledger's.")
+    ] = "0.5%",
+    ledger: LedgerOption = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """What a vendor billed beside what the ledger has, by device and day. Exit code 1 beyond the tolerance."""
+    with clear_errors():
+        from rose.pricing import console, reconcile
+
+        root, share, whole = ledger_root(ledger), _share(tolerance), period_of(period)
+        with logged(root, "report", f"reconcile {whole.label}"), progress_bar("Reconciling"):
+            answer = reconcile.reconcile(root, invoice, whole, price_book, tolerance=share, provenance=provenance)
+        if as_json:
+            echo_data(json_text(answer)[0])
+        else:
+            console.show(reconcile.tables(answer))
+    if not answer["within"]:
+        raise typer.Exit(1)
+
+
+def _share(text: str) -> Fraction:
+    """The share that a percentage such as 0.5% is. Raises PricingError for other text."""
+    import re
+    from fractions import Fraction
+
+    from rose.pricing.money import PricingError
+
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?%", text) or (share := Fraction(text[:-1]) / 100) > 1:
+        raise PricingError(f"--tolerance {text!r} is no percentage from 0% to 100%; write it as 0.5%")
+    return share

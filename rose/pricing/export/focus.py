@@ -9,49 +9,23 @@ by the few nano-dollars that whole nano-dollars are rounded by.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 import sql
-from rose.ledger import database
+from rose.ledger import catalog, database, verified
 from rose.ledger.commands.output import FORMULA
+from rose.pricing.closing.bill import Bill
+from rose.pricing.closing.period import naive
 from rose.pricing.export import focus_check, out, prices
-from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 from rose.pricing.money import PricingError
 
-
-class _CsvWriter:
-    """Text with every decimal written out: pyarrow's own writer makes 0E-12 of zero. No cell is a formula."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file = path.open("wb")
-        self._header = True
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
-        text = pl.col(pl.String)
-        frame = frame.with_columns(text.str.replace(FORMULA.pattern, "'$0"))
-        frame.write_csv(self._file, include_header=self._header)
-        self._header = False
-
-    def close(self) -> None:
-        self._file.close()
-
-
-_WRITERS: dict[str, Callable[[Path, pa.Schema], Any]] = {
-    ".parquet": lambda path, schema: pq.ParquetWriter(path, schema, compression="zstd"),
-    ".csv": _CsvWriter,
-}
-SUFFIXES = tuple(_WRITERS)
+SUFFIXES = (".parquet", ".csv")
 #: Charges that are worked on at once: a portion ends with the hour in which it gets so long.
 _PORTION_ROWS = 100_000
 _PICO = 10**12
@@ -60,28 +34,33 @@ _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 Progress = Callable[[int, int], None]
 
 
-def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = lambda done, total: None) -> Written:
+def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
     """Write the bill's FOCUS rows to `path`, checked row by row before the file gets its name.
 
     The same bill gives the same bytes. Totals are nano-dollars: `billed` (the invoice), `effective`, and what of it
     was purchased. `progress` is told rows done, and of how many. Raises PricingError if the file cannot be written, or
     if a check fails: then the file is not there.
     """
-    suffix = out.suffix_of(path, SUFFIXES, "FOCUS")
+    out.check(path, SUFFIXES)
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
+        stored = temporary.with_suffix(".parquet")
         try:
-            _write(bill, temporary, suffix, progress)
+            _write(bill, stored, progress)
         except duckdb.Error as error:
             raise PricingError(f"the charges cannot be made into FOCUS rows: {str(error).splitlines()[0]}") from error
-        report = focus_check.check(temporary, charges_nano(bill))
+        report = focus_check.check(stored, charges_nano(bill))
         if report.faults:
             raise PricingError(
                 "the rows that were made break FOCUS's rules, so nothing was exported:\n" + report.text(path.name)
             )
+        if path.suffix == ".csv":
+            # Every decimal is written out, and no cell is a formula of a spreadsheet.
+            text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")
+            pl.scan_parquet(stored).with_columns(text).sink_csv(temporary)
         return report.rows, report.totals
 
-    return out.write(path, force, make)
+    return out.write(path, make)
 
 
 def charges_nano(bill: Bill) -> dict[str, int]:
@@ -96,8 +75,10 @@ def charges_nano(bill: Bill) -> dict[str, int]:
     }
 
 
-def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
+def _write(bill: Bill, path: Path, progress: Progress) -> None:
     script, writer, done = sql.read("export/focus.sql"), None, 0
+    charged = sum(part.frame.height for part in bill.parts)
+    described = {"rose.verified": verified.text(bill.root), "rose.price_book": bill.stamp.book.line}
     with database.connect() as connection:
         connection.execute(sql.read("export/amounts.sql"))
         connection.execute("SET VARIABLE verified = $verified", {"verified": bill.stamp.verified})
@@ -105,28 +86,26 @@ def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
         _tables(connection, bill)
         try:
             for portion in _portions(bill):
-                progress(done, bill.rows)
+                progress(done, charged)
                 connection.register("charge", portion)
                 for batch in connection.sql(script).to_arrow_reader(_PORTION_ROWS):
-                    # CSV has no place for it.
-                    described = batch.schema.with_metadata(
-                        {"rose.verified": bill.verification, "rose.price_book": bill.stamp.book.line}
-                    )
-                    writer = writer or _WRITERS[suffix](path, described)
+                    writer = writer or pq.ParquetWriter(path, batch.schema.with_metadata(described), compression="zstd")
                     writer.write_batch(batch)
                 done += portion.height
         finally:
             if writer is not None:
                 writer.close()
-    progress(done, bill.rows)
+    progress(done, charged)
 
 
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
     """The charges in order, whole hours of one part at a time, with what leads to the other tables."""
-    if not prices.keyed(bill.charges).height:
+    if not any(prices.keyed(part).height for part in bill.charges):
         raise PricingError("there are no charges in the period, so there is nothing to export")
+    # A run is closed in parts where it is closed at all: what borrowing added is of the charges of the whole run.
+    single = len(bill.parts) == 1
     for number, part in enumerate(bill.parts):
-        marginal = _marginal(part.frame, bill.marginal_nano)
+        marginal = _marginal(part.frame, bill.marginal_nano if single else None)
         frame = prices.keyed(part).with_columns(pl.lit(number).alias("part"), marginal).with_row_index("n")
         start = taken = 0
         for hours in frame["hour"].rle().struct.field("len"):
@@ -158,8 +137,8 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
             number,
             part.correction,
             part.invoice_id,
-            _moment(part.from_ns),
-            _moment(part.to_ns),
+            naive(part.billing_period.from_ns),
+            naive(part.billing_period.to_ns),
             book.currency,
             book.name,
             book.version,
@@ -170,13 +149,9 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         for price in [] if part.correction else prices.used(part):
             row = [number, price.item, price.stretch, _pico(price.usd), price.name, price.commitment]
             connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?)", row)
-    tags = {"run_id": list(bill.runs), "tags_json": [run.tags_json for run in bill.runs.values()]}
-    connection.register("run_tag", pl.DataFrame(tags, schema=dict.fromkeys(tags, pl.String)))
+    with catalog.connect(bill.root) as ledger:
+        connection.register("run_tag", ledger.sql("SELECT run_id, tags_json FROM run").pl())
 
 
 def _pico(usd: Decimal) -> int:
     return int(_CONTEXT.multiply(usd, _PICO).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))
-
-
-def _moment(ns: int) -> datetime:
-    return datetime.fromtimestamp(ns // 10**9, UTC).replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""Whether a FOCUS file keeps FOCUS's rules in every row, and adds up: what validators of single columns cannot see.
+"""Whether FOCUS rows keep FOCUS's rules in every row, and add up: what validators of single columns cannot see.
 
 The rules are SQL: sql/export/focus_rules.sql for single rows, focus_balance.sql for the purchases and what uses them
 up, focus_duplicates.sql for rows that are there twice. A row is counted from 1, its header not among them.
@@ -6,7 +6,6 @@ up, focus_duplicates.sql for rows that are there twice. A row is counted from 1,
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,74 +15,7 @@ import duckdb
 
 import sql
 from rose.ledger import database
-from rose.pricing.money import PricingError
 from rose.pricing.query import records
-
-_TEXT, _DECIMAL, _INTEGER = "VARCHAR", "DECIMAL(38,12)", "BIGINT"
-_DECIMALS = (
-    "BilledCost",
-    "CommitmentDiscountQuantity",
-    "ConsumedQuantity",
-    "ContractedCost",
-    "ContractedUnitPrice",
-    "EffectiveCost",
-    "ListCost",
-    "ListUnitPrice",
-    "PricingQuantity",
-    "x_EffectiveUnitPrice",
-    "x_MarginalCost",
-)
-_TEXTS = (
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargeFrequency",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "CommitmentDiscountCategory",
-    "CommitmentDiscountId",
-    "CommitmentDiscountName",
-    "CommitmentDiscountStatus",
-    "CommitmentDiscountType",
-    "CommitmentDiscountUnit",
-    "ConsumedUnit",
-    "InvoiceId",
-    "InvoiceIssuerName",
-    "PricingCategory",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "ResourceId",
-    "ResourceName",
-    "ResourceType",
-    "ServiceCategory",
-    "ServiceName",
-    "ServiceSubcategory",
-    "SkuId",
-    "SkuMeter",
-    "SkuPriceDetails",
-    "SkuPriceId",
-    "SubAccountId",
-    "SubAccountName",
-    "Tags",
-    "x_CostBucket",
-    "x_LeaseId",
-    "x_RunId",
-    "x_PriceBookVersion",
-    "x_LedgerSeq",
-    "x_Provenance",
-)
-#: DuckDB's type of each column, in no order.
-TYPES: Mapping[str, str] = {
-    **dict.fromkeys(_DECIMALS, _DECIMAL),
-    **dict.fromkeys(_TEXTS, _TEXT),
-    "x_PolicyVersion": _INTEGER,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,58 +48,32 @@ class Report:
         """One line for each fault."""
         return "\n".join(f"  {name}, {fault}" for fault in self.faults)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
-        return {
-            "rows": self.rows,
-            "totals": dict(self.totals),
-            "faults": [{"rule": f.rule, "rows": f.rows, "first": list(f.first), "value": f.value} for f in self.faults],
-        }
 
+def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
+    """Check rows that were written as Parquet, against the charges that they were made from too.
 
-def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Report:
-    """Check a FOCUS file of ours, Parquet or CSV; against the charges it was made from too, where they are given.
-
-    `charges_nano` are nano-dollars by bucket. Raises PricingError for a file that cannot be read as what it is called.
+    `charges_nano` are nano-dollars by bucket.
     """
-    if path.suffix not in (".parquet", ".csv"):
-        raise PricingError(f"{path}: a FOCUS file is called .parquet or .csv")
-    if not path.is_file():
-        raise PricingError(f"{path}: there is no such file")
-    with database.connect() as connection, tempfile.TemporaryDirectory(prefix="rose-focus-") as folder:
-        try:
-            if faults := _of_columns(_columns(connection, path)):
-                return Report(0, {}, faults)
-            if path.suffix == ".csv":
-                # Every rule reads the rows again, and reading text takes longest.
-                stored = Path(folder) / "focus.parquet"
-                faults = _as_parquet(connection, path, stored)
-            else:
-                stored = path
-            connection.read_parquet(str(stored), file_row_number=True).create_view("stored")
-            connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
-            return _check(connection, charges_nano, faults)
-        except duckdb.Error as error:
-            raise PricingError(f"{path} cannot be checked: {str(error).splitlines()[0]}") from None
+    with database.connect() as connection:
+        connection.read_parquet(str(path), file_row_number=True).create_view("stored")
+        connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
+        connection.execute(sql.read("export/amounts.sql"))
+        return _check(connection, charges_nano)
 
 
-def _check(
-    connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int] | None, faults: tuple[Fault, ...]
-) -> Report:
-    connection.execute(sql.read("export/amounts.sql"))
-    faults += _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
+def _check(connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int]) -> Report:
+    faults = _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
     sums = _records(connection, "focus_sums")
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
-    if charges_nano is not None:
-        faults += tuple(
-            Fault(
-                f"x_CostBucket {bucket} sums to {buckets.get(bucket, 0):,} nano-dollars of EffectiveCost, "
-                f"and its charges to {charges_nano.get(bucket, 0):,}",
-                0,
-            )
-            for bucket in sorted(buckets.keys() | charges_nano.keys())
-            if buckets.get(bucket, 0) != charges_nano.get(bucket, 0)
+    faults += tuple(
+        Fault(
+            f"x_CostBucket {bucket} sums to {buckets.get(bucket, 0):,} nano-dollars of EffectiveCost, "
+            f"and its charges to {charges_nano.get(bucket, 0):,}",
+            0,
         )
+        for bucket in sorted(buckets.keys() | charges_nano.keys())
+        if buckets.get(bucket, 0) != charges_nano.get(bucket, 0)
+    )
     totals = {
         "billed": sum(int(row["billed"] or 0) for row in sums),
         "effective": sum(buckets.values()),
@@ -175,52 +81,6 @@ def _check(
         **{f"bucket/{bucket}": nano for bucket, nano in buckets.items()},
     }
     return Report(sum(int(row["rows"]) for row in sums), totals, faults)
-
-
-def _columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
-    """Names and types of the file's columns, in its order; of a CSV, every type is the one the name demands."""
-    read = "read_parquet($path)" if path.suffix == ".parquet" else "read_csv($path, all_varchar = true, header = true)"
-    described = connection.execute(f"DESCRIBE SELECT * FROM {read}", {"path": str(path)}).fetchall()
-    return {
-        str(name): str(kind) if path.suffix == ".parquet" else TYPES.get(str(name), _TEXT)
-        for name, kind, *_ in described
-    }
-
-
-def _of_columns(columns: Mapping[str, str]) -> tuple[Fault, ...]:
-    names = list(columns)
-    custom = [name.startswith("x_") for name in names]
-    texts = [f"there is no column {name}" for name in TYPES if name not in columns]
-    texts += [f"column {name} is none of FOCUS 1.2's or ours" for name in names if name not in TYPES]
-    texts += [
-        f"column {name} is {columns[name]} and must be {kind}"
-        for name, kind in TYPES.items()
-        if name in columns and columns[name] != kind
-    ]
-    if custom != sorted(custom):
-        texts.append("columns that begin with x_ must come after FOCUS's own")
-    return tuple(Fault(text, 0) for text in texts)
-
-
-def _as_parquet(connection: duckdb.DuckDBPyConnection, path: Path, to: Path) -> tuple[Fault, ...]:
-    """Write a CSV's rows as Parquet; returns what is not written as its column demands: there it counts as null."""
-    shapes = {_DECIMAL: r"-?\d{1,26}\.\d{1,12}", _INTEGER: r"-?\d{1,18}"}
-    numbers = [name for name, kind in TYPES.items() if kind in shapes]
-    good = {name: f"regexp_full_match({name}, '{shapes[TYPES[name]]}')" for name in numbers}
-    connection.read_csv(str(path), header=True, all_varchar=True).create_view("written")
-    # Not TRY_CAST: DuckDB has the reader do it, which then fails on what cannot be cast.
-    casts = ", ".join(f"CASE WHEN {good[name]} THEN {name}::{TYPES[name]} END AS {name}" for name in numbers)
-    connection.sql(f"SELECT * REPLACE ({casts}) FROM written").write_parquet(str(to))
-    counted = ", ".join(f"count(*) FILTER (NOT {good[name]}), min(row) FILTER (NOT {good[name]})" for name in numbers)
-    counts = connection.execute(
-        f"SELECT {counted} FROM (SELECT row_number() OVER () AS row, * FROM written)"
-    ).fetchall()[0]
-    decimals = {name: " with decimals" if TYPES[name] == _DECIMAL else "" for name in numbers}
-    return tuple(
-        Fault(f"{name} must be written as a number{decimals[name]}", rows, (first,))
-        for name, rows, first in zip(numbers, counts[::2], counts[1::2], strict=True)
-        if rows
-    )
 
 
 def _of_rows(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:

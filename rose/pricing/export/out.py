@@ -1,4 +1,4 @@
-"""Writing an export: its format by its name's suffix, nothing overwritten unasked, whole or not at all."""
+"""Writing an export: its format by its name's suffix, nothing overwritten, whole or not at all."""
 
 from __future__ import annotations
 
@@ -28,29 +28,24 @@ class Written:
         return {**asdict(self), "path": str(self.path)}
 
 
-def suffix_of(path: Path, known: Collection[str], what: str) -> str:
-    """The suffix, which says the format. Raises PricingError for one that is not among `known`."""
-    if path.suffix not in known:
-        raise PricingError(f"{path}: {what} is written as {' or '.join(sorted(known))}, by the end of the file's name")
-    return path.suffix
-
-
-def refuse_existing(path: Path, force: bool) -> None:
-    """Raises PricingError if the file cannot be written there; asked before the work as well as after it."""
+def check(path: Path, suffixes: Collection[str] = ()) -> None:
+    """Raises PricingError for another suffix, and if the file cannot be written there; called before the work too."""
+    if suffixes and path.suffix not in suffixes:
+        raise PricingError(f"{path} must end in {' or '.join(sorted(suffixes))}: the end of its name says the format")
     if path.is_dir():
         raise PricingError(f"{path} is a folder; name a file in it")
-    if path.exists() and not force:
-        raise PricingError(f"{path} exists; name another file, or replace it with --force")
+    if path.exists():
+        raise PricingError(f"{path} exists; name another file, or remove it first")
     if not path.parent.is_dir():
         raise PricingError(f"{path}: there is no folder {path.parent}; make it first")
 
 
-def write(path: Path, force: bool, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
+def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
     """Have `make` write a file beside `path`, then give it the name. `make` returns rows and totals, nano-dollars.
 
     If it raises, nothing is at `path` that was not there. Raises PricingError if `path` cannot be written.
     """
-    refuse_existing(path, force)
+    check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             # The suffix stays: readers of the format go by it.
@@ -59,7 +54,7 @@ def write(path: Path, force: bool, make: Callable[[Path], tuple[int, Mapping[str
             with temporary.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = temporary.stat().st_size
-            refuse_existing(path, force)
+            check(path)
             layout.replace_file(temporary, path)
     except OSError as error:
         raise PricingError(f"{path} cannot be written: {error.strerror}") from error

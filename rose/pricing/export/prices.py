@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.export.bill import Part
+from rose.pricing.closing.bill import Part
 from rose.pricing.price_books.entries import Dated
 from rose.pricing.price_books.pricebook import PriceBook
 

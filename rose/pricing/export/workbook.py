@@ -7,7 +7,6 @@ The bill stands in whole nano-dollars too, as text. Every total is a formula ove
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,18 @@ import xlsxwriter
 from xlsxwriter.utility import xl_rowcol_to_cell
 
 from rose.clock import utc
-from rose.pricing import charges
+from rose.ledger import catalog, verified
 from rose.pricing.charges.sums import exact
+from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
+from rose.pricing.closing.period import naive
 from rose.pricing.export import out, prices
-from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.terminal import visible
 
-SUFFIXES = (".xlsx",)
+SUFFIX = ".xlsx"
 BILL, PRICES = "Bill", "Prices used"
 HOURS, CORRECTIONS, TOTAL = "device time, hours", "corrections", "total"
 #: Where a sheet's table begins: warnings stand above it.
@@ -47,13 +47,13 @@ _ROWS_MAX = 1_048_576 - 10
 Progress = Callable[[int, int], None]
 
 
-def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = lambda done, total: None) -> Written:
+def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
     """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes.
 
     Rows are those of all sheets; the totals are nano-dollars. `progress` is told sheets done, and of how many.
     Raises PricingError if the file cannot be written, or a sheet would have more rows than Excel can hold.
     """
-    out.suffix_of(path, SUFFIXES, "a workbook")
+    out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
         if frame.height > _ROWS_MAX:
@@ -65,23 +65,32 @@ def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = l
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
         options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
         # Not the time of writing, so that the same bill is the same file.
-        created = datetime.fromtimestamp(bill.stamp.to_ns // 10**9, UTC).replace(tzinfo=None)
+        created = naive(bill.period.to_ns)
         with xlsxwriter.Workbook(str(temporary), options) as book:
             book.set_properties({"title": BILL, "comments": "Made by ROSE", "created": created})
             _write_bill(book, bill, int(sheets["By team"][FULLY_LOADED].sum()))
             for number, (name, frame) in enumerate(sheets.items(), 1):
                 _write_table(book, name, frame, bill)
                 progress(number, len(sheets))
-        totals = {"closed": bill.charges.total_nano} if bill.close_id else {}
+        totals = {"closed": _charged_nano(bill)} if bill.close_id else {}
         return sum(frame.height for frame in sheets.values()), {**totals, "bill": bill.total_nano}
 
-    return out.write(path, force, make)
+    return out.write(path, make)
+
+
+def _charged_nano(bill: Bill) -> int:
+    """The bill without its corrections, nano-dollars."""
+    return sum(part.total_nano for part in bill.charges)
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
     """Return the bill by each of `_BY`, and what was posted to it, by sheet: hours, and whole nano-dollars."""
     parts = [
-        part.frame.with_columns(posting=pl.lit(part.invoice_id), reason=pl.lit(part.reason), corrects=part.correction)
+        part.frame.with_columns(
+            posting=pl.lit(part.invoice_id, pl.String),
+            reason=pl.lit(part.posting and part.posting.reason, pl.String),
+            corrects=pl.lit(part.correction),
+        )
         for part in bill.parts
     ]
     rows = pl.concat(parts, how="diagonal_relaxed").with_columns(
@@ -93,13 +102,14 @@ def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
     )
     corrected = (CORRECTIONS, TOTAL) if bill.corrections else ()
     made = {name: _summed(rows, by, (HOURS, AMORTIZED, *corrected)) for name, by in _BY.items()}
-    loaded = charges.fully_load(bill.charges.frame) if bill.loaded is None else bill.loaded
+    loaded = bill.loaded
     for name, (key, *_) in _BY.items():
         if key in _LOADED:
             full = _summed(loaded.rename({"loaded_nano": FULLY_LOADED}), (key,), (FULLY_LOADED,))
             both = made[name].join(full, on=key, how="full", coalesce=True, nulls_equal=True).fill_null(0).sort(key)
             made[name] = both.select(key, HOURS, AMORTIZED, FULLY_LOADED, *corrected)
-    labels = {run_id: label.name for run_id, label in bill.runs.items()}
+    with catalog.connect(bill.root) as ledger:
+        labels = dict(ledger.execute("SELECT run_id, name FROM run").fetchall())
     named = pl.col("run_id").replace_strict(labels, default="", return_dtype=pl.String).alias("name")
     made["By run"] = made["By run"].select("run_id", named, pl.exclude("run_id"))
     if bill.corrections:
@@ -116,7 +126,7 @@ def _summed(rows: pl.DataFrame, by: Sequence[str], sums: Sequence[str]) -> pl.Da
 
 def _prices(bill: Bill) -> pl.DataFrame:
     """Return each price that the charges were made with, its source and its dates."""
-    used = {price.name: price for price in prices.used(bill.charges)}
+    used = {price.name: price for part in bill.charges for price in prices.used(part)}
     rows = [
         (
             name,
@@ -172,21 +182,21 @@ def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None
 def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
     """Name and value of what must be known to use the figures."""
     stamp = bill.stamp
-    yield "close", bill.close_id or "none: not closed yet"
+    yield "closes", ", ".join(bill.closes) or "none: not closed yet"
     yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
     yield "provenance", stamp.provenance
-    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {bill.verification}"
+    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {verified.text(bill.root)}"
     yield "price book", stamp.book.line
     yield "price book's SHA-256", bill.book.sha256
 
 
 def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
     """The bill in each view, and with its corrections, nano-dollars."""
-    yield AMORTIZED, bill.charges.total_nano
+    yield AMORTIZED, _charged_nano(bill)
     yield FULLY_LOADED, loaded_nano
     yield MARGINAL, bill.marginal_nano
-    if bill.close_id is not None:
-        yield "corrections posted since", bill.total_nano - bill.charges.total_nano
+    if bill.corrections:
+        yield "corrections posted since", bill.total_nano - _charged_nano(bill)
         yield "amortized, with corrections", bill.total_nano
 
 
@@ -233,5 +243,5 @@ def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
 
 def _money(bill: Bill) -> str:
     """Below a thousand dollars cents are too coarse to tell anything apart."""
-    usd = '"$"#,##0.00' if bill.charges.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
+    usd = '"$"#,##0.00' if bill.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
     return f"{usd};[Red]-{usd}"

@@ -1,9 +1,9 @@
 """Which price book prices a figure: a decision that somebody made and that is shown, never a default.
 
-In this order: the one named to the command; the one that the ledger adopted last (`rose price adopt`); the run's own,
-which its fleet file named, and for several runs only where every one names it; the one of the environment. Made-up
-prices are used only where they are asked for by name, and after every real book: a run whose fleet file names them has
-no prices of its own.
+In this order: the one named to the command; the one that the ledger adopted last (`rose price FILE --adopt`); the
+run's own, which its fleet file named, and for several runs only where every one names it; the one of the environment.
+Made-up prices are used only where they are asked for by name, and after every real book: a run whose fleet file names
+them has no prices of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Own = dict[str | None, tuple[list[str], set[str | None]]]
 _LIMIT_BYTES = 2**20
 
 WAYS = (
-    "Name one with `-b FILE`; or put one on record for the ledger with `rose price adopt FILE`; or set "
+    "Name one with `-b FILE`; or put one on record for the ledger with `rose price FILE --adopt`; or set "
     f"{VARIABLE}=FILE, or `price_book` in the fleet file before a run. For a look at made-up prices: `-b example`."
 )
 
@@ -104,8 +104,8 @@ def refuse_example(book: PriceBook, act: str) -> None:
     if book.example:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
-            "it, give it a `name` of your own, check it with `rose price show FILE`, and name it with `-b FILE` or "
-            "put it on record with `rose price adopt FILE`"
+            "it, give it a `name` of your own, check it with `rose price FILE`, and name it with `-b FILE` or "
+            "put it on record with `rose price FILE --adopt`"
         )
 
 

@@ -12,33 +12,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.numbers import (
-    High,
-    Increment,
-    LatencyCurve,
-    Low,
-    Probability,
-    number,
-    rate,
-)
+from rose.pricing.price_books.numbers import AtLeastOne, Curve, Increment, Probability, Rate, Share
 
 
 class PriceBookError(PricingError):
     """A price book that cannot be used, or a price it does not hold; names the file, the field and the value."""
-
-
-def _pue(value: object) -> Decimal:
-    exact = number(value)
-    if exact < 1:
-        raise ValueError("must be 1 or more: watts the site draws for each watt a device draws")
-    return exact
-
-
-def _share(value: object) -> Decimal:
-    exact = number(value)
-    if not 0 <= exact <= 1:
-        raise ValueError("must be a load from 0.0 to 1.0")
-    return exact
 
 
 def _day(value: object) -> object:
@@ -47,23 +25,9 @@ def _day(value: object) -> object:
     return value
 
 
-def _pair(value: object) -> object:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("must be a pair of load and watts, such as [0.5, 520]")
-    return tuple(value)
-
-
-def _points(value: object) -> object:
-    if not isinstance(value, list | tuple) or len(value) < 2:
-        raise ValueError("must be two or more pairs of load and watts, such as [[0.0, 267], [1.0, 680]]")
-    return tuple(value)
-
-
-Rate = Annotated[Decimal, BeforeValidator(rate)]
 Day = Annotated[date, BeforeValidator(_day)]
 Name = Annotated[str, Field(min_length=1)]
 Pool = Literal["serving", "rollout", "train"]
-Point = Annotated[tuple[Annotated[Decimal, BeforeValidator(_share)], Rate], BeforeValidator(_pair)]
 
 
 class Header(BaseModel):
@@ -94,8 +58,8 @@ class Entry(BaseModel):
 
     source: Name
     source_date: Day
-    low_share: Low | None = None
-    high_share: High | None = None
+    low_share: Share | None = None
+    high_share: AtLeastOne | None = None
 
     @property
     def has_range(self) -> bool:
@@ -202,7 +166,7 @@ class PowerFigure(Entry):
     device_class: Name = Field(alias="class")
     idle_given: Rate | None = Field(default=None, alias="idle_w")
     load_given: Rate | None = Field(default=None, alias="load_w")
-    points_given: Annotated[tuple[Point, ...], BeforeValidator(_points)] | None = Field(default=None, alias="points")
+    points_given: Curve | None = Field(default=None, alias="points")
 
     @property
     def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
@@ -242,16 +206,8 @@ class PowerFigure(Entry):
         loads = [load for load, _ in self.points]
         if loads[0] != 0 or loads[-1] != 1:
             raise ValueError(f"points must begin at load 0.0 and end at 1.0, not at {loads[0]} and {loads[-1]}")
-        for (low, from_w), (high, to_w) in pairwise(self.points):
-            if high <= low:
-                raise ValueError(f"points must be in ascending order of load: {high} comes after {low}")
-            if to_w < from_w:
-                asked = f"load_w {to_w} must be at least idle_w {from_w}"
-                raise ValueError(
-                    asked
-                    if self.points_given is None
-                    else f"watts must not fall as load grows: {to_w} W at load {high} after {from_w} W at {low}"
-                )
+        if self.load_w < self.idle_w:
+            raise ValueError(f"load_w {self.load_w} must be at least idle_w {self.idle_w}")
         return self
 
 
@@ -259,7 +215,7 @@ class Electricity(Dated):
     """Tariff, and power usage effectiveness: watts the site draws for each watt a device draws."""
 
     usd_per_kwh: Rate
-    pue: Annotated[Decimal, BeforeValidator(_pue)]
+    pue: AtLeastOne
 
 
 class TransferPrice(Dated):
@@ -283,7 +239,7 @@ class Lending(Dated):
     #: The SLO penalty: what one serving request that misses its budget costs.
     violation_usd: Rate
     #: What one that keeps its budgets costs, by the larger share of a budget that it took: (share, dollars).
-    latency_usd: LatencyCurve | None = None
+    latency_usd: Curve | None = None
     #: An hour that serving works longer because rollouts share its device.
     interference_usd_per_device_hour: Rate | None = None
     #: A GiB of KV memory that a rollout engine holds for an hour on a device that is not lent.

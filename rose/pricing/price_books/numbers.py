@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 #: More decimals, or more digits before the point, than any price has: a slip of the pen or a float written out.
 DECIMALS_MAX = 12
@@ -17,12 +18,10 @@ RATE_MAX = 1_000_000
 
 
 def number(value: object) -> Decimal:
-    # TOML numbers arrive as int or Decimal; text or a bool would be a slip of the pen.
+    """The exact number of a TOML value, which is an int or a Decimal. Raises ValueError for anything else."""
     # pydantic reports a ValueError with its field; a TypeError would escape.
-    if isinstance(value, str):
-        raise ValueError("must be a number, without quotes")
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ValueError("must be a number such as 2.35")
+        raise ValueError("must be a number such as 2.35, without quotes")
     exact = Decimal(value)
     if not exact.is_finite():
         raise ValueError("must be a finite number")
@@ -34,81 +33,34 @@ def number(value: object) -> Decimal:
     return exact
 
 
-def rate(value: object) -> Decimal:
-    exact = number(value)
-    if exact.is_signed():
-        raise ValueError("must be 0 or more; 0 says that it is free")
-    return _at_most(exact, RATE_MAX)
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _at_most(exact: Decimal, bound: int) -> Decimal:
-    if exact > bound:
-        raise ValueError(
-            f"is {exact}, and must be at most {bound:,}, since sums of amounts must stay below 2**63 nano-dollars; "
-            "check the unit"
-        )
-    return exact
-
-
-def _probability(value: object) -> Decimal:
-    if isinstance(value, bool):
-        return Decimal(int(value))
-    try:
-        exact = number(value)
-    except ValueError:
-        exact = None
-    if exact is None or not 0 <= exact <= 1:
-        raise ValueError("must be a probability from 0 to 1, or true or false for 1 or 0")
-    return exact
-
-
-def _low(value: object) -> Decimal:
-    exact = number(value)
-    if not 0 <= exact <= 1:
-        raise ValueError("must be from 0 to 1: the low end of the entry's figures is that share of them")
-    return exact
-
-
-def _high(value: object) -> Decimal:
-    exact = number(value)
-    if exact < 1:
-        raise ValueError("must be 1 or more: the high end of the entry's figures is that many times them")
-    return exact
-
-
-def _hours(value: object) -> Decimal:
-    exact = number(value)
-    if exact <= 0:
-        raise ValueError("must be above 0: hours that a device is bought for at once")
-    return exact
-
-
-def _curve(value: object) -> object:
-    if not isinstance(value, list | tuple) or len(value) < 2:
-        raise ValueError("must be two or more pairs of a share of the budget and dollars: [[0.5, 0], [1.0, 0.001]]")
-    points = []
-    for point in value:
-        if not isinstance(point, list | tuple) or len(point) != 2:
-            raise ValueError("must be pairs of a share of the budget and dollars, such as [0.5, 0.0001]")
-        share, usd = number(point[0]), rate(point[1])
-        if not 0 <= share <= 1:
-            raise ValueError(f"has a share of the latency budget outside 0.0 to 1.0: {share}")
-        points.append((share, usd))
-    for (low, from_usd), (high, to_usd) in pairwise(points):
+def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
+    """The points, if x grows and y never falls from one to the next. Raises ValueError naming those where not."""
+    for (low, from_y), (high, to_y) in pairwise(points):
         if high <= low:
-            raise ValueError(f"must be in ascending order of the share: {high} comes after {low}")
-        if to_usd < from_usd:
-            raise ValueError(f"must not fall as latency grows: {to_usd} at {high} after {from_usd} at {low}")
-    return tuple(points)
+            raise ValueError(f"points must be in ascending order: {high} comes after {low}")
+        if to_y < from_y:
+            raise ValueError(f"points must not fall: {to_y} at {high} after {from_y} at {low}")
+    return points
 
 
+_Number = Annotated[Decimal, BeforeValidator(number)]
+#: 0 says that it is free.
+Rate = Annotated[_Number, Field(ge=0, le=RATE_MAX)]
+#: From 0 to 1.
+Share = Annotated[_Number, Field(ge=0, le=1)]
 #: From 0 to 1; `true` is 1 and `false` 0.
-Probability = Annotated[Decimal, BeforeValidator(_probability)]
-#: Ends of a 95% range as shares of a figure: at most 1, and at least 1.
-Low = Annotated[Decimal, BeforeValidator(_low)]
-High = Annotated[Decimal, BeforeValidator(_high)]
+Probability = Annotated[Share, BeforeValidator(lambda value: int(value) if isinstance(value, bool) else value)]
+AtLeastOne = Annotated[_Number, Field(ge=1)]
 #: Hours that a device is paid for at least.
-Increment = Annotated[Decimal, BeforeValidator(_hours)]
-#: Dollars for a request by the share of its latency budget that it took: straight lines between the points, level
-#: before the first and after the last.
-LatencyCurve = Annotated[tuple[tuple[Decimal, Decimal], ...], BeforeValidator(_curve)]
+Increment = Annotated[_Number, Field(gt=0)]
+#: Pairs of a share and an amount by it: straight lines between the points, level before the first and after the last.
+Curve = Annotated[
+    tuple[Annotated[tuple[Share, Rate], BeforeValidator(_tuple)], ...],
+    BeforeValidator(_tuple),
+    Field(min_length=2),
+    AfterValidator(rising),
+]

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from rose.pricing.closing.period import Period, moment, nanoseconds
+from rose.pricing.closing.period import NS_PER_DAY, Period, moment, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
 
 FORMS = (
@@ -29,6 +29,14 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 
 
+#: Ten years: each hour of a period takes memory.
+_DAYS_MAX = 3660
+
+
+class QuestionError(PricingError):
+    """A wrong period, dimension, tag or value in a question; the message names it."""
+
+
 class Hour(NamedTuple):
     """An hour of a period, and what the reader calls the time it lies in."""
 
@@ -42,7 +50,7 @@ class Hour(NamedTuple):
 
 @dataclass(frozen=True)
 class Calendar:
-    """A time zone by its IANA name. Raises PricingError for an unknown zone."""
+    """A time zone by its IANA name. Raises QuestionError for an unknown zone."""
 
     tz: str = "UTC"
 
@@ -50,20 +58,22 @@ class Calendar:
         try:
             _ = self.zone
         except (ValueError, LookupError, OSError):
-            raise PricingError(f"time zone {self.tz!r} is not known; give an IANA name such as Europe/Berlin") from None
+            raise QuestionError(
+                f"time zone {self.tz!r} is not known; give an IANA name such as Europe/Berlin"
+            ) from None
 
     @cached_property
     def zone(self) -> ZoneInfo:
         return ZoneInfo(self.tz)
 
     def period(self, text: str, now_ns: int) -> Period:
-        """The period that `text` names, in any of FORMS. Raises PricingError for another text."""
+        """The period that `text` names, in any of FORMS. Raises QuestionError for another text, or beyond ten years."""
         first, dots, last = text.partition("..")
-        if not dots:
-            return Period(*self._bounds(text, now_ns))
-        begin, end = self._bounds(first, now_ns)[0], self._bounds(last, now_ns)[1]
+        begin, end = self._bounds(first, now_ns)[0], self._bounds(last if dots else first, now_ns)[1]
+        if end - begin > _DAYS_MAX * NS_PER_DAY:
+            raise QuestionError(f"period {text!r} is longer than {_DAYS_MAX} days; ask for a part of it")
         if end <= begin:
-            raise PricingError(f"period {text!r} ends before it begins; write the earlier part first")
+            raise QuestionError(f"period {text!r} ends before it begins; write the earlier part first")
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
@@ -80,7 +90,7 @@ class Calendar:
         return moment(ns).astimezone(self.zone).time() == time()
 
     def hours(self, period: Period) -> Iterator[Hour]:
-        """The UTC hours of a period, in order. Raises PricingError where a day does not begin on one."""
+        """The UTC hours of a period, in order. Raises QuestionError where a day does not begin on one."""
         at_ns = period.from_ns
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()
@@ -107,9 +117,9 @@ class Calendar:
                 return self._begin(days[0]), self._begin(days[1])
             at = datetime.fromisoformat(text)
         except (ValueError, OverflowError):
-            raise PricingError(f"{text!r} is no period; write {FORMS}") from None
+            raise QuestionError(f"{text!r} is no period; write {FORMS}") from None
         if len(text) != len("2026-10-03T05"):
-            raise PricingError(f"{text!r} is no period; write {FORMS}")
+            raise QuestionError(f"{text!r} is no period; write {FORMS}")
         begin = self._whole_hour(at.replace(tzinfo=self.zone), text)
         return begin, begin + NS_PER_HOUR
 
@@ -119,7 +129,7 @@ class Calendar:
     def _whole_hour(self, at: datetime, text: str) -> int:
         ns = nanoseconds(at.astimezone(UTC))
         if ns % NS_PER_HOUR:
-            raise PricingError(
+            raise QuestionError(
                 f"{text} in {self.tz} begins at {at.astimezone(UTC):%H:%M} UTC, and charges are of whole UTC hours: "
                 "no figure can be cut there. Give another --tz, such as UTC"
             )

@@ -131,7 +131,7 @@ class Saved:
 def saved(
     root: Path,
     period: Period,
-    price_book: str | None = None,
+    price_book: str | PriceBook | None = None,
     *,
     team: str | None = None,
     run_id: str | None = None,

@@ -20,16 +20,15 @@ from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 if TYPE_CHECKING:
     from rose.pricing.closing.records import Posting
     from rose.pricing.spend.saved import RunSaved, Saved
-    from rose.pricing.watch.budget import Expected
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
     """What is closed and what is not, then the lines and their sum."""
-    asked, currency = cost.question, cost.stamp.currency
-    yield f"{asked.calendar.text(asked.period)}  [{AMORTIZED}; {cost.stamp}]"
+    question, currency = cost.question, cost.stamp.currency
+    yield f"{question.calendar.text(question.period)}  [{cost.view}; {cost.stamp}]"
     yield rests_on(cost)
-    if asked.only:
-        named = ", ".join(f"{name} {value}" for name, value in asked.only.items())
+    if question.only:
+        named = ", ".join(f"{name} {value}" for name, value in question.only.items())
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
         yield f"{named} only: {part} of the period's bill of {bill}"
     yield lines(cost)
@@ -40,11 +39,13 @@ def lines(cost: Cost) -> Table:
     by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
     # Only where they differ from the cost or from nothing.
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
+    # The fully loaded view has no device time and no tokens of its own.
+    counted = cost.view == AMORTIZED
 
     def row(values: Sequence[str], line: Line) -> Row:
         share = f"{line.cost_nano / whole:.1%}" if whole else "-"
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
-        return (*values, line.cost_nano, share, *parts, line.ns, line.tokens)
+        return (*values, line.cost_nano, share, *parts, *([line.ns, line.tokens] if counted else []))
 
     amounts = [*(["of it corrections"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
@@ -54,8 +55,7 @@ def lines(cost: Cost) -> Table:
             Column("cost", "money", currency),
             Column("share", "figure"),
             *(Column(name, "money", currency) for name in amounts),
-            Column("device time", "hours"),
-            Column("tokens", "count"),
+            *([Column("device time", "hours"), Column("tokens", "count")] if counted else []),
         ),
         rows=tuple(row(line.values, line) for line in cost.lines) if by else (),
         footer=(row(("total", *[""] * (len(by) - 1)) if by else (), cost.total),),
@@ -142,36 +142,13 @@ def csv_text(cost: Cost) -> str:
                 stamp.currency,
                 f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}",
                 line.tokens,
-                AMORTIZED,
+                cost.view,
                 utc(stamp.from_ns),
                 utc(stamp.to_ns),
                 stamp.provenance,
                 str(stamp.verified).lower(),
                 stamp.book.text,
                 str(stamp.book.example).lower(),
-            ]
-        )
-    return written.getvalue()
-
-
-def forecast_csv(rows: Sequence[Expected]) -> str:
-    """A row for the fleet, whose team is empty, and for each team; no forecast is an empty cell with the reason."""
-    written = io.StringIO()
-    lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(["team", "month", "spent", "forecast", "low", "high", "currency", "basis", "example_prices"])
-    for row in rows:
-        figure = row.forecast
-        amounts = (row.spent.value, figure.value, figure.low, figure.high)
-        texts = ("" if nano is None else f"{Decimal(int(nano)).scaleb(-9):f}" for nano in amounts)
-        basis = figure.why or figure.basis
-        lines.writerow(
-            [
-                *csv_cells([row.team or ""]),
-                row.month,
-                *texts,
-                figure.stamp.currency,
-                basis,
-                str(figure.stamp.book.example).lower(),
             ]
         )
     return written.getvalue()
@@ -218,32 +195,6 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     for run in saved.runs:
         if run.why is not None:
             yield f"{run.run_id}: {run.why}"
-
-
-def saved_csv(saved: Saved) -> str:
-    """A row for each run; what is not known is an empty cell with the reason."""
-    from rose.pricing.spend.saved import ENDS
-
-    written = io.StringIO()
-    lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(
-        [
-            "team",
-            "run",
-            "status",
-            *(f"cash_saved_{end}" for end in ENDS),
-            "capacity_avoided",
-            "currency",
-            "example_prices",
-            "why",
-        ]
-    )
-    for run in saved.runs:
-        amounts = (*(run.cash_nano or (None, None)), run.capacity_nano)
-        texts = ("" if nano is None else f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
-        prices = ("", "") if run.book is None else (run.book.currency, str(run.book.example).lower())
-        lines.writerow([*csv_cells((run.team, run.run_id)), run.status, *texts, *prices, run.why or ""])
-    return written.getvalue()
 
 
 def _status(run: RunSaved) -> str:

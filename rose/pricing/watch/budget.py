@@ -21,13 +21,13 @@ from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger import layout
 from rose.pricing.closing import records, store
+from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.close import user
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.spend.gather import Gathered, gather
 from rose.pricing.watch.forecast import Forecast, forecast
 
 #: Days before the current one that a forecast is fitted to.
@@ -109,7 +109,7 @@ def show(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Every team with a budget for the month; `book` prices the hours that are not closed, as for `gather`.
+    """Every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`.
 
     Raises PricingError where no budget is set for the month, or its charges cannot be priced.
     """
@@ -136,7 +136,7 @@ def expected(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """The fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `gather`.
+    """The fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
 
     Raises PricingError for a team that no charge names, a month that has not begun, or charges that cannot be priced.
     """
@@ -173,7 +173,7 @@ def _charged(
     *,
     provenance: str | None,
     allow_unverified: bool,
-) -> tuple[Gathered, Stamp, str]:
+) -> tuple[Bill, Stamp, str]:
     """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month.
 
     And why days before the month are missing, in words; empty if none are.
@@ -182,8 +182,8 @@ def _charged(
         raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
     so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
 
-    def billed(period: Period) -> Gathered:
-        return gather(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
+    def billed(period: Period) -> Bill:
+        return bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
 
     charged, unread = None, ""
     if now_ns < month.to_ns:

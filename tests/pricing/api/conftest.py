@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rose.pricing.api import app
-from rose.pricing.api.ledgers import Ledger, named
+from rose.pricing.api.questions import Ledger, named
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, HOUR_NS, T0_NS
 
 #: Two days after the hour that `fleet` worked.
@@ -32,7 +32,7 @@ class Answer:
     @property
     def data(self) -> Any:
         assert self.status == 200, self.text
-        return self.json["data"]
+        return self.json
 
 
 class Served:
@@ -61,26 +61,19 @@ def book(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def asked_folder(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quiet_folder(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`fleet` as `ledger` and its `book.toml`, for tests that only ask."""
-    folder = tmp_path_factory.mktemp("asked")
+    folder = tmp_path_factory.mktemp("quiet")
     (folder / "book.toml").write_text(BOOK_TOML)
     shutil.copytree(fleet_made, folder / "ledger")
     return folder
 
 
 @pytest.fixture(scope="session")
-def asked_fleet(asked_folder: Path) -> Served:
+def quiet_fleet(quiet_folder: Path) -> Served:
     """`fleet`, an hour later than NOW_NS, for many questions."""
-    ledgers = named([str(asked_folder / "ledger")], str(asked_folder / "book.toml"))
+    ledgers = named([str(quiet_folder / "ledger")], str(quiet_folder / "book.toml"))
     return Served(ledgers, NOW_NS + HOUR_NS)
-
-
-@pytest.fixture(scope="session")
-def asked_half(half_closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, Path]:
-    """`half_closed` for tests that only ask, and its folder."""
-    folder = Path(shutil.copytree(half_closed_made, tmp_path_factory.mktemp("half-asked") / "half"))
-    return Served(named([str(folder / "ledger")], str(folder / "book.toml"))), folder
 
 
 @pytest.fixture
@@ -91,10 +84,8 @@ def serve(book: str) -> Serve:
         *roots: Path | str,
         now_ns: int = NOW_NS,
         price_book: str | None = book,
-        allow_unverified: bool = False,
         token: str | None = None,
     ) -> Served:
-        ledgers = named([str(root) for root in roots], price_book, allow_unverified=allow_unverified)
-        return Served(ledgers, now_ns, token)
+        return Served(named([str(root) for root in roots], price_book), now_ns, token)
 
     return start

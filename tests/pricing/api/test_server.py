@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 from rose.ledger.address import OpenAddressError
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import app
-from rose.pricing.api.ledgers import named
-from rose.pricing.api.parameters import AllocationQuery
+from rose.pricing.api.questions import CostQuery, named
 from rose.private_files import SecretError
 from tests.pricing.api.conftest import HOUR, Serve, Served
 from tests.pricing.closing.conftest import BILL_NANO, late_slice, write
@@ -33,15 +32,15 @@ def test_beyond_loopback_a_token_is_needed(fleet: Path) -> None:
 def test_only_who_sends_the_token_is_answered(fleet: Path, serve: Serve) -> None:
     served = serve(fleet, token=TOKEN)
     for headers in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": "Bearer é"}):
-        for path in ("/allocation", "/metrics", "/openapi.json", "/nowhere"):
+        for path in ("/cost", "/metrics", "/openapi.json", "/nowhere"):
             answer = served.get(path, headers=headers)
             assert (answer.status, answer.json["code"]) == (401, 401)
             assert answer.headers["www-authenticate"] == "Bearer"
-    assert served.get("/allocation", headers={"Authorization": f"Bearer {TOKEN}"}, window=HOUR).status == 200
+    assert served.get("/cost", headers={"Authorization": f"Bearer {TOKEN}"}, period=HOUR).status == 200
     # What the Host header says is no path.
-    assert served.get("/allocation", headers={"Host": "localhost/healthz?"}).status in (400, 401)
+    assert served.get("/cost", headers={"Host": "localhost/healthz?"}).status in (400, 401)
     # Whoever watches over the process has none.
-    assert served.get("/healthz").data == "ok"
+    assert served.get("/healthz").status == 200
 
 
 def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(fleet: Path, serve: Serve) -> None:
@@ -62,54 +61,53 @@ def test_ledgers_are_named_once_and_must_be_there(fleet: Path, tmp_path: Path) -
         named([str(tmp_path / "nowhere")], None)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_is_taken(asked_fleet: Served, method: str) -> None:
-    answer = asked_fleet.get("/allocation", method=method)
-    assert (answer.status, answer.json) == (405, {"code": 405, "message": "only GET is answered"})
-
-
-def test_an_unknown_path_names_those_there_are(asked_fleet: Served) -> None:
-    answer = asked_fleet.get("/model/allocation")
+def test_only_reading_of_known_paths_is_answered(quiet_fleet: Served) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        answer = quiet_fleet.get("/cost", method=method)
+        assert (answer.status, answer.json) == (405, {"code": 405, "message": "only GET is answered"})
+    answer = quiet_fleet.get("/model/cost")
     assert answer.status == 404
-    assert "there is /allocation, /summary, /runs, /trust, /metrics" in answer.json["message"]
+    assert "there is /cost, /saved, /forecast, /report, /trust, /metrics" in answer.json["message"]
 
 
-def test_the_description_names_every_path_and_parameter(asked_fleet: Served) -> None:
-    described = asked_fleet.get("/openapi.json").json
+def test_the_description_names_every_path_and_parameter(quiet_fleet: Served) -> None:
+    described = quiet_fleet.get("/openapi.json").json
     assert described["openapi"] == "3.1.0"
     for path, item in described["paths"].items():
         assert item["get"]["security"] == [{"HTTPBearer": []}]
         for parameter in item["get"].get("parameters", ()):
             Draft202012Validator.check_schema(parameter["schema"])
             assert parameter["description"], path
-    parameters = {one["name"] for one in described["paths"]["/allocation"]["get"]["parameters"]}
-    assert parameters == {field.alias or name for name, field in AllocationQuery.model_fields.items()}
+    parameters = {one["name"] for one in described["paths"]["/cost"]["get"]["parameters"]}
+    assert parameters == set(CostQuery.model_fields)
 
 
 def test_each_request_is_a_line_without_what_may_be_secret(
-    asked_fleet: Served, capfd: pytest.CaptureFixture[str]
+    quiet_fleet: Served, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked_fleet.get("/summary", token="SECRET", window=HOUR)
-    asked_fleet.get("/runs%0Aforged", window=HOUR)
+    quiet_fleet.get("/saved", token="SECRET", period=HOUR)
+    quiet_fleet.get("/cost%0Aforged", period=HOUR)
     first, second = capfd.readouterr().err.splitlines()
-    assert re.fullmatch(r"\S+Z \S+ GET /summary 400 \S+ ms", first)
-    assert re.fullmatch(r"\S+Z \S+ GET /runs%0Aforged 404 \S+ ms", second)
+    assert re.fullmatch(r"\S+Z \S+ GET /saved 400 \S+ ms", first)
+    assert re.fullmatch(r"\S+Z \S+ GET /cost%0Aforged 404 \S+ ms", second)
 
 
-def test_a_ledger_that_does_not_verify_has_no_figures_but_marked_ones(fleet: Path, serve: Serve) -> None:
+def test_a_ledger_that_does_not_verify_has_no_figures(fleet: Path, serve: Serve) -> None:
     (fleet / "live" / "test" / "000000" / "foreign").write_text("")
     served = serve(fleet)
-    for path in ("/allocation", "/summary", "/runs"):
-        answer = served.get(path, window=HOUR)
+    for path in ("/cost", "/saved"):
+        answer = served.get(path, period="2026-06-01")
         assert answer.status == 503
-        assert "ledger ledger does not verify, so its figures cannot be trusted" in answer.json["message"]
-    marked = serve(fleet, allow_unverified=True).get("/allocation", window=HOUR)
-    assert marked.json["sets"][0]["verified"] is False
+        assert "does not verify, so its figures cannot be trusted" in answer.json["message"]
+    trust = served.get("/trust").data
+    assert trust["sound"] is False
+    assert trust["problem_count"] == len(trust["problems"]) > 0
+    assert "foreign" in " ".join(trust["problems"])
 
 
 def test_without_prices_nothing_is_priced(fleet: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
-    answer = serve(fleet, price_book=None).get("/allocation", window=HOUR)
+    answer = serve(fleet, price_book=None).get("/cost", period=HOUR)
     assert answer.status == 503
     assert "there is no price book" in answer.json["message"]
 
@@ -118,9 +116,11 @@ def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
 
     def idle_nano() -> int:
-        (allocations,) = served.get("/allocation", window=HOUR, aggregate="bucket").data
-        assert sum(line["total_nano"] for line in allocations.values()) == BILL_NANO
-        return int(allocations["idle"]["total_nano"])
+        costs = {
+            line["bucket"]: line["cost_nano"] for line in served.get("/cost", period=HOUR, by="bucket").data["lines"]
+        }
+        assert sum(costs.values()) == BILL_NANO
+        return int(costs["idle"])
 
     assert idle_nano() == 600_000_000
     write(fleet, [late_slice()], "late")
@@ -130,16 +130,16 @@ def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:
 def test_requests_at_once_have_one_answer(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: served.get("/allocation", window=HOUR), range(4)))
+        answers = list(pool.map(lambda _: served.get("/cost", period=HOUR), range(4)))
     assert {answer.status for answer in answers} == {200}
     assert len({answer.text for answer in answers}) == 1
 
 
-def test_it_listens_while_the_block_runs(asked_folder: Path) -> None:
-    ledgers = named([str(asked_folder / "ledger")], None)
+def test_it_listens_while_the_block_runs(quiet_folder: Path) -> None:
+    ledgers = named([str(quiet_folder / "ledger")], None)
     with app.serve(ledgers, "127.0.0.1", 0) as url:
         with urllib.request.urlopen(f"{url}/healthz", timeout=60) as response:
-            assert json.load(response) == {"code": 200, "data": "ok"}
+            assert json.load(response) == {"code": 200}
         port = int(url.rpartition(":")[2])
         with (
             pytest.raises(LedgerError, match=f"cannot listen on 127.0.0.1:{port}"),

@@ -12,11 +12,12 @@ from benchmarks import price_book
 from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import state
-from rose.pricing.export import bill, focus
+from rose.pricing.export import focus
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run.priced import priced
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
+from tests.pricing.export.conftest import whole_bill
 
 GPU = "GPU-5c1e"
 BOOK = parse(
@@ -141,7 +142,7 @@ def test_an_export_names_the_device_and_counts_it_once(write_ledger: Any, tmp_pa
         made = [run(), device("joined", 0, name), slice_(0, name, serving=3600), device("left", 3600, name)]
         root = write_ledger(made, root=root, writer=name, run_id=name)
     assert root is not None
-    exported = bill.of_period(root, BOOK)
+    exported = whole_bill(root, BOOK)
     focus.write(exported, tmp_path / "focus.parquet")
     used = pl.read_parquet(tmp_path / "focus.parquet").filter(ChargeCategory="Usage")
     assert used.select("ResourceId", "ResourceName").rows() == [(GPU, "a"), (GPU, "b")]

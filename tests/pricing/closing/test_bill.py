@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rose.pricing.closing.bill import bill
+from rose.pricing.closing.bill import bill, of_close
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
@@ -30,15 +30,23 @@ DAY = Period(T0_NS, T0_NS + DAY_NS)
 
 def test_open_hours_are_priced_and_closed_ones_are_as_booked(fleet: Path) -> None:
     open_bill = bill(fleet, FIRST_HOUR, DEARER)
-    assert (open_bill.closes, set(open_bill.frame["closed"])) == ((), {False})
+    assert (open_bill.closes, set(open_bill.frame["closed"])) == ({}, {False})
     assert open_bill.frame["cost_nano"].sum() == BILL_NANO + 360_000_000
     close(fleet)
     # The book given prices open hours only: what is closed stays what it was.
     closed_bill = bill(fleet, FIRST_HOUR, DEARER)
-    assert (closed_bill.closes, set(closed_bill.frame["closed"])) == ((CLOSE_ID,), {True})
+    assert (closed_bill.closes, set(closed_bill.frame["closed"])) == ({CLOSE_ID: 0}, {True})
     assert closed_bill.frame["cost_nano"].sum() == BILL_NANO
     restate(fleet, CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
-    assert bill(fleet, FIRST_HOUR, BOOK).frame["cost_nano"].sum() == BILL_NANO + 360_000_000
+    restated = bill(fleet, FIRST_HOUR, "no-such-book.toml")
+    assert restated.frame["cost_nano"].sum() == restated.total_nano == BILL_NANO + 360_000_000
+    assert [(part.state, part.invoice_id, part.total_nano) for part in restated.parts] == [
+        ("closed", CLOSE_ID, BILL_NANO),
+        ("correction", f"{CLOSE_ID}/1", 360_000_000),
+    ]
+    assert restated.newest_book.sha256 == DEARER.sha256
+    # As it was known before the correction.
+    assert of_close(fleet, CLOSE_ID, NEXT_DAY_US * 1000).total_nano == BILL_NANO
 
 
 def test_a_period_between_two_closes_is_one_bill(tmp_path: Path) -> None:
@@ -49,6 +57,10 @@ def test_a_period_between_two_closes_is_one_bill(tmp_path: Path) -> None:
     by_hour = whole_bill.frame.group_by("hour", "closed").agg(pl.col("cost_nano").sum()).sort("hour")
     assert by_hour["cost_nano"].to_list() == [3_600_000_000] * 3
     assert by_hour["closed"].to_list() == [True, False, True]
+    assert (
+        whole_bill.hours.sort("hour").rows()
+        == by_hour.with_columns(team=pl.lit("chat")).select("hour", "team", "closed", "cost_nano").rows()
+    )
     # A part of a close is a part of a bill.
     assert bill(root, Period(T0_NS + HOUR_NS, T0_NS + 3 * HOUR_NS), BOOK).frame["cost_nano"].sum() == 7_200_000_000
 

@@ -95,11 +95,3 @@ def test_a_moved_row_is_taken_back_and_charged_anew() -> None:
     rows = {row["team"]: row for row in charge_algebra.difference(now, before).iter_rows(named=True)}
     assert (rows["chat"]["cost_nano"], rows["chat"]["ns"], rows["chat"]["writer"]) == (-5, -7, "old")
     assert (rows["research"]["cost_nano"], rows["research"]["ns"], rows["research"]["writer"]) == (6, 7, "new")
-
-
-def test_rows_of_older_closes_are_of_the_device_of_their_run_alone() -> None:
-    now = charges_of([{"device_id": "s0", "hardware_id": "run/s0", "ns": 1}, {"device_id": None, "hardware_id": None}])
-    assert charge_algebra.with_hardware(now.drop("hardware_id")).equals(now)
-    assert charge_algebra.with_hardware(now) is now
-    assert charge_algebra.with_every_dimension(now.drop("hardware_id", "fleet_run_id")).equals(now)
-    assert charge_algebra.with_every_dimension(now) is now

@@ -18,30 +18,23 @@ from rose.pricing.money import NS_PER_HOUR, PricingError
         ("2026-12-01", "2027-01-01", "2026-12"),
         ("2026-11-03", "2026-11-04", "2026-11-03"),
         ("2026-11-03T05", "2026-11-03T06", "2026-11-03T05"),
-        ("2026-11-03T05", "2026-11-04", "2026-11-03T05-to-2026-11-04"),
         ("2026-11-03T05:00Z", "2026-11-10T07:00+02:00", "2026-11-03T05-to-2026-11-10T05"),
     ],
 )
-def test_a_period_is_read_and_named(from_text: str, to_text: str, label: str) -> None:
-    assert period.parse(from_text, to_text, None).label == label
+def test_a_period_is_named(from_text: str, to_text: str, label: str) -> None:
+    assert Period(period.hour(from_text, "--from"), period.hour(to_text, "--to")).label == label
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((None, None, None), "give --from and --to"),
-        (("2026-11-01", None, None), "give --from and --to"),
-        (("2026-11-01", None, "2026-11"), "not both"),
-        ((None, None, "2026-13"), "'2026-13' is no month"),
-        ((None, None, "November"), "'November' is no month"),
-        (("2026-11-01", "soon", None), "--to 'soon' is no UTC time"),
-        (("2026-11-01T05:30", "2026-11-02", None), "--from '2026-11-01T05:30' is not a whole hour"),
-        (("2026-11-02", "2026-11-02", None), "ends after it begins"),
-    ],
-)
-def test_what_is_no_period_is_refused(arguments: tuple[str | None, str | None, str | None], says: str) -> None:
-    with pytest.raises(PricingError, match=says):
-        period.parse(*arguments)
+def test_what_is_no_period_is_refused() -> None:
+    for text in ("2026-13", "November"):
+        with pytest.raises(PricingError, match=f"{text!r} is no month"):
+            period.of_month(text)
+    with pytest.raises(PricingError, match="--hour 'soon' is no UTC time"):
+        period.hour("soon", "--hour")
+    with pytest.raises(PricingError, match="--hour '2026-11-01T05:30' is not a whole hour"):
+        period.hour("2026-11-01T05:30", "--hour")
+    with pytest.raises(PricingError, match="ends after it begins"):
+        Period(0, 0)
 
 
 def test_instants_keep_microseconds() -> None:

@@ -8,7 +8,6 @@ import pytest
 from rose.ledger.growth import compaction
 from rose.pricing.audit.check import check
 from rose.pricing.closing.records import Posting, postings, watermark
-from rose.pricing.money import PricingError
 from tests.pricing.closing.conftest import CLOSE_ID, late_slice, write
 
 
@@ -17,10 +16,6 @@ def test_a_posting_goes_through_json_unchanged(closed: Path) -> None:
     assert Posting.from_json(json.loads(json.dumps(posting.to_json()))) == posting
     with pytest.raises(KeyError):
         Posting.from_json({"close_id": "x"})
-    # Closes overlapped once: one that took hours over from another cannot be read.
-    assert Posting.from_json(posting.to_json() | {"covers": []}) == posting
-    with pytest.raises(PricingError, match=f"{CLOSE_ID} has `covers`"):
-        Posting.from_json(posting.to_json() | {"covers": [{"close_id": "week"}]})
 
 
 def test_the_watermark_is_the_last_event_and_its_segment(fleet: Path) -> None:

@@ -86,10 +86,7 @@ def test_a_documented_call_is_answered(sample_url: str, line: str) -> None:
     if "/metrics" in line:
         assert list(text_string_to_metric_families(done.stdout))
         return
-    answer = json.loads(done.stdout)
-    if "/openapi.json" not in line:
-        assert answer["code"] == 200
-        assert answer["data"]
+    assert json.loads(done.stdout)
 
 
 def test_every_metric_is_documented_with_its_labels() -> None:
@@ -112,7 +109,7 @@ def test_the_documented_scrape_is_of_where_it_is_served() -> None:
 def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     (tmp_path / "token").write_text("0123456789abcdef\n")
-    with started(f"mine={fleet}", "--prices", tmp_path / "book.toml", "--token-file", tmp_path / "token") as (
+    with started(f"mine={fleet}", "-b", tmp_path / "book.toml", "--token-file", tmp_path / "token") as (
         url,
         process,
     ):
@@ -122,7 +119,7 @@ def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
                 with urllib.request.urlopen(
                     urllib.request.Request(f"{url}/trust", headers=headers), timeout=280
                 ) as response:
-                    (trust,) = json.load(response)["data"]
+                    trust = json.load(response)
                     statuses.append(response.status)
             except urllib.error.HTTPError as error:
                 statuses.append(error.code)

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from rose.pricing.commands import correct_command
+from rose.pricing.commands.correct import correct_command
 
 app = typer.Typer()
 app.command("correct")(correct_command)

@@ -11,15 +11,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing import charges
-from rose.pricing.closing import close as closing
-from rose.pricing.closing.period import Period
-from rose.pricing.commands.export import export_app
-from tests.pricing.closing.conftest import begun, ended, fleet_events, judged, slice_, turn, write
-from tests.pricing.conftest import OURS
+from rose.pricing.commands.export import export_command
+from rose.pricing.price_books import pricebook
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, CLOSE_ID, begun, ended, judged, slice_, turn, write
 
 app = typer.Typer()
-app.add_typer(export_app, name="export")
-HOUR = ["--from", "2026-06-01", "--to", "2026-06-01T01"]
+app.command("export")(export_command)
+app.callback()(lambda: None)
+HOUR = ["--period", "2026-06-01T00"]
 
 
 def run(*arguments: str | Path) -> Result:
@@ -30,16 +29,9 @@ def words(result: Result) -> str:
     return " ".join(result.output.split())
 
 
-@pytest.fixture
-def close_id(sample: Path) -> str:
-    begin = 1_780_272_000 * 10**9  # 2026-06-01
-    hour = Period(begin, begin + 3600 * 10**9)
-    return closing.close(sample, hour, OURS, with_open_runs=True).close_id
-
-
-def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
-    for name, scope in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
-        result = run("focus", "--ledger", sample, *scope, "--out", tmp_path / name, "--json")
+def test_focus_of_a_period_and_a_run(sample_kept: Path, tmp_path: Path) -> None:
+    for name, scope in (("a.parquet", HOUR), ("b.csv", ["--run", "run"])):
+        result = run("--ledger", sample_kept, *scope, "--out", tmp_path / name, "--json")
         assert result.exit_code == 0, result.output
         done = json.loads(result.stdout)
         assert result.stderr.startswith("Ledger verified until ")
@@ -47,77 +39,46 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
         assert done["totals"]["billed"] == done["totals"]["effective"] == 4_740_000_000
         assert done["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
         assert done["rows"] == 19
-        assert run("check", tmp_path / name).exit_code == 0
-    assert pl.read_parquet(tmp_path / "c.parquet")["InvoiceId"].unique().to_list() == [close_id]
     # One purchase, and each charge but the tokens that the preemption threw away: they have no time and no cost.
-    frame = charges.price(sample, OURS).frame
+    frame = charges.price(sample_kept, pricebook.load("example")).frame
     unpriced = frame.filter(~pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     assert unpriced.select("lease_id", "fate", "cause", "tokens").rows() == [("L2", "lost", "preempted", 100)]
     assert frame.height - unpriced.height + 1 == 19
-    compared = run("check", tmp_path / "c.parquet", "--ledger", sample, "--close", close_id)
-    assert "$4.74 billed: good" in words(compared)
 
 
-def test_check_names_what_is_wrong_and_exits_1(sample_kept: Path, tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
-    assert run("focus", "--ledger", sample_kept, *HOUR, "-o", path).exit_code == 0
-    path.write_text(path.read_text().replace("Recurring", "Weekly"))
-    result = run("check", path)
-    assert result.exit_code == 1
-    assert "f.csv, row 1: ChargeFrequency must be Recurring" in words(result)
-    as_json = run("check", path, "--json")
-    assert as_json.exit_code == 1
-    assert json.loads(as_json.output)["faults"][0]["first"] == [1]
-
-
-@pytest.mark.parametrize("lent", [True, False])
-def test_tokens_of_a_device_that_joined_no_run_are_exported_without_a_price(tmp_path: Path, lent: bool) -> None:
-    stray = [turn("t9", 2000, 50, device_id="stray", lease_id=None), *judged("t9", 2500, accepted=True)]
-    made = fleet_events() if lent else [*begun(), slice_(0, serving=3600), *ended(3600)]
-    root = write(tmp_path / "ledger", [*made[:-2], *stray, *made[-2:]])
-    (tmp_path / "book.toml").write_text(OURS.text)
-    for command, name in (("workbook", "a.xlsx"), ("focus", "a.parquet"), ("focus", "a.csv")):
-        out = tmp_path / name
-        done = run(command, "--ledger", root, *HOUR, "--out", out, "--price-book", tmp_path / "book.toml")
-        assert done.exit_code == 0, done.output
-    rows = pl.read_parquet(tmp_path / "a.parquet")
-    assert "stray" not in rows["ResourceName"].to_list()
-    assert run("check", tmp_path / "a.csv").exit_code == 0
-
-
-def test_a_workbook_of_a_period_and_of_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
-    for name, scope in (("hour.xlsx", HOUR), ("close.xlsx", ["--close", close_id])):
-        result = run("workbook", "--ledger", sample, *scope, "--out", tmp_path / name)
+def test_a_close_and_its_hour_are_exported_as_they_were_closed(closed_kept: Path, tmp_path: Path) -> None:
+    for name, scope in (("a.parquet", ["--close", CLOSE_ID]), ("b.parquet", HOUR), ("c.xlsx", HOUR)):
+        result = run("--ledger", closed_kept, *scope, "--out", tmp_path / name)
         assert result.exit_code == 0, result.output
-        assert "bill $4.74" in words(result)
+        assert "$3.87" in words(result)
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in words(result)
-        assert "By team" in openpyxl.load_workbook(tmp_path / name).sheetnames
+    rows = [pl.read_parquet(tmp_path / name) for name in ("a.parquet", "b.parquet")]
+    assert rows[0].equals(rows[1])
+    assert rows[0]["InvoiceId"].unique().to_list() == [CLOSE_ID]
+    assert int(rows[0]["BilledCost"].sum() * 10**9) == BILL_NANO
+    assert "By team" in openpyxl.load_workbook(tmp_path / "c.xlsx").sheetnames
 
 
-def test_a_file_is_replaced_only_when_forced(sample_kept: Path, tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
-    path.write_text("mine")
-    refused = run("focus", "--ledger", sample_kept, *HOUR, "--out", path)
-    assert refused.exit_code == 2
-    assert "--force" in words(refused)
-    assert path.read_text() == "mine"
-    assert run("focus", "--ledger", sample_kept, *HOUR, "--out", path, "--force").exit_code == 0
-    assert path.read_text() != "mine"
+def test_tokens_of_a_device_that_joined_no_run_are_exported_without_a_price(tmp_path: Path) -> None:
+    stray = [turn("t9", 2000, 50, device_id="stray", lease_id=None), *judged("t9", 2500, accepted=True)]
+    root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=3600), *stray, *ended(3600)])
+    (tmp_path / "book.toml").write_text(BOOK_TOML)
+    for name in ("a.xlsx", "a.parquet"):
+        done = run("--ledger", root, *HOUR, "--out", tmp_path / name, "--price-book", tmp_path / "book.toml")
+        assert done.exit_code == 0, done.output
+    assert "stray" not in pl.read_parquet(tmp_path / "a.parquet")["ResourceName"].to_list()
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["focus", *HOUR, "--out", "f.txt"], "FOCUS is written as .csv or .parquet"),
-        (["workbook", *HOUR, "--out", "f.csv"], "a workbook is written as .xlsx"),
-        (["focus", "--out", "f.csv"], "say what to export"),
-        (["focus", "--close", "c", "--run", "run", "--out", "f.csv"], "leave out --run"),
-        (["workbook", "--close", "c", "-b", "example", "--out", "f.xlsx"], "leave out --price-book"),
-        (["workbook", "--close", "c", "--out", "f.xlsx"], "there is no close 'c'"),
-        (["focus", "--from", "2026-06-01T00:30", "--out", "f.csv"], "is not a whole hour"),
-        (["focus", "--from", "2027-01-01", "--out", "f.csv"], "nothing can be priced"),
-        (["focus", *HOUR, "-b", "nowhere.toml", "--out", "f.csv"], "cannot read price book nowhere.toml"),
-        (["check", "f.csv"], "there is no such file"),
+        ([*HOUR, "--out", "f.txt"], "must end in .csv or .parquet or .xlsx"),
+        ([*HOUR, "--out", "there.csv"], "there.csv exists"),
+        (["--close", "c", "--run", "run", "--out", "f.csv"], "give one of --close, --run"),
+        (["--close", "c", "-b", "example", "--out", "f.xlsx"], "leave out --provenance and --price-book"),
+        (["--close", "c", "--out", "f.xlsx"], "there is no close 'c'"),
+        (["--period", "2027-01-01", "--out", "f.csv"], "nothing is charged"),
+        ([*HOUR, "-b", "nowhere.toml", "--out", "f.csv"], "cannot read price book nowhere.toml"),
     ],
 )
 def test_what_cannot_be_done_is_named(
@@ -125,7 +86,9 @@ def test_what_cannot_be_done_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROSE_LEDGER", str(sample_kept))
+    Path("there.csv").write_text("mine")
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert says in words(result)
     assert not list(tmp_path.glob("f.*"))
+    assert Path("there.csv").read_text() == "mine"

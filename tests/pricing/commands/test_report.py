@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from rose import events
-from rose.pricing.commands import report_command
+from rose.pricing.commands.report import report_command
 
 app = typer.Typer()
 app.command("report")(report_command)

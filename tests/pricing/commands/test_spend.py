@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import re
 from decimal import Decimal
@@ -10,35 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.closing import store
-from rose.pricing.commands.spend import cost_command, forecast_command
+from rose.pricing.commands.spend import changes_command, cost_command, forecast_command, reconcile_command
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML
 from tests.pricing.conftest import WEEK_CLOSE_ID
+from tests.pricing.reconcile.conftest import BOOK_TEXT, LEDGER_NANO, charge, fleet_of_four, whole, write_csv
+
+__all__ = ["fleet_of_four"]
 
 app = typer.Typer()
 app.command("cost")(cost_command)
+app.command("changes")(changes_command)
 app.command("forecast")(forecast_command)
-runner = CliRunner()
+app.command("reconcile")(reconcile_command)
 HOUR = ("--period", "2026-06-01T00")
+DAYS = ("--period", "2026-06-15", "--before", "2026-06-14")
 
 
-@pytest.fixture
-def folder(fleet: Path) -> Path:
-    (fleet.parent / "book.toml").write_text(BOOK_TOML)
-    return fleet.parent
-
-
-def cost(folder: Path, *arguments: str) -> Result:
-    return run(folder, "cost", *arguments)
-
-
-def run(folder: Path, *arguments: str) -> Result:
-    given = [*arguments, "--price-book", str(folder / "book.toml")]
-    return runner.invoke(app, given, env={"ROSE_LEDGER": str(folder / "ledger"), "COLUMNS": "200"})
+def run(ledger: Path, *arguments: str, book: str = BOOK_TOML) -> Result:
+    """A command on a ledger, by a price book where one is given."""
+    priced = []
+    if book:
+        path = ledger.parent / f"{hashlib.sha256(book.encode()).hexdigest()[:8]}.toml"
+        path.write_text(book)
+        priced = ["--price-book", str(path)]
+    env = {"ROSE_LEDGER": str(ledger), "COLUMNS": "200", "ROSE_PRICE_BOOK": ""}
+    return CliRunner().invoke(app, [*arguments, *priced], env=env)
 
 
 def data(done: Result) -> Any:
@@ -46,39 +45,41 @@ def data(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_period_by_team_and_bucket(folder: Path) -> None:
-    by = ("--by", "team", "--by", "bucket")
-    answer = data(cost(folder, *HOUR, *by, "--json"))
+def refused(done: Result, says: str) -> None:
+    assert done.exit_code == 2, done.output
+    assert says in " ".join(done.output.split()), done.output
+
+
+def test_a_period_by_team_and_bucket(fleet_kept: Path, tmp_path: Path) -> None:
+    by = ("cost", *HOUR, "--by", "team", "--by", "bucket")
+    answer = data(run(fleet_kept, *by, "--json"))
     assert sum(line["cost_nano"] for line in answer["lines"]) == answer["bill_nano"] == BILL_NANO
     assert {line["team"] for line in answer["lines"]} == {"chat", "research"}
     assert answer["open"] == [{"from": "2026-06-01T00:00:00.000000Z", "to": "2026-06-01T01:00:00.000000Z"}]
-    shown = cost(folder, *HOUR, *by)
-    assert shown.exit_code == 0, shown.output
+    shown = run(fleet_kept, *by)
     for text in ("2026-06-01 00:00 to 2026-06-01 01:00, UTC", "open, priced now", "research", "$3.87", "100.0%"):
         assert text in shown.output
-    rows = list(csv.DictReader(io.StringIO(cost(folder, *HOUR, *by, "--csv").stdout)))
+    loaded = run(fleet_kept, "cost", *HOUR, "--by", "work", "--view", "fully-loaded")
+    assert "[fully loaded; USD, live]" in loaded.output
+    assert run(fleet_kept, *by, "--out", str(tmp_path / "a.csv")).exit_code == 0
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert sum(Decimal(row["cost"]) for row in rows) == Decimal(BILL_NANO).scaleb(-9)
     assert {row["currency"] for row in rows} == {"USD"}
 
 
-def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
-    env = {"ROSE_LEDGER": str(half_closed / "ledger")}
-    done = runner.invoke(app, ["cost", "--period", "2026-06-01..2026-06-07", "--json"], env=env)
-    assert data(done)["open"] == []
-    wrong = runner.invoke(app, ["cost", "--period", "2026-06-01..2026-06-08"], env=env)
-    assert wrong.exit_code == 2
-    assert "there is no price book" in wrong.output
+def test_a_closed_month_needs_no_price_book(half_closed_kept: Path) -> None:
+    ledger = half_closed_kept / "ledger"
+    assert data(run(ledger, "cost", "--period", "2026-06-01..2026-06-07", "--json", book=""))["open"] == []
+    refused(run(ledger, "cost", "--period", "2026-06-01..2026-06-08", book=""), "there is no price book")
 
 
-def test_a_close_is_a_page_to_send(half_closed: Path) -> None:
-    env = {"ROSE_LEDGER": str(half_closed / "ledger")}
-    page = half_closed / "week.html"
-    asked = ["cost", "--by", "team", "--close", WEEK_CLOSE_ID]
-    done = runner.invoke(app, [*asked, "--html", str(page)], env=env)
+def test_a_close_is_a_page_to_send(half_closed_kept: Path, tmp_path: Path) -> None:
+    ledger, page = half_closed_kept / "ledger", tmp_path / "week.html"
+    by_team = ("cost", "--by", "team", "--close", WEEK_CLOSE_ID)
+    done = run(ledger, *by_team, "--out", str(page), book="")
     assert done.exit_code == 0, done.output
-    closed = store.read(half_closed / "ledger", WEEK_CLOSE_ID)
-    answer = data(runner.invoke(app, [*asked, "--json"], env=env))
+    closed = store.read(ledger, WEEK_CLOSE_ID)
+    answer = data(run(ledger, *by_team, "--json", book=""))
     teams = dict(closed.frame.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
     assert {line["team"]: line["cost_nano"] for line in answer["lines"]} == teams
     assert (answer["total"]["closed_nano"], answer["open"]) == (closed.posted[0].cost_nano, [])
@@ -88,49 +89,80 @@ def test_a_close_is_a_page_to_send(half_closed: Path) -> None:
     for posting in closed.posted:
         assert posting.sha256 in text
     assert hashlib.sha256(page.read_bytes()).hexdigest() in done.output
-    again = runner.invoke(app, [*asked, "--html", str(page)], env=env)
-    assert (again.exit_code, "exists" in again.output) == (2, True)
-    assert runner.invoke(app, [*asked, "--html", str(page), "--force"], env=env).exit_code == 0
-    assert page.read_text() == text
+    before = data(run(ledger, *by_team, "--as-of", "2026-06-22T12:00Z", "--json", book=""))
+    assert before["total"]["corrections_nano"] == 0
+    for arguments, says in (
+        ((*by_team, "--out", str(page)), "exists"),
+        (("cost", "--close", "2026-07-live-1"), "there is no close '2026-07-live-1'"),
+        ((*by_team, "--period", "2026-06"), "leave out period"),
+        (("cost", "--as-of", "2026-06-22"), "is of a close"),
+        (("cost", "--out", "page.txt"), "page.txt must end in .csv or .html"),
+    ):
+        refused(run(ledger, *arguments, book=""), says)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--close", "2026-07-live-1"), "there is no close '2026-07-live-1'"),
-        (("--close", WEEK_CLOSE_ID, "--period", "2026-06"), "leave out --period"),
-        (("--html", "page.txt"), "page.txt: a page is written as .html"),
-        (("--html", "page.html", "--json"), "leave out --csv and --json"),
-    ],
-)
-def test_a_page_that_cannot_be_made_is_refused(half_closed: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = runner.invoke(app, ["cost", *arguments], env={"ROSE_LEDGER": str(half_closed / "ledger")})
-    assert done.exit_code == 2
-    assert says in " ".join(done.output.split())
-
-
-def test_what_cannot_be_answered_is_said(folder: Path) -> None:
+def test_what_cannot_be_answered_is_said(fleet_kept: Path) -> None:
     for arguments, says in (
         (("--team", "reserch"), "did you mean 'research'?"),
         (("--tag", "team=reserch"), "did you mean 'research'?"),
         (("--tag", "team"), "write NAME=VALUE"),
         (("--by", "buckets"), "did you mean 'bucket'?"),
         (("--tz", "Mars"), "time zone 'Mars' is not known"),
-        (("--json", "--csv"), "not both"),
     ):
-        done = cost(folder, *HOUR, *arguments)
-        assert done.exit_code == 2, done.output
-        assert says in " ".join(done.output.split()), done.output
+        refused(run(fleet_kept, "cost", *HOUR, *arguments), says)
 
 
-def test_a_forecast_of_the_fleet_and_of_every_team(folder: Path) -> None:
-    fleet, *teams = data(run(folder, "forecast", "--month", "2026-06", "--json"))
+def test_a_forecast_of_the_fleet_and_of_every_team(fleet_kept: Path) -> None:
+    month = ("forecast", "--month", "2026-06")
+    fleet, *teams = data(run(fleet_kept, *month, "--json"))
     assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
     assert sum(row["spent"]["value"] for row in teams) == BILL_NANO
-    assert "What 2026-06 will have cost" in run(folder, "forecast", "--month", "2026-06").output
-    rows = list(csv.DictReader(io.StringIO(run(folder, "forecast", "--month", "2026-06", "--csv").stdout)))
-    assert [row["team"] for row in rows] == ["", "chat", "research"]
-    assert Decimal(rows[0]["forecast"]) == Decimal(BILL_NANO).scaleb(-9)
-    wrong = run(folder, "forecast", "--month", "2026-06", "--team", "caht")
-    assert wrong.exit_code == 2
-    assert "did you mean 'chat'?" in wrong.output
+    assert "What 2026-06 will have cost" in run(fleet_kept, *month).output
+    refused(run(fleet_kept, *month, "--team", "caht"), "did you mean 'chat'?")
+
+
+def test_a_day_of_more_rollouts_is_told_from_the_day_before(weeks_kept: Path) -> None:
+    answer = data(run(weeks_kept, "changes", *DAYS, "--by", "bucket", "--json"))
+    groups = {group["group"]: group for group in answer["groups"]}
+    # Two hours more of rollouts at $3.60 for as many tokens, and two hours less idle: the bill is the same.
+    assert (answer["change_nano"], answer["before_nano"]) == (0, 86_400_000_000)
+    assert groups["rollout"]["effects_nano"]["device time per token"] == 7_200_000_000
+    assert groups["idle"]["effects_nano"]["volume"] == -7_200_000_000
+    assert sum(answer["effects_nano"].values()) == 0
+    shown = run(weeks_kept, "changes", *DAYS, "--by", "bucket", "--top", "1")
+    for text in ("2026-06-15, UTC, compared with 2026-06-14, UTC", "It cost the same.", "$7.20", "1 others"):
+        assert text in shown.output
+    before = data(run(weeks_kept, "changes", "--period", "2026-06-15..2026-06-16", "--json"))
+    assert before["before"]["period"]["from"].startswith("2026-06-13T00")
+    for arguments, says in (
+        (("--period", "2026-06-15", "--before", "2026-06-15"), "overlap: no change can be told"),
+        ((*DAYS, "--by", "colour"), "changes cannot be shown by 'colour'"),
+        (("--period", "soon"), "'soon' is no period"),
+    ):
+        refused(run(weeks_kept, "changes", *arguments), says)
+
+
+def test_an_invoice_is_reconciled_and_what_is_wrong_said(fleet_of_four: Path, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "vendor.csv", [*whole(), charge("GPU-0", 2, "6.00", None)])
+    days = ("--period", "2026-06-01..2026-06-03")
+
+    def reconcile(*arguments: str) -> Result:
+        return run(fleet_of_four, "reconcile", *arguments, book=BOOK_TEXT)
+
+    done = reconcile(str(path), *days, "--json")
+    assert done.exit_code == 1, done.output
+    answer = json.loads(done.stdout)
+    assert (answer["total"]["ledger_nano"], answer["total"]["difference_nano"]) == (LEDGER_NANO, 6_000_000_000)
+    assert (answer["tolerance"], answer["within"]) == (0.005, False)
+    assert "within the tolerance of 0.01" in " ".join(reconcile(str(path), *days, "--tolerance", "1%").stdout.split())
+    for arguments, says in (
+        ((*days, "--tolerance", "0.5"), "--tolerance '0.5' is no percentage from 0% to 100%; write it as 0.5%"),
+        ((*days, "--tolerance", "101%"), "is no percentage"),
+        (("--period", "2026-06-01T05"), "give a period of whole UTC days"),
+        (("--period", "2026-05"), "nothing is charged"),
+    ):
+        refused(reconcile(str(path), *arguments), says)
+    wrong = reconcile(str(write_csv(tmp_path / "wrong.csv", [charge(BilledCost="\x1b[2Jten")])), *days)
+    refused(wrong, "row 1: BilledCost must not be")
+    assert "\x1b[2J" not in wrong.output
+    refused(reconcile(str(tmp_path / "none.csv"), *days), "no such file")

@@ -8,11 +8,11 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import charges
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.period import Period
+from rose.pricing.closing.bill import Bill, bill, of_close
+from rose.pricing.closing.period import Period, nanoseconds, of_hours
 from rose.pricing.closing.restate import restate
-from rose.pricing.export import bill
-from rose.pricing.export.bill import Bill
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing.random_ledger import BOOK
@@ -50,7 +50,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def period_bill(busy: Path, book: PriceBook) -> Bill:
-    return bill.of_period(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
+    return bill(busy, PERIOD, book)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +65,13 @@ def closed(tmp_path_factory: pytest.TempPathFactory, book: PriceBook, dear_book:
 @pytest.fixture(scope="session")
 def close_bill(closed: tuple[Path, str]) -> Bill:
     root, close_id = closed
-    return bill.of_close(root, close_id)
+    return of_close(root, close_id)
+
+
+def whole_bill(root: Path, book: PriceBook) -> Bill:
+    """The bill of every hour of a ledger."""
+    hours = [nanoseconds(hour) for hour in charges.price(root, book).frame["hour"].unique()]
+    return bill(root, of_hours(min(hours), max(hours)), book)
 
 
 def record(root: Path, provenance: events.Provenance) -> Path:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,15 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rose.pricing.export import bill as billing
-from rose.pricing.export import focus, focus_check
-from rose.pricing.export.bill import Bill
+from rose.ledger import verified
+from rose.pricing.closing import close as closing
+from rose.pricing.closing.bill import Bill, bill, of_run
+from rose.pricing.closing.period import Period
+from rose.pricing.export import focus
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 from tests.long_form import usual
 from tests.pricing import random_ledger
 from tests.pricing.export import focus_validator
-from tests.pricing.export.test_workbook import check_sums
+from tests.pricing.export.conftest import HOUR_NS, PERIOD, whole_bill
+from tests.pricing.export.test_workbook import check_sums, with_rows
 
 NANO = Decimal("0.000000001")
 
@@ -41,9 +46,10 @@ def test_sums_are_those_of_the_charges_to_the_nano_dollar(rows: pl.DataFrame, pe
 
 
 def test_every_amount_is_a_decimal_of_twelve_places(rows: pl.DataFrame) -> None:
-    assert {name: str(kind) for name, kind in rows.schema.items() if kind.is_decimal()} == {
-        name: str(pl.Decimal(38, 12)) for name, kind in focus_check.TYPES.items() if kind.startswith("DECIMAL")
-    }
+    decimals = {name for name, kind in rows.schema.items() if kind == pl.Decimal(38, 12)}
+    ends = ("Cost", "Quantity", "UnitPrice")
+    assert decimals == {name for name in rows.columns if name.endswith(ends)}
+    assert {str(rows.schema[name]) for name in set(rows.columns) - decimals} == {"String", "Int64"}
     custom = [name.startswith("x_") for name in rows.columns]
     assert custom == sorted(custom)
 
@@ -92,7 +98,7 @@ def test_tags_and_teams_are_the_run_s(rows: pl.DataFrame) -> None:
 
 
 def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample_kept: Path, tmp_path: Path) -> None:
-    bill = billing.of_period(sample_kept, pricebook.load("example"), run_id="run")
+    bill = of_run(sample_kept, "run", pricebook.load("example"))
     focus.write(bill, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
     assert bill.marginal_nano is not None
@@ -100,7 +106,7 @@ def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample_k
     known = rows.filter(pl.col("x_MarginalCost").is_not_null())
     assert known["x_CostBucket"].unique().to_list() == ["rollout"]
     # A team that is not known is no account.
-    assert bill.charges.frame["team"].unique().to_list() == ["unallocated"]
+    assert bill.frame["team"].unique().to_list() == ["unallocated"]
     assert rows["SubAccountId"].null_count() == rows.height
     part = dataclasses.replace(bill, marginal_nano=-7)
     focus.write(part, tmp_path / "g.parquet")
@@ -117,7 +123,7 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
     (correction,) = close_bill.corrections
     sums = dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows())
     assert sums == {
-        close_bill.close_id: close_bill.charges.total_nano * NANO,
+        close_bill.close_id: close_bill.charges[0].total_nano * NANO,
         f"{close_bill.close_id}/1": correction.total_nano * NANO,
     }
     assert correction.total_nano > 0
@@ -130,10 +136,10 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
 
 
 def test_a_file_says_up_to_when_the_ledger_was_verified(close_bill: Bill, period_bill: Bill, tmp_path: Path) -> None:
-    for n, bill in enumerate((close_bill, period_bill)):
-        focus.write(bill, tmp_path / f"{n}.parquet")
+    for n, made in enumerate((close_bill, period_bill)):
+        focus.write(made, tmp_path / f"{n}.parquet")
         metadata = pq.read_schema(tmp_path / f"{n}.parquet").metadata[b"rose.verified"].decode()
-        assert metadata == bill.verification
+        assert metadata == verified.text(made.root)
         assert metadata.startswith("verified until ")
 
 
@@ -154,9 +160,9 @@ def test_a_csv_has_the_rows_of_the_parquet_file(period_bill: Bill, rows: pl.Data
 
 def test_a_name_in_a_csv_is_no_formula_of_a_spreadsheet(period_bill: Bill, tmp_path: Path) -> None:
     names = ("=1+1", "+cmd", "-2", "@SUM(A1)", " =1", "\uff1d1", "research")
-    charged = period_bill.charges.frame
-    frame = charged.with_columns(team=pl.Series([names[number % len(names)] for number in range(charged.height)]))
-    hostile = dataclasses.replace(period_bill, parts=(dataclasses.replace(period_bill.charges, frame=frame),))
+    charged = period_bill.frame
+    teams = pl.Series([names[number % len(names)] for number in range(charged.height)])
+    hostile = with_rows(period_bill, charged.with_columns(team=teams))
     focus.write(hostile, tmp_path / "f.csv")
     focus.write(hostile, tmp_path / "f.parquet")
     written = set(pl.read_csv(tmp_path / "f.csv", infer_schema=False)["SubAccountName"].drop_nulls())
@@ -173,22 +179,35 @@ def test_many_portions_make_the_file_that_one_makes(
     cut = focus.write(period_bill, tmp_path / "b.csv", progress=lambda done, total: reports.append((done, total)))
     assert (cut.sha256, cut.rows) == (whole.sha256, whole.rows)
     assert len(reports) > 3
-    assert reports[-1] == (period_bill.rows, period_bill.rows)
+    assert reports[-1] == (period_bill.frame.height, period_bill.frame.height)
 
 
 def test_charges_that_were_counted_twice_are_never_written(period_bill: Bill, tmp_path: Path) -> None:
-    frame = period_bill.charges.frame
-    doubled = dataclasses.replace(period_bill.charges, frame=pl.concat([frame, frame[3:4]]).sort("hour"))
+    frame = period_bill.frame
     with pytest.raises(PricingError, match="break FOCUS's rules") as error:
-        focus.write(dataclasses.replace(period_bill, parts=(doubled,)), tmp_path / "f.parquet")
+        focus.write(with_rows(period_bill, pl.concat([frame, frame[3:4]]).sort("hour")), tmp_path / "f.parquet")
     assert "charges for the same as row" in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_charges_are_no_export(period_bill: Bill, tmp_path: Path) -> None:
-    empty = dataclasses.replace(period_bill.charges, frame=period_bill.charges.frame.clear())
     with pytest.raises(PricingError, match="no charges in the period"):
-        focus.write(dataclasses.replace(period_bill, parts=(empty,)), tmp_path / "f.csv")
+        focus.write(with_rows(period_bill, period_bill.frame.clear()), tmp_path / "f.csv")
+
+
+def test_closed_hours_of_a_period_are_those_of_the_books(
+    busy: Path, book: PriceBook, dear_book: PriceBook, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(busy, tmp_path / "ledger"))
+    first = Period(PERIOD.from_ns, PERIOD.from_ns + 3 * HOUR_NS)
+    frozen = closing.close(root, first, book)
+    made = bill(root, PERIOD, dear_book)
+    done = focus.write(made, tmp_path / "f.parquet")
+    rows = pl.read_parquet(tmp_path / "f.parquet")
+    sums = dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows())
+    assert sums == {frozen.close_id: frozen.charges.total_nano * NANO, None: made.parts[-1].total_nano * NANO}
+    assert done.totals["billed"] == made.total_nano
+    check_sums(made)
 
 
 @settings(
@@ -204,7 +223,7 @@ def test_any_ledger_makes_rows_that_keep_every_rule_and_drill_downs_that_re_add(
     folder = tmp_path_factory.mktemp("any")
     made.write(folder / "ledger")
     book = pricebook.parse(random_ledger.BOOK, "awkward.toml")
-    bill = billing.of_period(folder / "ledger", book)
+    bill = whole_bill(folder / "ledger", book)
     done = focus.write(bill, folder / "f.parquet")
     assert done.totals["billed"] == done.totals["effective"] == bill.total_nano
     check_sums(bill)
@@ -233,7 +252,7 @@ def test_focus_s_own_validator_finds_nothing_new(
 
 
 def test_rows_of_an_unverified_ledger_say_so(tmp_path: Path, period_bill: Bill) -> None:
-    marked = dataclasses.replace(period_bill, stamp=dataclasses.replace(period_bill.stamp, verified=False))
+    marked = dataclasses.replace(period_bill, verified=False)
     focus.write(marked, tmp_path / "rows.parquet")
     provenances = pl.read_parquet(tmp_path / "rows.parquet")["x_Provenance"].unique().to_list()
     assert provenances == [f"{period_bill.stamp.provenance}, UNVERIFIED"]

@@ -16,7 +16,7 @@ def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
 
 
 def test_a_file_is_written_and_described(tmp_path: Path) -> None:
-    done = out.write(tmp_path / "a.csv", False, make)
+    done = out.write(tmp_path / "a.csv", make)
     assert (tmp_path / "a.csv").read_bytes() == b"new"
     assert done.to_json() == {
         "path": str(tmp_path / "a.csv"),
@@ -28,49 +28,34 @@ def test_a_file_is_written_and_described(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
-def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"old")
-    with pytest.raises(PricingError, match="--force"):
-        out.write(path, False, make)
-    assert path.read_bytes() == b"old"
-    out.write(path, True, make)
-    assert path.read_bytes() == b"new"
-
-
-def test_one_that_appears_meanwhile_is_kept_too(tmp_path: Path) -> None:
+def test_a_file_that_is_there_or_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
 
     def slowly(temporary: Path) -> tuple[int, Mapping[str, int]]:
         path.write_bytes(b"somebody else's")
         return make(temporary)
 
-    with pytest.raises(PricingError, match="exists"):
-        out.write(path, False, slowly)
-    assert path.read_bytes() == b"somebody else's"
+    for _ in range(2):
+        with pytest.raises(PricingError, match="exists"):
+            out.write(path, slowly)
+        assert path.read_bytes() == b"somebody else's"
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"old")
-
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     def broken(temporary: Path) -> tuple[int, Mapping[str, int]]:
         temporary.write_bytes(b"half")
         raise PricingError("no")
 
     with pytest.raises(PricingError, match="no"):
-        out.write(path, True, broken)
-    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.csv", b"old")]
+        out.write(tmp_path / "a.csv", broken)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PricingError, match="there is no folder"):
-        out.write(tmp_path / "none" / "a.csv", False, make)
-    with pytest.raises(PricingError, match="is a folder"):
-        out.write(tmp_path, True, make)
-
-
-def test_the_suffix_is_the_format(tmp_path: Path) -> None:
-    assert out.suffix_of(Path("a.csv"), (".parquet", ".csv"), "FOCUS") == ".csv"
-    with pytest.raises(PricingError, match=r"FOCUS is written as \.csv or \.parquet"):
-        out.suffix_of(Path("a.txt"), (".parquet", ".csv"), "FOCUS")
+def test_a_place_or_name_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    for path, says in (
+        (tmp_path / "none" / "a.csv", "there is no folder"),
+        (tmp_path, "must end in"),
+        (tmp_path / "a.txt", r"must end in \.csv or \.parquet"),
+    ):
+        with pytest.raises(PricingError, match=says):
+            out.check(path, (".parquet", ".csv"))

@@ -3,12 +3,12 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 
+from rose.pricing.closing.bill import Bill
 from rose.pricing.export import prices
-from rose.pricing.export.bill import Bill
 
 
 def test_every_price_that_was_charged_is_there_once_for_each_stretch(period_bill: Bill) -> None:
-    used = {(price.item, price.stretch): price for price in prices.used(period_bill.charges)}
+    used = {(price.item, price.stretch): price for price in prices.used(period_bill.parts[0])}
     before, after = sorted({stretch for _, stretch in used})
     assert {item: price.usd for (item, stretch), price in used.items() if stretch == before} == {
         "device/owned/serving": Decimal("1.700000001"),
@@ -23,7 +23,7 @@ def test_every_price_that_was_charged_is_there_once_for_each_stretch(period_bill
 
 
 def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
-    used = {(price.item, price.stretch): price for price in prices.used(period_bill.charges)}
+    used = {(price.item, price.stretch): price for price in prices.used(period_bill.parts[0])}
     before, after = sorted({stretch for _, stretch in used})
     assert used["device/owned/serving", before].name == used["device/owned/rollout", before].name
     assert used["device/owned/rollout", after].name == "awkward/1/device/owned/rollout/old/2026-03-01"
@@ -34,7 +34,7 @@ def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
 
 
 def test_a_unit_says_what_it_counts(period_bill: Bill) -> None:
-    keyed = prices.keyed(period_bill.charges)
+    keyed = prices.keyed(period_bill.parts[0])
     assert dict(keyed.select("kind", "unit").unique().iter_rows()) == {
         "capacity": "GPU-Hours",
         "transfer": "GB",

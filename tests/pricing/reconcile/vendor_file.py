@@ -19,9 +19,10 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.export import bill, focus
+from rose.pricing.export import focus
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from tests.pricing.export.conftest import whole_bill
 
 ROOT = Path(__file__).parents[3]
 SAMPLE, FILE = ROOT / "sample_traces" / "ledger", ROOT / "sample_traces" / "vendor_focus.csv"
@@ -44,7 +45,7 @@ def make(to: Path) -> None:
         # Reading a ledger renews its catalog, which is none of the sample's files.
         ledger = Path(shutil.copytree(SAMPLE, Path(folder) / "ledger"))
         exported = Path(folder) / "focus.parquet"
-        focus.write(bill.of_period(ledger, book()), exported)
+        focus.write(whole_bill(ledger, book()), exported)
         rows = pl.read_parquet(exported)
     devices = (
         rows.filter(pl.col("SkuMeter") == "Device Time", pl.col("ChargeCategory") == "Usage")

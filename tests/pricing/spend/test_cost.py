@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,24 +9,32 @@ import pytest
 
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import Period
+from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import BY, Cost, Question, ask
+from tests.pricing.any_ledger import BOOK as ANY_BOOK
+from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK_TOML,
+    CLOSE_ID,
     DAY_NS,
+    DEARER,
     HOUR_NS,
+    NEXT_DAY_US,
     T0_NS,
     begun,
     close,
     ended,
     fleet_events,
+    late_slice,
     write,
 )
 from tests.pricing.conftest import WEEK_CLOSE_ID
+from tests.pricing.recorded import Made
 
 USD = 10**9
 TEN_DAYS = Period(T0_NS, T0_NS + 10 * DAY_NS)
@@ -119,8 +129,8 @@ def test_a_tag_is_read_once_whatever_its_name_and_of_the_runs_that_are_charged(t
         ({"by": ("tag:colour",)}, "no run or device has the tag 'colour'; there is serving_team, team"),
         ({"by": ("teams",)}, "cannot be shown by 'teams'; did you mean 'team'"),
         ({"by": BY[:7]}, "give one to 6 dimensions"),
-        ({"by": ("device",), "calendar": Calendar("Europe/Berlin")}, "whole UTC days"),
-        ({"by": ("tag:a", "tag:b")}, "one tag"),
+        ({"by": ("work",)}, "cannot be shown by 'work'"),
+        ({"view": "marginal"}, "view 'marginal' is not known"),
         ({"period": Period(T0_NS - DAY_NS, T0_NS)}, "nothing is charged"),
         ({"provenance": "replay"}, "nothing is charged"),
     ],
@@ -156,7 +166,56 @@ def test_a_device_s_tag_holds_where_its_run_has_none(half_closed: Path) -> None:
     made = ask(root, Question(period=two_days, by=("tag:team",)), book)
     assert [line.values for line in made.lines] == [("research",)]
     open_hour = Period(T0_NS + 8 * DAY_NS, T0_NS + 8 * DAY_NS + HOUR_NS)
-    (line,) = ask(root, Question(period=open_hour, by=("tag:site",)), book).lines
-    assert (line.values, line.cost_nano) == (("fra",), 3_600_000_000)
-    with pytest.raises(PricingError, match="by name or hardware, and devices are kept by UTC day"):
-        ask(root, Question(period=open_hour, by=("tag:rack",)), book)
+    (line,) = ask(root, Question(period=open_hour, by=("tag:site", "tag:rack")), book).lines
+    assert (line.values, line.cost_nano) == (("fra", "7"), 3_600_000_000)
+
+
+@on_any_ledger
+def test_the_lines_of_any_ledger_sum_to_its_bill_in_both_views(made: Made) -> None:
+    whole = Calendar().period("2026-02-20..2026-03-10", 0)
+    for view, by in (("amortized", ("team", "day")), ("fully-loaded", ("pool", "task", "version"))):
+        answer = ask(root_of(made), Question(period=whole, by=by, view=view), ANY_BOOK)
+        assert sum(line.cost_nano for line in answer.lines) == answer.bill_nano == priced(made).total_nano
+
+
+@pytest.fixture(scope="module")
+def corrected(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("corrected") / "ledger"))
+    write(root, [late_slice()], "late")
+    assert restate(root, CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
+    return root
+
+
+def test_a_close_sums_to_its_total_by_every_dimension_in_both_views(corrected: Path) -> None:
+    for view in ("amortized", "fully-loaded"):
+        for by in BY:
+            if by == "work" and view == "amortized":
+                continue
+            names = (by,) if by == "bucket" else (by, "bucket")
+            made = ask(corrected, Question(period=HOUR, by=names, view=view, close_id=CLOSE_ID))
+            assert made.total.closed_nano == BILL_NANO
+            assert made.total.corrections_nano == 360_000_000
+            assert made.total.cost_nano == sum(line.cost_nano for line in made.lines) == made.bill_nano
+            assert made.view == view.replace("-", " ")
+
+
+def test_a_close_as_of_a_time_is_what_it_was(corrected: Path) -> None:
+    closed = Question(period=HOUR, by=("bucket",), close_id=CLOSE_ID, as_of_ns=NEXT_DAY_US * 1000)
+    costs = {line.values[0]: line.cost_nano for line in ask(corrected, closed).lines}
+    assert costs == {
+        "serving": 1_800_000_000,
+        "rollout": 900_000_000,
+        "idle": 600_000_000,
+        "unaccounted": 300_000_000,
+        "transfer": 200_000_000,
+        "energy": 68_750_000,
+    }
+    loaded = ask(corrected, replace(closed, by=("work",), view="fully-loaded"))
+    # Idle and energy, $0.66875, go two to one to what serving and rollout time cost; the sync to rollout.
+    assert {line.values[0]: line.cost_nano for line in loaded.lines} == {
+        "serving": 2_245_833_333,
+        "rollout": 1_322_916_667,
+        "unaccounted": 300_000_000,
+    }
+    with pytest.raises(PricingError, match="nothing of it was known"):
+        ask(corrected, replace(closed, as_of_ns=NEXT_DAY_US * 1000 - 1))
