@@ -89,24 +89,6 @@ def test_a_device_that_cannot_be_had_is_none_of_the_others_and_is_had_when_it_ca
     assert devices.rows("SELECT DISTINCT writer FROM device_slice") == [("agent",)]
 
 
-def test_a_device_whose_agent_fails_gets_another_and_keeps_engine_and_accounts(devices):
-    devices.start()
-    until(lambda: not devices.agent.faults())
-    pids = devices.engine_pid(0), devices.engine_pid(1)
-    failed, other = devices.agent.agent("d0"), devices.agent.agent("d1")
-    failed._control.failure = "talking with the gateway failed"
-    until(lambda: devices.agent.agent("d0") not in (failed, None) and not devices.agent.faults())
-    assert (devices.engine_pid(0), devices.engine_pid(1)) == pids
-    assert devices.agent.agent("d1") is other
-    devices.stop()
-    for name in ("d0", "d1"):
-        slices = devices.rows(f"SELECT t0_ns, t1_ns FROM device_slice WHERE device_id = '{name}' ORDER BY t0_ns")
-        assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
-        assert devices.rows(f"SELECT joined_ns, left_ns FROM tenure WHERE device_id = '{name}'") == [
-            (slices[0][0], slices[-1][1])
-        ]
-
-
 def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices, gateway, monkeypatch):
     monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
     spec = devices.specs[0]

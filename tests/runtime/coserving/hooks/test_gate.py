@@ -111,15 +111,6 @@ def test_without_a_lease_turns_go_elsewhere_at_once_with_what_they_have(device):
     assert spans(device, Span.HELD) == [], "what was not lent was not refused"
 
 
-def test_finished_requests_are_no_work(device):
-    """A finished request stays in its batch until the next step: an engine with nothing else is not held."""
-    for request in device.scheduler.running_batch.reqs:
-        request.ended = True
-    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 1)
-    lend(device)
-    asks(device, control=lambda: pytest.fail("it waits for nobody"))
-
-
 def test_a_held_step_serves_control_and_says_why_for_how_long(device):
     lend(device)
     device.serving.set_load(replace(LOAD, wanted=True))
@@ -235,21 +226,6 @@ def test_a_policy_that_does_not_yield_runs_on(device):
     device.gate.between_layers(3)
     assert spans(device, Span.YIELD) == []
     assert device.telemetry.disturbed, "a step beside one of serving's says nothing of how long it takes"
-
-
-def test_what_a_step_still_computed_after_the_wish_is_less_than_the_time_until_it_gave_way(device, monkeypatch):
-    """A sleep stands for serving computing on the same core, before the layer is done."""
-    lend(device)
-    asks(device)
-    in_step(device)
-    wish_ns = monotonic_ns()
-    device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, wish_ns)
-    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, wish_ns)
-    time.sleep(0.05)
-    monkeypatch.setattr(gates.time, "sleep", lambda _: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0))
-    device.gate.between_layers(3)
-    (given_way,), (before,) = spans(device, Span.YIELD), spans(device, Span.ROLLOUT)
-    assert given_way.latency_ns > 45 * MS > before.latency_ns
 
 
 def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):

@@ -136,23 +136,6 @@ class Scripted:
         self.closed += 1
 
 
-def test_what_nobody_foresaw_does_not_end_the_meter_either() -> None:
-    record, instrument = Recorded(), Scripted(None, ZeroDivisionError(), UnreadableError("gone"), None)
-    meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, instrument)
-    meter.start()
-    until(lambda: [reading.source for reading in record.power].count("other") >= 2)
-    meter.stop()
-    reasons = [reading.reason for reading in record.power if reading.source == NOT_MEASURED]
-    assert reasons == [
-        "ZeroDivisionError",
-        "ZeroDivisionError; it can be read again",
-        "gone",
-        "gone; it can be read again",
-    ]
-    assert_follow_one_another(record.power)
-    assert instrument.closed == 3
-
-
 def test_a_driver_that_hangs_does_not_keep_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter_module, "_JOIN_S", 0.05)
     record, instrument = Recorded(), Scripted()
@@ -178,14 +161,6 @@ def test_a_ledger_that_cannot_be_written_does_not_end_the_meter() -> None:
     meter.start()
     until(lambda: recorded.power)
     meter.stop()
-
-
-def test_a_period_of_0_reads_nothing() -> None:
-    record = Recorded()
-    meter = DeviceMeter(device(), record, ANCHOR, 0.0)
-    meter.start()
-    meter.stop()
-    assert not record.events
 
 
 def test_cores_that_work_are_busy_and_their_processes_memory_is_counted() -> None:
