@@ -28,8 +28,7 @@ from rose.runtime.coserving.agent.rollout_engine import EngineAction, RolloutEng
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
 from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.kv.activation import Move
-from rose.runtime.coserving.leases.lease_file import Remembered
-from rose.runtime.coserving.leases.leasing import Leasing
+from rose.runtime.coserving.leases.leasing import LastLease, Leasing
 from rose.runtime.coserving.leases.withholding import Withholding, rules
 from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
@@ -298,7 +297,7 @@ class DeviceAgent:
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
         via: Via = straight,
-        last_lease: Remembered = Remembered(),  # noqa: B008
+        last_lease: LastLease = LastLease(),  # noqa: B008
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
@@ -342,7 +341,7 @@ class DeviceAgent:
                 ledger_failure=ledger_failure,
                 run=lambda: self._rollout_runs.now,
                 ended_before=None if before is None else before.leases,
-                remembered=last_lease,
+                last=last_lease,
             )
             drawn_by = rules(coserving)
             self._withholding = Withholding(spec.device.id, engine_id, drawn_by, spec.anchor, self._note, now_ns)
