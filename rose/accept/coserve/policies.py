@@ -51,4 +51,4 @@ POLICIES = {
     ),
 }
 #: Stages of their own: the same serving engine with the plugin, nothing lent, and without it; memory under pressure.
-INSTALLED, BARE, MEMORY = "installed", "bare", "memory"
+INSTALLED, BARE = "installed", "bare"

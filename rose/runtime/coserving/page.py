@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -448,7 +447,6 @@ def _flock(kind: int, start: int, length: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
-@cache
 def _kinds(record: type) -> list[tuple[str, bool, bool]]:
     """(name, whether it is a share, whether it is a yes or no) of each field of a record of numbers."""
     hints = get_type_hints(record)
@@ -456,10 +454,13 @@ def _kinds(record: type) -> list[tuple[str, bool, bool]]:
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
 
 
+_KINDS = {record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord)}
+
+
 def _words(record: Any) -> list[int]:
     """The fields of a record, in their order, as a block has them."""
     words = []
-    for name, is_share, _ in _kinds(type(record)):
+    for name, is_share, _ in _KINDS[type(record)]:
         value = getattr(record, name)
         words.append(_UNKNOWN if value is None else round(value * _PPM) if is_share else int(value))
     return words
@@ -468,7 +469,7 @@ def _words(record: Any) -> list[int]:
 def _record(kind: type[_R], words: Sequence[int]) -> _R:
     """The record that `_words` was given."""
     values: dict[str, Any] = {}
-    for (name, is_share, is_bool), word in zip(_kinds(kind), words, strict=False):
+    for (name, is_share, is_bool), word in zip(_KINDS[kind], words, strict=False):
         values[name] = None if word == _UNKNOWN else word / _PPM if is_share else bool(word) if is_bool else word
     return kind(**values)
 

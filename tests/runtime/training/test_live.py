@@ -70,7 +70,6 @@ def agent_of(device_id, folder, tmp_path, there, model, fork_server, record):
         rollout=engine,
         rollout_capacity=32,
         rollout_kv_bytes_per_token=2,
-        serving_url=None,
         serving_engine_id=None,
         serving_model="m",
         serving_kv_bytes_per_token=4,

@@ -50,7 +50,7 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 class AgentSpec:
     """What an agent is told when it is made. `*_kv_bytes_per_token` follow from the models' shapes.
 
-    `serving_*` name the serving engine that its owner runs on the device; `serving_url` is None where there is none.
+    `serving_*` name the serving engine that its owner runs on the device.
     """
 
     device: DeviceConfig
@@ -64,7 +64,6 @@ class AgentSpec:
     rollout: EngineSpec | None
     rollout_capacity: int
     rollout_kv_bytes_per_token: int
-    serving_url: str | None
     serving_engine_id: str | None
     serving_model: str
     serving_kv_bytes_per_token: int

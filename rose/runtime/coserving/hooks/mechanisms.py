@@ -18,7 +18,7 @@ def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
 
     from rose.runtime.engines.gpu import mps, sgl_kernel_absent
 
-    facts = {
+    facts: dict[str, Any] = {
         "gated": gated,
         "mps": mps.in_use(torch.cuda.current_device()),
         "native_kernels": sgl_kernel_absent.in_use(),

@@ -34,9 +34,7 @@ class Trainer:
         self._agent = self._writer = None
         monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
         spec = Host(folder, SimpleNamespace(url="http://127.0.0.1:1")).spec
-        self._spec = replace(
-            spec, device=spec.device.model_copy(update={"pool": "train"}), rollout=None, serving_url=None
-        )
+        self._spec = replace(spec, device=spec.device.model_copy(update={"pool": "train"}), rollout=None)
         self.forget()
 
     def set_wall(self, ahead_ns):

@@ -44,7 +44,7 @@ class TwoDevices:
         folder.mkdir()
         spec = Host(folder, gateway, engine=stand_in_spec(folder, f"{name}-rollout")).spec
         device = spec.device.model_copy(update={"id": name, "pool": "rollout"})
-        return replace(spec, device=device, serving_url=None, serving_engine_id=None)
+        return replace(spec, device=device, serving_engine_id=None)
 
     def start(self):
         self.writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.3)
