@@ -454,7 +454,9 @@ def _kinds(record: type) -> list[tuple[str, bool, bool]]:
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
 
 
-_KINDS = {record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord)}
+_KINDS: dict[type, list[tuple[str, bool, bool]]] = {
+    record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord)
+}
 
 
 def _words(record: Any) -> list[int]:
