@@ -111,7 +111,7 @@ def _mute(asked: Sequence[Asked]) -> float:
 
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
-    it: when a worker dies, the lease goes on until there are no more turns, and an engine that stands still takes
+    it: when a trainer dies, the lease goes on until there are no more turns, and an engine that stands still takes
     nothing. A host without power has none."""
     times = _lease_times(seen, trial)
     if times is None or not _ends_lease(trial.fault):
