@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import question, refusal
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.sync import EngineSync, Target
@@ -346,18 +345,6 @@ def test_serving_that_grows_takes_half_the_budget_and_the_oldest_turns_go_on(len
     assert 500 in lengths, "those that fit go on to their end"
     assert min(lengths) < 500, "those that do not come back with what they have"
     assert all(answers[0]["meta_info"]["finish_reason"]["type"] in ("length", "abort") for _, answers in under_way)
-
-
-def test_a_request_that_is_given_up_is_gone_whatever_serving_does(lent, serving):
-    page, engine = lent
-    lend(page, 11)
-    thread, answers = answering(engine, 1500, rid="given-up")
-    time.sleep(0.3)
-    serving.set_load(dataclasses.replace(IDLE, wanted=True))  # No step is admitted any more.
-    time.sleep(0.1)
-    assert refusal(engine.post("/generate", question("end", "given-up"))) is None
-    thread.join(5)
-    assert 0 < len(answers[0]["output_ids"]) < 1500
 
 
 def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, tmp_path):

@@ -175,16 +175,3 @@ def test_a_trainer_trains_on_its_device_and_publishes_from_the_cpu(raw: Path, tm
         assert again.resume(tmp_path / "trainer.pt") == (3, stats)
         again.update(sampled)
         assert again.version == 2
-
-
-def test_every_tensor_of_an_update_is_made_where_the_policy_is(raw: Path) -> None:
-    trainer = Trainer(raw, TrainingConfig(), "cpu")
-    sampled = rewarded(rollouts(trainer.policy, 2, 4), [1, 0, 1, 0] * 2)
-    # AdamW makes its counters at the first step, where torch makes tensors by itself.
-    trainer.update(sampled)
-    with torch.device("meta"):
-        # A tensor made without naming the policy's device is of another one now, and cannot be used with it.
-        assert trainer.update(sampled).tokens_trained > 0
-        weights = trainer.weights()
-        trainer.policy.new_cache(1, 8)[0][0].sum().item()
-    assert {tensor.device.type for tensor in weights.values()} == {"cpu"}

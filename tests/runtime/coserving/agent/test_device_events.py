@@ -72,21 +72,6 @@ def test_an_engine_comes_says_what_it_is_and_leaves(device):
     assert device.watch.fault is not None
 
 
-def test_one_that_follows_another_is_another(device):
-    with device.attach() as first:
-        first.do(DESCRIBE.format(None))
-        device.watch.look()
-    with device.attach() as second:
-        device.watch.look()
-        second.do(DESCRIBE.format(None))
-        device.watch.look()
-    assert [(event.action, event.pid) for event in device.told] == [
-        ("attached", first.pid),
-        ("detached", first.pid),
-        ("attached", second.pid),
-    ]
-
-
 def test_nothing_is_lent_beside_one_that_refuses_or_is_broken(device):
     with device.attach() as serving:
         serving.do(DESCRIBE.format("'two ranks'"))

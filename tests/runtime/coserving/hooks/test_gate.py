@@ -322,14 +322,6 @@ def test_what_a_step_does_after_its_layers_is_no_wait_for_them_on_a_gpu(device, 
     assert device.telemetry.step_ns(512)[0] == pytest.approx(12 * MS, rel=0.01)
 
 
-def test_a_step_beside_one_of_serving_s_that_the_host_did_not_see_teaches_nothing_on_a_gpu(device, clock):
-    """Its kernels are all queued before serving's request comes, and share the device with it."""
-    gate = gpu_gate(device)
-    lend(device, policy="share_all")
-    gpu_steps(device, gate, clock, layer_ns=MS // 2, rest_ns=10 * MS)
-    assert device.telemetry.step_ns(512)[0] is None
-
-
 def test_every_layer_of_a_model_looks_at_the_page():
     looked = []
     layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))

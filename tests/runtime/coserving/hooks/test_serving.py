@@ -266,19 +266,6 @@ def test_a_page_that_comes_later_is_found_and_one_that_is_replaced_is_left(tmp_p
     assert again.alive(Party.SERVING)
 
 
-def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch, tmp_path):
-    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
-    (tmp_path / "7").symlink_to(page.path)
-    plugin = ServingPlugin(Scheduler(), None, None)
-    plugin.received()
-    assert not page.alive(Party.SERVING)
-    plugin.attach(7)
-    plugin.received()
-    assert page.alive(Party.SERVING)
-    plugin.attach(DETACH)
-    assert not page.alive(Party.SERVING)
-
-
 def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_takes_it(page):
     for number, detached in ((RELEASE, False), (DETACH, True)):
         plugin = ServingPlugin(Scheduler(), page.path, None)

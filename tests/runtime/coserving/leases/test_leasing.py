@@ -280,16 +280,3 @@ def test_a_ledger_that_cannot_be_written_stops_lending_and_hears_of_it_later(tmp
     assert set(leases[1:]) <= {
         (f"run-d0-{number}", "released", "never in force: the ledger could not be written") for number in range(2, 5)
     }
-
-
-def test_while_the_ledger_is_known_to_fail_no_lease_is_tried(tmp_path):
-    failures = ["no space left"]
-    borrower = Borrower(tmp_path, ledger_failure=lambda: failures[-1])
-    borrower.act()
-    assert not borrower.leasing.state.in_force
-    assert borrower.leasing.failure == "no space left"
-    assert borrower.told == []
-    failures.append(None)
-    borrower.act()
-    assert borrower.leasing.state.in_force
-    assert borrower.leasing.failure is None
